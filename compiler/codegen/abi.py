@@ -11,12 +11,13 @@ The context belongs to one program and one compiled kernel and outlives its laun
     word  2  temporaries                          word 14      launch seed (u64)
     word  3  returned values (8 bytes each)       word 15      launches that have ended, of a kernel that stores to fields
     word  4  tangents of the temporaries
-    word  5  adjoints of the temporaries          word 16..    launch parameters of every task, then the field buffers
+    word  5  adjoints of the temporaries          word 16      the status record, as the device sees it
+                                                  word 17..    launch parameters of every task, then the field buffers
 
-On a GPU the context is host memory, and so are the status record and the returned values (which the device sees too, at the same
-address); all other addresses are the device's. Word 1: microseconds that a launch is thought to take, for native launchers; 10: the
-device's ``LaunchTable``; 11: the function handles of the kernel's device functions; 12: the print ring (0: none); 13: scratch. All are
-8-byte words::
+On a GPU the context is host memory, and so are the status record and the returned values, which the device sees, too, at an address
+that may be another one than the host's: word 0 is the host's, word 3 the device's. All other addresses are the device's. Word 1:
+microseconds that a launch is thought to take, for native launchers; 10: the device's ``LaunchTable``; 11: the function handles of the
+kernel's device functions; 12: the print ring (0: none); 13: scratch. All are 8-byte words::
 
     launch table (host)                          scratch (device), zero at the start
     0  stream handle                             0  blocks of a reduction that have arrived (the last one zeroes it)
@@ -50,7 +51,7 @@ from ..ir.types import DType
 from ..ir.walk import kernel_buffers, walk
 
 PLANES = tuple(PLANE_BYTES)
-CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CTX_SEED, CTX_LAUNCHES, CTX_FIXED = (
+CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CTX_SEED, CTX_LAUNCHES = (
     0,
     1,
     2,
@@ -60,9 +61,9 @@ CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CT
     6,
     14,
     15,
-    16,
 )
-CTX_WEIGHT, CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH = 1, 10, 11, 12, 13
+CTX_WEIGHT, CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH, CTX_STATUS_DEVICE = 1, 10, 11, 12, 13, 16
+CTX_FIXED = 17
 STATUS_WORDS, STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES = 16, 1, 2, 3
 TABLE_STREAM, TABLE_PROCESSORS, TABLE_RESIDENT, TABLE_LAUNCHES, TABLE_SCRATCH, TABLE_BEGUN = 0, 1, 2, 3, 4, 5
 TABLE_RECENT, RECENT, TABLE_WORDS = 8, 256, 264

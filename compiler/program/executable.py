@@ -16,6 +16,7 @@ from ..codegen.abi import (
     CTX_RET,
     CTX_SEED,
     CTX_STATUS,
+    CTX_STATUS_DEVICE,
     CTX_TMP,
     CTX_TMP_DUAL,
     CTX_TMP_GRAD,
@@ -55,6 +56,11 @@ class Settings(NamedTuple):
     values: np.ndarray
 
 
+def words_of(memory: Allocation) -> np.ndarray:
+    """The 8-byte words of memory of the host."""
+    return memory.view.view(np.uint64)
+
+
 class Executable:
     """A compiled kernel in one program, with the context that its launches share.
 
@@ -73,14 +79,20 @@ class Executable:
             program.device.keep_source(self.compiled, lambda: device_input(lazy.kernel, program.options, nested=False))
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
-        self.context = self._words(layout.words)
-        self._status = self._words(STATUS_WORDS)
+        self.context = words_of(self._host_words(layout.words))
+        status = self._host_words(STATUS_WORDS)
+        self._status = words_of(status)
         if program.pending is not None:
             program.pending.enter(self, self._status)
         copies = 1 if program.trials is None else program.trials.padded  # of what each trial has its own
-        self._returned = self._words(len(kernel.returns) * copies)
-        for word, array in ((CTX_STATUS, self._status), (CTX_RET, self._returned)):
-            self.context[word] = array.ctypes.data if array.size else 0
+        returned = self._host_words(len(kernel.returns) * copies)
+        self._returned = words_of(returned)
+        for word, address in (
+            (CTX_STATUS, status.ptr),
+            (CTX_STATUS_DEVICE, status.device_ptr),
+            (CTX_RET, returned.device_ptr),
+        ):
+            self.context[word] = address
         tmps = {
             CTX_TMP: len(kernel.tmps),
             CTX_TMP_GRAD: sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps),
@@ -94,7 +106,7 @@ class Executable:
             self.context[word] = owners[buffer].ptr
         for (_, name), word in layout.params.items():
             if name in TRIAL_PARAMS:
-                self.context[word] = self._trials().param(name, self, self._status.ctypes.data)
+                self.context[word] = self._trials().param(name, self, status.device_ptr)
         self.context_address = self.context.ctypes.data
         self.status_address = self._status.ctypes.data
         program.device.fill_context(self.context, self.compiled)
@@ -114,11 +126,10 @@ class Executable:
         """The seed of the random numbers of a launch."""
         return self.program.next_seed()
 
-    def _words(self, n: int) -> np.ndarray:
+    def _host_words(self, n: int) -> Allocation:
         """Words that the host reads and writes."""
-        allocation = self.program.host_words(n, "context")
-        self._memory.append(allocation)
-        return allocation.view.view(np.uint64)
+        self._memory.append(self.program.host_words(n, "context"))
+        return self._memory[-1]
 
     def launch(self, call: Call) -> None:
         """Run once and raise what the kernel reported.

@@ -43,7 +43,7 @@ class TrialState:
         self.layout: TrialLayout | None = None
         self.same: Collection[Any] = ()
         self._memory: dict[str, Allocation] = {}
-        self._kernels: dict[int, Reports] = {}  # by the address of the status record
+        self._kernels: dict[int, Reports] = {}  # by the address of the status record, for device code
         self._reported = False  # a launch has told of failures since they were forgotten
         self._seeds: Sequence[int] | np.ndarray = range(random_seed, random_seed + count)
 
@@ -58,7 +58,7 @@ class TrialState:
         self.set_seeds(self._seeds)
 
     def param(self, name: str, kernel: Reports, status: int) -> int:
-        """The value of one of ``trials.TRIAL_PARAMS`` for a kernel with this status record."""
+        """The value of one of ``trials.TRIAL_PARAMS`` for a kernel; ``status``: where its code sees its status record."""
         self._kernels[status] = kernel
         return self.count if name == TRIALS else self._memory[name].ptr
 

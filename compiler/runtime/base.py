@@ -33,6 +33,10 @@ class Allocation:
     """Zeroed device memory. ``view`` shows the bytes to numpy; an allocation of 0 bytes has ``ptr`` 0 and an empty view.
 
     Where the device's memory is not the host's, ``view`` is a copy that ``mirror`` looks after: read and write through it.
+
+    Attributes:
+        ptr: the address; of memory of the host (``Device.host_words``), the host's.
+        shift: how many bytes further device code sees it.
     """
 
     ptr: int
@@ -42,6 +46,12 @@ class Allocation:
     freed: bool = False
     serial: int = field(default_factory=itertools.count(1).__next__)  # unlike the address, never given twice
     mirror: Mirror | None = None
+    shift: int = 0
+
+    @property
+    def device_ptr(self) -> int:
+        """The address for device code."""
+        return self.ptr + self.shift
 
     def holds(self, address: int) -> bool:
         """Whether an address, of the device or of the host's copy, lies in it."""

@@ -96,7 +96,8 @@ class GridCompiled:
 
     def __call__(self, *args, fields=None, params=None, heap=None, seed=0):
         ctx = np.zeros(self.layout.words, np.int64)
-        ctx[abi.CTX_STATUS], ctx[abi.CTX_GPU] = self.status.ctypes.data, self.table.ctypes.data
+        ctx[abi.CTX_STATUS] = ctx[abi.CTX_STATUS_DEVICE] = self.status.ctypes.data
+        ctx[abi.CTX_GPU] = self.table.ctypes.data
         ctx[abi.CTX_TMP], ctx[abi.CTX_RET] = self.tmp.ctypes.data, self.returned.ctypes.data
         ctx[abi.CTX_FUNCTIONS], ctx[abi.CTX_PRINT] = self.handles.ctypes.data, self.ring.ctypes.data
         ctx[abi.CTX_SCRATCH], ctx[abi.CTX_SEED] = self.scratch.ctypes.data, np.uint64(seed).astype(np.int64)

@@ -110,6 +110,9 @@ class FakeDriver:
         self._note("host_allocate", nbytes)
         return self.allocate(nbytes, 0)
 
+    def device_address(self, address):
+        return address
+
     def host_free(self, ptr):
         self._note("host_free", ptr)
 

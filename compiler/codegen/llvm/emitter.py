@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...ir.nodes import Buffer, Const, FaultKind, Kernel, Local, Op, Operand, Place, Print, Stack, Task
-from ..abi import ContextLayout, Message
+from ..abi import CTX_STATUS, ContextLayout, Message
 from .function import Fn, Module
 from .target import Unsupported, const_text
 from .uniform import Shapes
@@ -34,6 +34,7 @@ class Emitter(Fn, ABC):
 
     gpu = False
     scope = ""  # of atomics, as LLVM writes it
+    status_word = CTX_STATUS  # of the context, with the address of the status record for this code
 
     def __init__(self, module: Module, info: KernelInfo, task: Task, shapes: Shapes, lanes: int, serial: bool) -> None:
         super().__init__(module, lanes)

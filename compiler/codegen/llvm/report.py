@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...ir.nodes import Assert, Const, Kernel, Op, Operand, Overflow, Print
 from ...ir.types import u1
 from ...ir.walk import task_blocks
-from ..abi import CTX_STATUS, STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES, STATUS_WORDS, Message
+from ..abi import STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES, STATUS_WORDS, Message
 from .emitter import Emitter
 from .target import Unsupported
 
@@ -56,7 +56,7 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
     code = e.info.codes.get(s)
     if code is None:
         raise Unsupported("an assertion outside the body of a task: its message has no number")
-    status = e.context(CTX_STATUS, "ptr")
+    status = e.context(e.status_word, "ptr")
     known, lock = (e.t(f"getelementptr i64, ptr {status}, i64 {k}") for k in (STATUS_ITERATION, STATUS_LOCK))
     lane = first_lane(e, lanes) if lanes else "0"
     number, v = e.iteration

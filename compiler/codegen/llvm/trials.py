@@ -16,7 +16,7 @@ from ...ir.nodes import Assert, Buffer, ClaimRow, Const, FaultKind, Local, Loop,
 from ...ir.trials import FAILED, FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS, TRIALS
 from ...ir.types import i64
 from ...ir.walk import conditional_locals, index_of, place_of, walk
-from ..abi import CTX_POOL, CTX_STATUS, Message
+from ..abi import CTX_POOL, Message
 from . import memory, report, rows
 from .cost import grain
 from .emitter import KernelInfo
@@ -122,7 +122,7 @@ def record_failure(e: TaskEmitter, s: Message, args: tuple[Operand, ...], at: li
         free: the register that says whether the record is free.
         lane: the lane of the trial among ``args``.
     """
-    code, status = e.info.codes[s], e.context(CTX_STATUS, "ptr")
+    code, status = e.info.codes[s], e.context(e.status_word, "ptr")
     first, known = e.label("first"), e.label("known")
     e.branch(free, first, known)
     e.at(first)

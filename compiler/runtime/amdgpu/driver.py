@@ -242,10 +242,14 @@ class HipDriver:
         return int(free), int(total)
 
     def host_allocate(self, nbytes: int) -> int:
-        """Pinned for every device, at the same address there; what a kernel writes is seen by the host without a copy (coherent)."""
+        """Pinned for every device; what a kernel writes is seen by the host without a copy (coherent)."""
         d = self.d
         flags = d.hipHostMallocPortable | d.hipHostMallocMapped | d.hipHostMallocCoherent
         return int(self._call(f"pinning {nbytes:,} bytes of host memory failed", d.hipHostMalloc, nbytes, flags))
+
+    def device_address(self, address: int) -> int:
+        """The same."""
+        return address
 
     def host_free(self, ptr: int) -> None:
         """Unpin and free."""

@@ -270,6 +270,10 @@ class CudaDriver:
         portable = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
         return int(self._call(f"pinning {nbytes:,} bytes of host memory failed", self.d.cuMemHostAlloc, nbytes, portable))
 
+    def device_address(self, address: int) -> int:
+        """The same: addresses are unified."""
+        return address
+
     def host_free(self, ptr: int) -> None:
         """Unpin and free."""
         self._call("freeing pinned memory failed", self.d.cuMemFreeHost, ptr)

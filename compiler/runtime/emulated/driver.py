@@ -175,6 +175,10 @@ class EmulatedDriver:
             self.machine.pinned[raw.ctypes.data + skip] = raw[skip : skip + nbytes]
         return raw.ctypes.data + skip
 
+    def device_address(self, address: int) -> int:
+        """The same."""
+        return address
+
     def host_free(self, ptr: int) -> None:
         """Waits for all streams, as the driver does."""
 

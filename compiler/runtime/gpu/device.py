@@ -131,7 +131,7 @@ class GpuDevice(Graphs, Device):
         return mirrored(address, nbytes, category, self)
 
     def host_words(self, n: int, category: str) -> Allocation:
-        """``n`` zeroed 8-byte words of pinned host memory: both sides have them at the same address.
+        """``n`` zeroed 8-byte words of pinned host memory, which device code has at ``Allocation.device_ptr``.
 
         Raises:
             OutOfMemory: the program's limit is too small.
@@ -145,7 +145,7 @@ class GpuDevice(Graphs, Device):
             address = self._pinned.allocate(nbytes, self.stream)
         view = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
         view.fill(0)
-        return Allocation(address, nbytes, category, view)
+        return Allocation(address, nbytes, category, view, shift=self.driver.device_address(address) - address)
 
     def _free(self, allocation: Allocation) -> None:
         if self._pinned.owns(allocation.ptr):

@@ -192,7 +192,11 @@ class Driver(Protocol):
         ...
 
     def host_allocate(self, nbytes: int) -> int:
-        """Pinned host memory, at the same address on both sides. Its content is arbitrary."""
+        """Pinned host memory, by the host's address of it. Device code sees it, too. Its content is arbitrary."""
+        ...
+
+    def device_address(self, address: int) -> int:
+        """The address at which device code sees a byte of memory of ``host_allocate``; ``address``: the host's."""
         ...
 
     def host_free(self, ptr: int) -> None:

@@ -12,7 +12,7 @@ from ....ir.nodes import Buffer, If, Loop, Op, Operand, Task
 from ....ir.threads import once
 from ....ir.types import u1
 from ....ir.walk import walk, written_places
-from ...abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS, SCRATCH_FAILED, Message
+from ...abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS_DEVICE, SCRATCH_FAILED, Message
 from ...llvm.emitter import KernelInfo
 from ...llvm.function import Fn, Module
 from ...llvm.target import memory_type
@@ -24,7 +24,7 @@ from ..prologue import wanted, where
 from ..side_by_side import copies_of
 from ..uniform import Uniform
 
-_TALK = (CTX_SCRATCH, CTX_STATUS, CTX_PRINT)
+_TALK = (CTX_SCRATCH, CTX_STATUS_DEVICE, CTX_PRINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class GridEmitter(TaskEmitter, GridFn):
     For adstacks: ``thread()``, ``threads_of_block``, ``hardware.thread_in_block``, ``hardware.dynamic_shared`` and ``scratch()``.
     """
 
-    gpu = True
+    gpu, status_word = True, CTX_STATUS_DEVICE
 
     def __init__(self, module: Module, info: KernelInfo, task: Task, failures: Failures) -> None:
         super().__init__(module, info, task, Shapes(), 1, not task.parallel)

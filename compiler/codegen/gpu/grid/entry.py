@@ -222,7 +222,9 @@ def _blocks(e: TaskEmitter, f: DeviceFunction, target: GpuTarget, block: str, co
         most = rounded_up(e, e.param("threads"), block)
     else:
         per = e.t(f"udiv i64 {_table(e, TABLE_RESIDENT)}, {block}")
-        if cooperates(task) or (block.isdigit() and int(block) > target.block):  # an emulated device holds fewer threads than that
+        if cooperates(task) or (
+            block.isdigit() and int(block) > target.block
+        ):  # an emulated device holds fewer threads than that
             e.module.declare("umax64", "declare i64 @llvm.umax.i64(i64, i64)")
             per = e.t(f"call i64 @llvm.umax.i64(i64 {per}, i64 1)")
         most = e.t(f"mul i64 {_table(e, TABLE_PROCESSORS)}, {per}")
