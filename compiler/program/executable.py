@@ -87,12 +87,8 @@ class Executable:
         copies = 1 if program.trials is None else program.trials.padded  # of what each trial has its own
         returned = self._host_words(len(kernel.returns) * copies)
         self._returned = words_of(returned)
-        for word, address in (
-            (CTX_STATUS, status.ptr),
-            (CTX_STATUS_DEVICE, status.device_ptr),
-            (CTX_RET, returned.device_ptr),
-        ):
-            self.context[word] = address
+        self.context[CTX_STATUS], self.context[CTX_STATUS_DEVICE] = status.ptr, status.device_ptr
+        self.context[CTX_RET] = returned.device_ptr
         tmps = {
             CTX_TMP: len(kernel.tmps),
             CTX_TMP_GRAD: sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps),

@@ -50,7 +50,6 @@ class Emitter(Fn, ABC):
         self.claimed = False  # before the first iteration
         self.in_turns = lanes > 1 and "lanes" in task.params  # as many lanes at a time as the launch has adstacks for
         self.turn = ""  # minus the first lane of those that run
-        self.behind = ""  # the label after the innermost condition or loop
 
     # -- operands
     def varying(self, x: Operand) -> bool:

@@ -127,7 +127,6 @@ class TaskEmitter(Emitter):
             return
         then, end = self.label("then"), self.label("end")
         other = self.label("else") if s.orelse else end
-        outer, self.behind = self.behind, end
         self.branch(cond, then, other)
         self.at(then)
         self.block(s.then)
@@ -137,7 +136,6 @@ class TaskEmitter(Emitter):
             self.block(s.orelse)
             self.jump(end)
         self.at(end)
-        self.behind = outer
 
     def _masked_if(self, s: If, cond: str) -> None:
         outer = self.mask
@@ -161,8 +159,7 @@ class TaskEmitter(Emitter):
         index = self.slot(self.ty(d, vi))
         self.put(f"store {self.ty(d, vi)} {self.operand(s.begin, vi)}, ptr {index}")
         body, out = self.label("body"), self.label("out")
-        outer, live = (self.mask, self.behind), ""
-        self.behind = out
+        outer, live = self.mask, ""
         down = "gt" if s.step < 0 else "lt"
         enter = ""
         if s.end is not None:
@@ -185,7 +182,7 @@ class TaskEmitter(Emitter):
             self._masked_latch(s, index, live, body, out)
         else:
             self._latch(s, index, trips, body, out)
-        self.mask, self.behind = outer
+        self.mask = outer
         self.at(out)
 
     def _step(self, s: Loop, index: str, vi: bool, vc: bool) -> str:

@@ -29,9 +29,9 @@ def run(e: GridEmitter, s: Stmt, m: Meeting) -> None:
         e.put(f"store {e.ty(s.dtype, False)} zeroinitializer, ptr {value}")
     e.branch(e.is_active(), inside, skip)
     e.at(inside)
-    outer, e.behind, e.way_out = e.behind, "", skip
+    e.way_out = skip
     e.statement(s)
-    e.behind, e.way_out = outer, ""
+    e.way_out = ""
     if value:
         assert isinstance(s, Op)
         e.put(f"store {e.ty(s.dtype, False)} {e.operand(s, False)}, ptr {value}")

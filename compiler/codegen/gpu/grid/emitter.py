@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....ir.nodes import Buffer, If, Loop, Op, Operand, Task
+from ....ir.nodes import Buffer, Op, Operand, Task
 from ....ir.threads import once
 from ....ir.types import u1
 from ....ir.walk import walk, written_places
@@ -156,29 +156,16 @@ class GridEmitter(TaskEmitter, GridFn):
 
     # -- what ends an iteration or leaves the device
     def leave(self) -> None:
-        """End the task for this thread, at the end of the function. A failure is noted for the tasks that follow.
-
-        Where threads meet, end the code that only threads with an iteration run: first the innermost condition or loop, then, behind each
-        of them (``go_on``), the next one, so that no branch leaves two at once.
-        """
+        """End the task for this thread, at the end of the function. A failure is noted for the tasks that follow."""
         if self.failures.sets:
             self.put(f"store i64 {self.parameter(Word('launch'))}, ptr {self.scratch(SCRATCH_FAILED)}")
         if self.way_out:
             self.put(f"store i1 false, ptr {self.part}")
-            self.jump(self.behind or self.way_out)
-        else:
-            self.jump_out()
+        self.jump_out(self.way_out or self.finish)
 
-    def go_on(self, s: If | Loop) -> None:
-        """After a statement in code that only threads with an iteration run: those that have failed in it leave this code, too."""
-        if any(isinstance(x, Message) for x in walk([s])):
-            on = self.label("on")
-            self.branch(self.is_active(), on, self.behind or self.way_out)
-            self.at(on)
-
-    def jump_out(self) -> None:
-        """Go to the end of the function from wherever this is, and say so: all other branches belong to a loop or to a condition."""
-        self.put(f"br label %{self.finish} ; leaves")
+    def jump_out(self, label: str) -> None:
+        """Leave all loops and conditions that end before the label, and say so: all other branches belong to one of them."""
+        self.put(f"br label %{label} ; leaves")
 
     @once
     def uniform(self) -> Uniform:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....ir.nodes import Block, ClaimRow, If, Local, Loop, Op, Operand, Print, Stack, Stmt, Task
+from ....ir.nodes import Block, ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
 from ....ir.types import i64
 from ....ir.walk import conditional_locals
 from ...abi import SCRATCH_PARTIALS, SCRATCH_VALUES
@@ -35,12 +35,6 @@ class GridTaskEmitter(GridEmitter):
             return
         for s in block:
             grid_block.run(self, s, self.meeting)
-
-    def statement(self, s: Stmt) -> None:
-        """See ``TaskEmitter``."""
-        super().statement(s)
-        if self.way_out and isinstance(s, (If, Loop)):
-            self.go_on(s)
 
     def atomic(self, s: Op, ptr: str, values: list[str]) -> str:
         """Together with the other threads of the wave where all of them mean one element."""

@@ -251,7 +251,7 @@ class GridTrialEmitter(GridTaskEmitter):
 
     def leave(self) -> None:
         """An iteration has failed: the trial's task ends here."""
-        self.jump_out()
+        self.jump_out(self.finish)
 
 
 def emit_task(e: GridTrialEmitter, name: str) -> None:
