@@ -12,7 +12,8 @@ from typing import Any
 
 from ...errors import DeviceError
 from ...ir.threads import new_lock
-from ..gpu.driver import DeviceInfo, Function, Image, Texts
+from ..gpu.driver import DeviceInfo, Image, Texts
+from ..gpu.library import LibraryDriver, LibraryNames, text_of
 from . import ptx
 from .kind import CUDA, dotted
 from .native import Addresses, launchers
@@ -20,10 +21,6 @@ from .results import device_error
 
 OLDEST_DRIVER = 12000
 """The CUDA version that PTX 8.0 needs, 1000 * major + 10 * minor."""
-
-KEEP_BYTES = 64 << 20
-"""Freed bytes that a pool keeps for the next allocation instead of giving them back to the device at the next synchronization. Small: other
-processes pack their memory beside ours."""
 
 _LOG_BYTES = 16384
 _LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
@@ -87,20 +84,41 @@ AT_ONCE = 64 << 10
 """Bytes of memory that is not pinned which the driver copies on the way to the device before it returns, without waiting."""
 
 
-class CudaDriver:
+NAMES = LibraryNames(
+    prefix="cu",
+    functions={
+        "Malloc": "cuMemAlloc",
+        "MallocFromPoolAsync": "cuMemAllocFromPoolAsync",
+        "Free": "cuMemFree",
+        "FreeAsync": "cuMemFreeAsync",
+        "HostFree": "cuMemFreeHost",
+    },
+    pool=(
+        "CUmemPoolProps",
+        "CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED",
+        "CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE",
+        "CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE",
+    ),
+    keeps="CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD",
+    used="CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT",
+    reserved="CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT",
+    capture="CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL",
+    function="CUfunction_attribute.CU_FUNC_ATTRIBUTE_",
+)
+
+
+class CudaDriver(LibraryDriver):
     """NVIDIA's driver, for one device. See ``Driver``.
 
     The device's primary context is used, which other libraries of the process (PyTorch, CuPy) use, too; so their memory and ours can be
     given to one another. A call on a thread that has another device's context current leaves that one current.
     """
 
-    kind = CUDA
+    kind, names = CUDA, NAMES
 
     def __init__(self) -> None:
-        self.d = initialise()
-        self.launch_address = self.memset_address = 0
-        self.context = 0
-        self._device = self._pool = None
+        super().__init__(initialise())
+        self.context, self._device = 0, None
 
     # ---- calls
     def _call(self, doing: str, function: Any, *args: Any) -> Any:
@@ -122,13 +140,6 @@ class CudaDriver:
         finally:
             d.cuCtxPopCurrent()
 
-    @staticmethod
-    def _checked(doing: str, outcome: tuple[Any, ...]) -> Any:
-        code, *rest = outcome
-        if int(code):
-            raise device_error(int(code), doing, getattr(code, "name", ""))
-        return rest[0] if len(rest) == 1 else tuple(rest)
-
     # ---- devices
     def device_count(self) -> int:
         """The number of devices that CUDA_VISIBLE_DEVICES leaves visible."""
@@ -146,9 +157,9 @@ class CudaDriver:
         raw = bytes(self._call(doing, d.cuDeviceGetUuid, device).bytes).hex()
         return DeviceInfo(
             index=index,
-            name=_text(self._call(doing, d.cuDeviceGetName, 128, device)),
+            name=text_of(self._call(doing, d.cuDeviceGetName, 128, device)),
             uuid=f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}",
-            pci=_text(self._call(doing, d.cuDeviceGetPCIBusId, 32, device)).lower(),
+            pci=text_of(self._call(doing, d.cuDeviceGetPCIBusId, 32, device)).lower(),
             chip=f"sm_{attribute('COMPUTE_CAPABILITY_MAJOR')}{attribute('COMPUTE_CAPABILITY_MINOR')}",
             sms=attribute("MULTIPROCESSOR_COUNT"),
             threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
@@ -174,20 +185,13 @@ class CudaDriver:
         self.launch_address, self.memset_address = made.launch, made.memset
         has_pools = d.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
         if self._call(doing, d.cuDeviceGetAttribute, has_pools, self._device):
-            self._pool = self._make_pool(doing, index)
+            self._make_pool(doing, index)
 
-    def _make_pool(self, doing: str, index: int) -> Any:
-        """A pool of our own: what it keeps and how much it holds is not mixed with other libraries' use of the device's default pool."""
-        d = self.d
-        properties = d.CUmemPoolProps()
-        properties.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-        properties.handleTypes = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
-        properties.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        properties.location.id = index
-        pool = self._call(doing, d.cuMemPoolCreate, properties)
-        threshold = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-        self._call(doing, d.cuMemPoolSetAttribute, pool, threshold, d.cuuint64_t(KEEP_BYTES))
-        return pool
+    def _set_of_pool(self, attribute: Any, doing: str, nbytes: int) -> None:
+        self._do("MemPoolSetAttribute", doing, self._pool, attribute, self.d.cuuint64_t(nbytes))
+
+    def _of_pool(self, attribute: Any) -> int:
+        return int(self._do("MemPoolGetAttribute", "reading the pool failed", self._pool, attribute))
 
     def bind(self) -> None:
         """Make the context current, if this thread has none."""
@@ -196,9 +200,8 @@ class CudaDriver:
 
     # ---- streams
     def stream(self, ordered: bool) -> int:
-        """Torch and others work on the default one: streams of programs that share memory with them are in order with it."""
-        flags = 0 if ordered else 1  # CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING
-        made = int(self._call("making a stream failed", self.d.cuStreamCreate, flags))
+        """PyTorch and others work on the default one: streams of programs that share memory with them are in order with it."""
+        made = super().stream(ordered)
         with _contexts_lock:
             _streams[self.context] += 1
         return made
@@ -207,76 +210,25 @@ class CudaDriver:
         """Destroy it."""
         with _contexts_lock:
             _streams[self.context] -= 1
-        self._call("giving a stream back failed", self.d.cuStreamDestroy, stream)
+        super().stream_free(stream)
 
     def close(self, stream: int) -> None:
         """Destroy the stream and the pool. The last of the context's streams shrinks what that keeps for stacks: it waits for the whole
         device, and the kernels of others would need their stacks again.
         """
-        doing, limit = "closing the device failed", self.d.CUlimit.CU_LIMIT_STACK_SIZE
         with _contexts_lock:
             _streams[self.context] -= 1
-            last = _streams[self.context] <= 0
-        self._call(doing, self.d.cuStreamDestroy, stream)
-        if last:
-            self._call(
-                doing, self.d.cuCtxSetLimit, limit, 1024
-            )  # stacks of kernels with large frames are kept by the context else
-        if self._pool is not None:
-            self._call(doing, self.d.cuMemPoolDestroy, self._pool)
-            self._pool = None
+        super().close(stream)
 
-    def synchronize(self, stream: int) -> None:
-        """Wait for the stream. The default one waits for all that are in order with it."""
-        self._call("work on the device failed", self.d.cuStreamSynchronize, stream)
+    def _closing(self, doing: str) -> None:
+        if _streams[self.context] <= 0:  # the context would keep the stacks of kernels with large frames
+            self._call(doing, self.d.cuCtxSetLimit, self.d.CUlimit.CU_LIMIT_STACK_SIZE, 1024)
 
     # ---- memory
-    def allocate(self, nbytes: int, stream: int) -> int:
-        """From the pool; it is aligned to 256 bytes."""
-        doing = f"allocating {nbytes:,} bytes of device memory failed"
-        if self._pool is None:
-            return int(self._call(doing, self.d.cuMemAlloc, nbytes))
-        return int(self._call(doing, self.d.cuMemAllocFromPoolAsync, nbytes, self._pool, stream))
-
-    def free(self, ptr: int, stream: int) -> None:
-        """In the order of the stream."""
-        if self._pool is None:
-            self._call("freeing device memory failed", self.d.cuMemFree, ptr)  # waits for the device
-        else:
-            self._call("freeing device memory failed", self.d.cuMemFreeAsync, ptr, stream)
-
-    def trim(self) -> None:
-        """Give back what the pool keeps."""
-        if self._pool is not None:
-            self._call("giving memory back failed", self.d.cuMemPoolTrimTo, self._pool, 0)
-
-    def pool_bytes(self) -> tuple[int, int]:
-        """Bytes of the pool; 0 if the device has none."""
-        if self._pool is None:
-            return 0, 0
-        names = self.d.CUmemPool_attribute
-        used, reserved = names.CU_MEMPOOL_ATTR_USED_MEM_CURRENT, names.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
-        both = (self._call("reading the pool failed", self.d.cuMemPoolGetAttribute, self._pool, x) for x in (used, reserved))
-        a, b = map(int, both)
-        return a, b
-
-    def memory_info(self) -> tuple[int, int]:
-        """Free and total, of all processes."""
-        free, total = self._call("reading the device's memory failed", self.d.cuMemGetInfo)
-        return int(free), int(total)
-
     def host_allocate(self, nbytes: int) -> int:
         """Pinned for every context."""
         portable = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
         return int(self._call(f"pinning {nbytes:,} bytes of host memory failed", self.d.cuMemHostAlloc, nbytes, portable))
-
-    def device_address(self, address: int) -> int:
-        """The same: addresses are unified."""
-        return address
-
-    def host_free(self, ptr: int) -> None:
-        """Unpin and free."""
-        self._call("freeing pinned memory failed", self.d.cuMemFreeHost, ptr)
 
     def is_pinned(self, address: int) -> bool:
         """Whether the driver has a kind for it. (Asked by ``cuPointerGetAttribute``, it fails for ordinary memory; a host's address it has
@@ -290,11 +242,6 @@ class CudaDriver:
         except ValueError:  # 0 is no name of a kind: what the driver has not made
             return False
         return not int(code) and int(found[0]) == int(self.d.CUmemorytype.CU_MEMORYTYPE_HOST)
-
-    def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
-        """In the stream."""
-        fill = {1: self.d.cuMemsetD8Async, 2: self.d.cuMemsetD16Async, 4: self.d.cuMemsetD32Async}[width]
-        self._call(f"filling {count * width:,} bytes failed", fill, ptr, word, count, stream)
 
     def upload(self, dst: int, src_host: int, nbytes: int, stream: int) -> None:
         """In the stream. What the driver does not copy at once it copies when the stream has come there, see ``download``."""
@@ -313,11 +260,6 @@ class CudaDriver:
         self.fetch(dst_host, src, nbytes, stream)
         self.synchronize(stream)
 
-    def fetch(self, dst_pinned: int, src: int, nbytes: int, stream: int) -> None:
-        """In the stream."""
-        doing = f"a copy of {nbytes:,} bytes from the device failed"
-        self._call(doing, self.d.cuMemcpyDtoHAsync, dst_pinned, src, nbytes, stream)
-
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
         """In the stream; the driver finds out which devices the addresses belong to."""
         self._call(f"a copy of {nbytes:,} bytes on the device failed", self.d.cuMemcpyAsync, dst, src, nbytes, stream)
@@ -329,11 +271,6 @@ class CudaDriver:
         copy.srcMemoryType, copy.srcDevice, copy.srcPitch = device, src, src_step
         copy.dstMemoryType, copy.dstDevice, copy.dstPitch = device, dst, dst_step
         self._call(f"a copy of {rows:,} rows of {nbytes:,} bytes failed", self.d.cuMemcpy2DAsync, copy, stream)
-
-    def memset_rows(self, ptr: int, step: int, word: int, count: int, width: int, rows: int, stream: int) -> None:
-        """In the stream."""
-        fill = {1: self.d.cuMemsetD2D8Async, 2: self.d.cuMemsetD2D16Async, 4: self.d.cuMemsetD2D32Async}[width]
-        self._call(f"filling {rows:,} rows of {count * width:,} bytes failed", fill, ptr, step, word, count, rows, stream)
 
     # ---- code
     def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:
@@ -373,66 +310,3 @@ class CudaDriver:
         except DeviceError as e:
             said = log.split(b"\0")[0].decode(errors="replace")
             raise device_error(e.code, doing, e.result, said) from None
-
-    def function(self, module: int, name: str) -> Function:
-        """With what a thread of it takes."""
-        d, doing = self.d, f"kernel function `{name}` is not in its code"
-        handle = self._call(doing, d.cuModuleGetFunction, module, name.encode())
-        names = d.CUfunction_attribute
-
-        def attribute(of: str) -> int:
-            return int(self._call(doing, d.cuFuncGetAttribute, getattr(names, f"CU_FUNC_ATTRIBUTE_{of}"), handle))
-
-        return Function(int(handle), attribute("LOCAL_SIZE_BYTES"), attribute("NUM_REGS"), attribute("SHARED_SIZE_BYTES"))
-
-    def unload(self, module: int) -> None:
-        """Drop a module."""
-        self._call("unloading code failed", self.d.cuModuleUnload, module)
-
-    # ---- events
-    def event(self, sleeps: bool = False) -> int:
-        """With a time stamp."""
-        return int(self._call("making an event failed", self.d.cuEventCreate, int(sleeps)))  # CU_EVENT_BLOCKING_SYNC
-
-    def event_free(self, event: int) -> None:
-        """Destroy it."""
-        self._call("freeing an event failed", self.d.cuEventDestroy, event)
-
-    def record(self, event: int, stream: int) -> None:
-        """In the stream."""
-        self._call("recording an event failed", self.d.cuEventRecord, event, stream)
-
-    def event_wait(self, event: int) -> None:
-        """On the host."""
-        self._call("work on the device failed", self.d.cuEventSynchronize, event)
-
-    def elapsed_ms(self, begin: int, end: int) -> float:
-        """Between two events, to about half a microsecond."""
-        return float(self._call("reading two events failed", self.d.cuEventElapsedTime, begin, end))
-
-    # ---- graphs
-    def capture_begin(self, stream: int) -> None:
-        """Only this thread's calls are watched."""
-        mode = self.d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        self._call("recording a graph failed", self.d.cuStreamBeginCapture, stream, mode)
-
-    def capture_end(self, stream: int) -> int:
-        """End the recording, and instantiate."""
-        doing = "recording a graph failed"
-        graph = self._call(doing, self.d.cuStreamEndCapture, stream)
-        try:
-            return int(self._call(doing, self.d.cuGraphInstantiate, graph, 0))
-        finally:
-            self.d.cuGraphDestroy(graph)
-
-    def graph_launch(self, graph: int, stream: int) -> None:
-        """Launch the whole graph."""
-        self._call("launching a graph failed", self.d.cuGraphLaunch, graph, stream)
-
-    def graph_free(self, graph: int) -> None:
-        """Destroy it."""
-        self._call("freeing a graph failed", self.d.cuGraphExecDestroy, graph)
-
-
-def _text(raw: bytes) -> str:
-    return raw.split(b"\0")[0].decode(errors="replace")
