@@ -70,19 +70,13 @@ def two_gpus(monkeypatch):
 
 
 EMULATED = {"backend": "cuda", "id": "emulated"}
+EMULATED_AMD = {"backend": "amdgpu", "id": "emulated:gfx942"}
 
 
 def test_one_worker_runs_all_trials_of_a_named_device(local_ray, tmp_path):
     code, summary, rows = go(write(tmp_path, EMULATED))
     assert code == 0 and summary["counts"] == {"done": 4}
     assert len({row["out.pid"] for row in rows}) == 1
-
-
-@pytest.mark.slow
-def test_a_sweep_runs_on_an_emulated_card_of_amds(local_ray, tmp_path):
-    code, summary, rows = go(write(tmp_path, {"backend": "amdgpu", "id": "emulated:gfx942"}))
-    assert code == 0 and summary["counts"] == {"done": 4}
-    assert len({row["out.pid"] for row in rows}) == 1 and all("gfx942" in row["device"] for row in rows)
 
 
 @pytest.mark.slow
@@ -196,20 +190,26 @@ def test_a_cluster_s_devices_need_not_be_here(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_job_runs_on_the_emulated_device_as_planned_and_as_on_the_cpu(local_ray, tmp_path):
+@pytest.mark.parametrize("gpu, steps, trials", [(EMULATED, 12, 2), (EMULATED_AMD, 1, 3)], ids=["cuda", "amdgpu"])
+def test_a_job_runs_on_the_emulated_device_as_planned_and_as_on_the_cpu(local_ray, tmp_path, gpu, steps, trials):
+    """Its trials run as a batch."""
     rows = {}
-    for name, device in (("gpu", EMULATED), ("cpu", {"backend": "cpu"})):
+    for name, device in (("gpu", gpu), ("cpu", {"backend": "cpu"})):
         (tmp_path / name).mkdir()
-        job = {"target": "qdrun.jobs.mass_spring:MassSpring", "params": {"steps": 12, "substeps": 10}}
-        config = write(tmp_path / name, device, sweep={"stiffness": [200.0, 900.0]}, **job)
+        job = {"target": "qdrun.jobs.mass_spring:MassSpring", "params": {"steps": steps, "substeps": 10}}
+        config = write(tmp_path / name, device, sweep={"stiffness": [200.0 + 100.0 * k for k in range(trials)]}, **job)
         code, _, rows[name] = go(config)
         assert code == 0, rows[name]
         _, planned = run("plan", config, "--json")
         assert {row["used_of_planned"] for row in rows[name]} == {1.0}
         size = planned["batches"][0]["size"]
+        assert size > 1 or gpu is EMULATED
         assert size > 1 or {row["used_bytes"] for row in rows[name]} == {planned["memory"][0]["bytes"]}
     for there, here in zip(rows["gpu"], rows["cpu"]):
-        assert there["device"].startswith("emulated") and here["device"] == "cpu"
+        assert (
+            there["device"].startswith("emulated gfx942" if gpu is EMULATED_AMD else "emulated device")
+            and here["device"] == "cpu"
+        )
         assert there["loss"] == pytest.approx(here["loss"], rel=1e-9)
         assert there["grad.stiffness"] == pytest.approx(here["grad.stiffness"], rel=1e-7)
 
