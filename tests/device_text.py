@@ -33,8 +33,8 @@ def pattern(form: str) -> str:
 @cache
 def forms(backend: str) -> tuple[str, ...]:
     """The forms of a backend's lines, those of all backends first."""
-    blocks = re.findall(r"^```text ?(\w*)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    return tuple(line for of, lines in blocks if of in ("", backend) for line in lines.splitlines())
+    blocks = re.findall(r"^```text ?([\w ]*)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    return tuple(line for of, lines in blocks if not of or backend in of.split() for line in lines.splitlines())
 
 
 @cache

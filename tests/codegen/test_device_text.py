@@ -16,6 +16,7 @@ from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.emulated.hardware import emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
+from qdrun.compiler.codegen.text.hardware import translated_target
 from qdrun.compiler.ir.nodes import Kernel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -38,6 +39,7 @@ TARGETS = {
     "gfx942": amdgpu_target("gfx942"),
     "gfx1100": amdgpu_target("gfx1100"),
     "emulated": emulated_target(),
+    "translated": translated_target("vulkan"),
 }
 
 

@@ -1,0 +1,138 @@
+"""Operations of values, comparisons and conversions.
+
+Signs are in the operations: all integers are unsigned types. A truth value is not a number, so its operations are others.
+"""
+
+from __future__ import annotations
+
+from ..text.lines import Binary, Cast, Compare, Negate, Select
+from .body import Body, OnChipPlace
+from .module import BITS, FLOATS
+from .opcodes import Op
+
+_BINARY = {
+    "add": Op.IAdd, "sub": Op.ISub, "mul": Op.IMul, "sdiv": Op.SDiv, "udiv": Op.UDiv, "srem": Op.SRem, "urem": Op.UMod,
+    "and": Op.BitwiseAnd, "or": Op.BitwiseOr, "xor": Op.BitwiseXor,
+    "shl": Op.ShiftLeftLogical, "lshr": Op.ShiftRightLogical, "ashr": Op.ShiftRightArithmetic,
+}  # fmt: skip
+_REAL = {"fadd": Op.FAdd, "fsub": Op.FSub, "fmul": Op.FMul, "fdiv": Op.FDiv}
+_TRUTH = {"and": Op.LogicalAnd, "or": Op.LogicalOr, "xor": Op.LogicalNotEqual}
+_ORDER = {
+    "eq": Op.IEqual, "ne": Op.INotEqual, "slt": Op.SLessThan, "sle": Op.SLessThanEqual, "sgt": Op.SGreaterThan,
+    "sge": Op.SGreaterThanEqual, "ult": Op.ULessThan, "ule": Op.ULessThanEqual, "ugt": Op.UGreaterThan, "uge": Op.UGreaterThanEqual,
+}  # fmt: skip
+_COMPARE = {
+    "oeq": Op.FOrdEqual, "one": Op.FOrdNotEqual, "olt": Op.FOrdLessThan, "ole": Op.FOrdLessThanEqual, "ogt": Op.FOrdGreaterThan,
+    "oge": Op.FOrdGreaterThanEqual, "ueq": Op.FUnordEqual, "une": Op.FUnordNotEqual, "ult": Op.FUnordLessThan,
+    "ule": Op.FUnordLessThanEqual, "ugt": Op.FUnordGreaterThan, "uge": Op.FUnordGreaterThanEqual,
+}  # fmt: skip
+_CAST = {
+    "zext": Op.UConvert, "sext": Op.SConvert, "trunc": Op.UConvert, "fpext": Op.FConvert, "fptrunc": Op.FConvert,
+    "sitofp": Op.ConvertSToF, "uitofp": Op.ConvertUToF,
+}  # fmt: skip
+
+
+def binary(f: Body, x: Binary) -> None:
+    """An operation of two values."""
+    a, b = f.operand(x.type, x.a), f.operand(x.type, x.b)
+    if x.op in _REAL:
+        f.values[x.result] = f.exact(_REAL[x.op], x.type, a, b)
+    elif x.type == "i1":
+        f.values[x.result] = f.op(_TRUTH[x.op], "i1", a, b)
+    elif x.op == "sub" and x.a == "0" and BITS[x.type] < 32:
+        f.values[x.result] = negative(f, x.type, b)
+    else:
+        f.values[x.result] = f.op(_BINARY[x.op], x.type, a, b)
+
+
+def negative(f: Body, ty: str, value: int) -> int:
+    """``0 - value`` of a narrow integer without an operation that negates: a driver's compiler works that out in 32 bits, and forgets
+    that the least number is its own negative.
+    """
+    return f.op(Op.IAdd, ty, f.op(Op.Not, ty, value), f.module.number(1, ty))
+
+
+def negate(f: Body, x: Negate) -> None:
+    """The other sign, of a half by its bits."""
+    value = f.operand(x.type, x.value)
+    if x.type != "half":
+        f.values[x.result] = f.op(Op.FNegate, x.type, value)
+        return
+    bits = f.op(Op.BitwiseXor, "i16", f.op(Op.Bitcast, "i16", value), f.module.number(1 << 15, "i16"))
+    f.values[x.result] = f.op(Op.Bitcast, x.type, bits)
+
+
+def compare(f: Body, x: Compare) -> None:
+    """A truth value."""
+    if x.type == "ptr" and x.a in f.places:  # on chip, never null
+        f.values[x.result] = f.module.constant("i1", "true")
+        return
+    a, b = f.operand(x.type, x.a), f.operand(x.type, x.b)
+    if x.op == "fcmp":
+        f.values[x.result] = _compare_reals(f, x.order, a, b)
+    elif x.type == "i1":
+        f.values[x.result] = _compare_truths(f, x.order, a, b)
+    else:
+        f.values[x.result] = f.op(_ORDER[x.order], "i1", a, b)
+
+
+def _compare_reals(f: Body, order: str, a: int, b: int) -> int:
+    if order not in ("uno", "ord"):
+        return f.op(_COMPARE[order], "i1", a, b)
+    found = f.op(Op.IsNan, "i1", a)
+    if a != b:
+        found = f.op(Op.LogicalOr, "i1", found, f.op(Op.IsNan, "i1", b))
+    return found if order == "uno" else f.op(Op.LogicalNot, "i1", found)
+
+
+def _compare_truths(f: Body, order: str, a: int, b: int) -> int:
+    """``true`` is 1 without a sign, and -1 with one."""
+    if order in ("eq", "ne"):
+        return f.op(Op.LogicalEqual if order == "eq" else Op.LogicalNotEqual, "i1", a, b)
+    if order in ("ult", "uge", "sgt", "sle"):  # not a, and b; or its contrary
+        found = f.op(Op.LogicalAnd, "i1", f.op(Op.LogicalNot, "i1", a), b)
+    else:
+        found = f.op(Op.LogicalAnd, "i1", a, f.op(Op.LogicalNot, "i1", b))
+    return found if order[1:] in ("lt", "gt") else f.op(Op.LogicalNot, "i1", found)
+
+
+def select(f: Body, x: Select) -> None:
+    """One of two values."""
+    a, b = f.operand(x.type, x.a), f.operand(x.type, x.b)
+    f.values[x.result] = f.op(Op.Select, x.type, f.operand("i1", x.condition), a, b)
+
+
+def cast(f: Body, x: Cast) -> None:
+    """A conversion."""
+    place = f.places.get(x.value)
+    if isinstance(place, OnChipPlace):  # as a number: bytes from the begin of the variable, which is aligned
+        f.values[x.result] = f.op(Op.UConvert, "i64", place.offset)
+        return
+    value = f.operand(x.source, x.value)
+    if x.op in ("ptrtoint", "inttoptr") or (x.op == "bitcast" and x.source == x.type):
+        f.values[x.result] = value
+    elif x.op == "bitcast":
+        f.values[x.result] = f.op(Op.Bitcast, x.type, value)
+    elif x.source == "i1":
+        one, zero = _truth_as(x)
+        yes, no = f.module.constant(x.type, one), f.module.constant(x.type, zero)
+        f.values[x.result] = f.op(Op.Select, x.type, value, yes, no)
+    elif x.type == "i1":
+        low = f.op(Op.BitwiseAnd, x.source, value, f.module.number(1, x.source))
+        f.values[x.result] = f.op(Op.INotEqual, "i1", low, f.module.number(0, x.source))
+    elif x.op == "sext" and (x.source, x.type) == ("i32", "i64"):
+        f.values[x.result] = widened(f, value)
+    else:
+        f.values[x.result] = f.op(_CAST[x.op], x.type, value)
+
+
+def _truth_as(x: Cast) -> tuple[str, str]:
+    if x.type in FLOATS:
+        return ("-1.0" if x.op == "sitofp" else "1.0"), "0.0"
+    return ("-1" if x.op == "sext" else "1"), "0"
+
+
+def widened(f: Body, value: int) -> int:
+    """A signed i32 as i64, by halves: one driver takes ``0 < sext(x)`` for a comparison without signs."""
+    high = f.op(Op.ShiftRightArithmetic, "i32", value, f.module.number(31))
+    return f.op(Op.Bitcast, "i64", f.emit(Op.CompositeConstruct, f.module.vector("i32", 2), value, high))

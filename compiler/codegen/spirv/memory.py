@@ -1,0 +1,240 @@
+"""Addresses, loads and stores.
+
+An address in the device's memory is a 64-bit number, which becomes a pointer at each access. On-chip memory is an array of 4-byte words
+for each variable: 8 bytes are two of them, 1 and 2 bytes are a part of one, which is written by two atomics that leave the rest alone.
+A constant table is a variable of the function.
+"""
+
+from __future__ import annotations
+
+from ..text.lines import SIZES, Element, Extract, Insert, Load, OnChip, Slot, Store
+from .body import Body, OnChipPlace, SlotPlace, TablePlace
+from .module import BITS, SHARED_CONSTANT
+from .opcodes import ALIGNED, Op, Scope, Semantics, Storage
+
+
+def slot(f: Body, x: Slot) -> None:
+    """A variable of the function."""
+    f.places[x.result] = SlotPlace(x.type, f.new_variable(f.module.type(x.type)))
+
+
+def on_chip(f: Body, x: OnChip) -> None:
+    """The begin of a variable in on-chip memory."""
+    f.places[x.result] = OnChipPlace(x.variable, f.module.number(0))
+
+
+def element(f: Body, x: Element) -> None:
+    """An address some elements further."""
+    size = SIZES[x.type]
+    if x.base[0] == "@":
+        f.places[x.result] = _table_element(f, x)
+        return
+    place = f.places.get(x.base)
+    if isinstance(place, OnChipPlace):
+        f.places[x.result] = OnChipPlace(place.variable, _add(f, "i32", place.offset, _scaled(f, "i32", x, size)))
+        return
+    f.values[x.result] = _add(f, "i64", f.values[x.base], _scaled(f, "i64", x, size))
+
+
+def _add(f: Body, ty: str, base: int, offset: int) -> int:
+    if offset == f.module.number(0, ty):
+        return base
+    return offset if base == f.module.number(0, ty) else f.op(Op.IAdd, ty, base, offset)
+
+
+def _scaled(f: Body, ty: str, x: Element, size: int) -> int:
+    """The bytes from the base to the element, as an integer of a type."""
+    if x.offset[0] != "%":
+        return f.module.number(int(x.offset) * size, ty)
+    index = f.values[x.offset]
+    if x.index_type != ty:
+        index = f.op(Op.UConvert if BITS[ty] < BITS[x.index_type] else Op.SConvert, ty, index)
+    return index if size == 1 else f.op(Op.IMul, ty, index, f.module.number(size, ty))
+
+
+def _table_element(f: Body, x: Element) -> TablePlace:
+    table = f.text.tables[x.base[1:]]
+    m = f.module
+    known = f.places.get(x.base)
+    if not isinstance(known, SlotPlace):
+        ty = m.array(table.type, m.number(len(table.values)))
+        content = m.composite(ty, [m.constant(table.type, v) for v in table.values])
+        known = f.places[x.base] = SlotPlace(table.type, f.new_variable(ty, content))
+    index = f.operand(x.index_type, x.offset)
+    return TablePlace(f.emit(Op.AccessChain, m.pointer(Storage.Function, m.type(table.type)), known.variable, index))
+
+
+def pointer(f: Body, ty: str, address: str) -> int:
+    """A pointer to a value of a type in the device's memory."""
+    return f.emit(Op.ConvertUToPtr, f.module.in_memory(ty), f.values[address])
+
+
+# -- loads
+def load(f: Body, x: Load) -> None:
+    """A plain load."""
+    if x.many > 1:
+        f.vectors[x.result] = _load_vector(f, x)
+        return
+    place = f.places.get(x.address)
+    match place:
+        case SlotPlace(variable=variable):
+            found = f.op(Op.Load, x.type, variable)
+        case OnChipPlace():
+            found = _load_on_chip(f, x.type, place)
+        case TablePlace():
+            found = f.op(Op.Load, x.type, place.pointer)
+        case None:
+            found = f.op(Op.Load, x.type, pointer(f, x.type, x.address), ALIGNED, x.align)
+    f.values[x.result] = found
+
+
+def word_on_chip(f: Body, place: OnChipPlace, further: int = 0) -> int:
+    """A pointer to the 4-byte word in which a place is, or to a later one."""
+    m = f.module
+    at = f.op(Op.ShiftRightLogical, "i32", place.offset, m.number(2))
+    if further:
+        at = f.op(Op.IAdd, "i32", at, m.number(further))
+    return f.emit(Op.AccessChain, m.pointer(Storage.Workgroup, m.type("i32")), f.named(_variable(f, place.variable)), at)
+
+
+def _variable(f: Body, name: str) -> int:
+    """A variable in on-chip memory."""
+    f.on_chip.add(name)
+    m, what = f.module, f.text.variables[name]
+    words = m.specialised(SHARED_CONSTANT, 1) if what.dynamic else m.number(max(1, -(-what.size // 4)))
+    return m.variable(("on chip", name), Storage.Workgroup, m.array("i32", words))
+
+
+def _load_on_chip(f: Body, ty: str, place: OnChipPlace) -> int:
+    word = f.op(Op.Load, "i32", word_on_chip(f, place))
+    if SIZES[ty] == 8:
+        high = f.op(Op.Load, "i32", word_on_chip(f, place, 1))
+        return _joined(f, ty, word, high)
+    if SIZES[ty] < 4:
+        word = f.op(Op.ShiftRightLogical, "i32", word, _shift(f, place))
+    return _low(f, ty, word)
+
+
+def _joined(f: Body, ty: str, low: int, high: int) -> int:
+    """Two words as a value of 8 bytes."""
+    return f.op(Op.Bitcast, ty, f.emit(Op.CompositeConstruct, f.module.vector("i32", 2), low, high))
+
+
+def _shift(f: Body, place: OnChipPlace) -> int:
+    """The first bit of a place in its word."""
+    return f.op(Op.ShiftLeftLogical, "i32", f.op(Op.BitwiseAnd, "i32", place.offset, f.module.number(3)), f.module.number(3))
+
+
+def _low(f: Body, ty: str, word: int) -> int:
+    """The low bits of a word as a value of a type."""
+    if ty == "i32":
+        return word
+    if BITS[ty] < 32:
+        bits = f"i{BITS[ty]}"
+        word = f.op(Op.UConvert, bits, word)
+        return word if ty == bits else f.op(Op.Bitcast, ty, word)
+    return f.op(Op.Bitcast, ty, word)
+
+
+def _as_word(f: Body, ty: str, value: int) -> int:
+    """A value of at most 4 bytes in the low bits of a word."""
+    if ty == "i32":
+        return value
+    if BITS[ty] < 32:
+        if ty == "half":
+            value = f.op(Op.Bitcast, "i16", value)
+        return f.op(Op.UConvert, "i32", value)
+    return f.op(Op.Bitcast, "i32", value)
+
+
+# -- stores
+def store(f: Body, x: Store) -> None:
+    """A plain store."""
+    if x.many > 1:
+        _store_vector(f, x)
+        return
+    value, place = f.operand(x.type, x.value), f.places.get(x.address)
+    match place:
+        case SlotPlace(variable=variable):
+            f.do(Op.Store, variable, value)
+        case OnChipPlace():
+            _store_on_chip(f, x.type, value, place)
+        case _:
+            f.do(Op.Store, pointer(f, x.type, x.address), value, ALIGNED, x.align)
+
+
+def _store_on_chip(f: Body, ty: str, value: int, place: OnChipPlace) -> None:
+    m, size = f.module, SIZES[ty]
+    if size == 4:
+        f.do(Op.Store, word_on_chip(f, place), _as_word(f, ty, value))
+    elif size == 8:
+        both = f.emit(Op.Bitcast, m.vector("i32", 2), value)
+        for k in (0, 1):
+            f.do(Op.Store, word_on_chip(f, place, k), f.op(Op.CompositeExtract, "i32", both, k))
+    else:
+        first, word = _shift(f, place), word_on_chip(f, place)
+        hole = f.op(Op.Not, "i32", f.op(Op.ShiftLeftLogical, "i32", m.number((1 << 8 * size) - 1), first))
+        bits = f.op(Op.ShiftLeftLogical, "i32", _as_word(f, ty, value), first)
+        scope, relaxed = m.number(Scope.Workgroup), m.number(Semantics.Relaxed)
+        f.op(Op.AtomicAnd, "i32", word, scope, relaxed, hole)
+        f.op(Op.AtomicOr, "i32", word, scope, relaxed, bits)
+
+
+# -- several values by one access, in words
+def _load_vector(f: Body, x: Load) -> list[int]:
+    m, size = f.module, SIZES[x.type]
+    if size >= 4 and x.many <= 4:
+        whole = f.emit(Op.Load, m.vector(x.type, x.many), _vector_pointer(f, x.type, x.many, x.address), ALIGNED, x.align)
+        return [f.op(Op.CompositeExtract, x.type, whole, k) for k in range(x.many)]
+    words = _words_of(x)
+    whole = f.emit(Op.Load, m.vector("i32", words), _vector_pointer(f, "i32", words, x.address), ALIGNED, x.align)
+    out: list[int] = []
+    for k in range(words):
+        word = f.op(Op.CompositeExtract, "i32", whole, k)
+        for part in range(4 // size):
+            bits = f.op(Op.ShiftRightLogical, "i32", word, m.number(8 * size * part)) if part else word
+            out.append(_low(f, x.type, bits))
+    return out
+
+
+def _store_vector(f: Body, x: Store) -> None:
+    m, size, values = f.module, SIZES[x.type], f.vectors[x.value]
+    if size >= 4 and x.many <= 4:
+        ty, n = x.type, x.many
+    else:
+        ty, n, per = "i32", _words_of(x), 4 // size
+        values = [_packed(f, x.type, values[k * per : (k + 1) * per]) for k in range(n)]
+    whole = f.emit(Op.CompositeConstruct, m.vector(ty, n), *values)
+    f.do(Op.Store, _vector_pointer(f, ty, n, x.address), whole, ALIGNED, x.align)
+
+
+def insert(f: Body, x: Insert) -> None:
+    """Several values with another one in its place; those that are not there yet are not read."""
+    values = list(f.vectors.get(x.vector, ())) or [0] * x.many
+    values[x.place] = f.operand(x.type, x.value)
+    f.vectors[x.result] = values
+
+
+def extract(f: Body, x: Extract) -> None:
+    """One of several values."""
+    f.values[x.result] = f.vectors[x.vector][x.place]
+
+
+def _packed(f: Body, ty: str, values: list[int]) -> int:
+    """Narrow values side by side in a word."""
+    word = _as_word(f, ty, values[0])
+    for k, value in enumerate(values[1:], 1):
+        bits = f.op(Op.ShiftLeftLogical, "i32", _as_word(f, ty, value), f.module.number(k * BITS[ty]))
+        word = f.op(Op.BitwiseOr, "i32", word, bits)
+    return word
+
+
+def _words_of(x: Load | Store) -> int:
+    words, rest = divmod(x.many * SIZES[x.type], 4)
+    assert not rest and 2 <= words <= 4 and SIZES[x.type] < 4
+    return words
+
+
+def _vector_pointer(f: Body, ty: str, n: int, address: str) -> int:
+    kind = f.module.pointer(Storage.PhysicalStorageBuffer, f.module.vector(ty, n))
+    return f.emit(Op.ConvertUToPtr, kind, f.values[address])
