@@ -57,7 +57,10 @@ METRICS = (
 
 
 def process(package: str, case: str, asked: argparse.Namespace, cache: str, limit: float) -> dict[str, Any]:
-    """One case with one package in a process of its own: its figures, or ``error``. ``wall_s``: from its start to its end."""
+    """One case with one package in a process of its own: its figures, or ``error``. ``wall_s``: from its start to its end.
+
+    ``asked.more``: further arguments of ``benchmarks.cuda_one``.
+    """
     command = [
         sys.executable,
         "-m",
@@ -70,11 +73,14 @@ def process(package: str, case: str, asked: argparse.Namespace, cache: str, limi
         str(asked.seconds),
     ]
     command += ["--small"] * asked.small + (["--cache", f"{cache}/peer"] if case == "cold" else [])
+    command += asked.more
     begin = time.time()
     environment = {
         **os.environ,
         "QDRUN_CACHE_DIR": f"{cache}/ours",
         "CUDA_CACHE_DISABLE": "1",
+        "__GL_SHADER_DISK_CACHE": "0",  # of NVIDIA's Vulkan driver
+        "MESA_SHADER_CACHE_DISABLE": "true",
         "WARP_CACHE_PATH": f"{cache}/warp",
         "PYTHONPYCACHEPREFIX": f"{cache}/bytecode",  # as an installed package has it: the second process finds it
     }
@@ -172,6 +178,7 @@ def main() -> None:
     parser.add_argument("--case-limit", type=float, default=90.0, help="seconds of one process")
     parser.add_argument("--limit", type=float, default=460.0, help="seconds of everything; what is left over then is named")
     parser.add_argument("--profile", default="", help="Nsight Compute on these cases, with commas, after everything")
+    parser.set_defaults(more=[])
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     results = run(asked)

@@ -1,8 +1,9 @@
 """One case of ``benchmarks.cuda`` with one package, in this process; prints the figures as one line of JSON.
 
-    python -m benchmarks.cuda_one PACKAGE CASE [--arch cuda] [--small] [--seconds 1.0] [--once NAME]
+    python -m benchmarks.cuda_one PACKAGE CASE [--arch cuda] [--small] [--seconds 1.0] [--once NAME] [--sizes JSON] [--together 8]
 
-PACKAGE: qdrun, quadrants, jax, warp or copy. ``--once``: launch one timed function three times and stop, for a profiler.
+PACKAGE: qdrun, quadrants, jax, warp or copy. ``--once``: launch one timed function three times and stop, for a profiler. ``--sizes``:
+arguments of the case, in place of its own. ``--together``: calls between two waits for the device, for functions of one launch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.cuda_cases import CASES, Case
@@ -31,18 +32,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
 off but for ``cold``."""
 
 
-def opened(package: str, arch: str, cache: str = "", accurate: bool = False) -> Any:
-    """The package with a program; ``cache``: its folder of compiled kernels, none if empty; ``accurate``: without ``fast_math``."""
+def opened(package: str, arch: str, cache: str = "", accurate: bool = False, device: str = "") -> Any:
+    """The package with a program.
+
+    Args:
+        cache: its folder of compiled kernels, none if empty.
+        accurate: without ``fast_math``.
+        device: which device ours uses; empty: its default.
+    """
     lib = importlib.import_module(package)
     options = {**OPTIONS[package], "offline_cache": bool(cache)} | ({"fast_math": False} if accurate else {})
     if cache and package == "quadrants":
         options |= {"offline_cache_file_path": cache, "src_ll_cache": True}
     if arch != "cpu":
         options |= {"device_memory_GB": 20} if package == "quadrants" else {}
-    if arch == "emulated":
-        options |= {"device": "emulated"}
+    device = device or ("emulated" if arch == "emulated" else "")
+    if device and package == "qdrun":
+        options |= {"device": device}
     with contextlib.redirect_stdout(io.StringIO()):
-        lib.init(arch=lib.cpu if arch == "cpu" else lib.cuda, **options)
+        lib.init(arch=getattr(lib, "cuda" if arch == "emulated" else arch), **options)
     return lib
 
 
@@ -92,23 +100,40 @@ def adstack_bytes(lib: Any, case: Case) -> dict[str, Any]:
     return {"bytes": peer_adstack_bytes(text[0])}
 
 
-def figures(lib: Any, case: Case, arch: str, seconds: float) -> dict[str, Any]:
-    """Everything about one case: see ``Case``."""
+def figures(lib: Any, case: Case, arch: str, seconds: float, together: int = 1) -> dict[str, Any]:
+    """Everything about one case: see ``Case``. ``compile_s``: what the first calls of its functions take longer than later ones."""
     clock = Clock(lib.sync, stream_of(lib, arch))
-    cpu, begin = time.process_time(), time.perf_counter()
-    out: dict[str, Any] = {**adstack_bytes(lib, case), "values": case.values(), "errors": case.errors()}
+    begin = time.perf_counter()
+    for f in case.timed.values():
+        f()
     lib.sync()
-    out |= {"first_cpu_s": time.process_time() - cpu, "first_s": time.perf_counter() - begin, "timed": {}}
+    first_s = time.perf_counter() - begin
+    case.load()
+    out: dict[str, Any] = {**adstack_bytes(lib, case), "values": case.values(), "errors": case.errors(), "timed": {}}
     for name, f in case.timed.items():
-        row = out["timed"][name] = clock.measure(f, seconds) | per_launch(case, name)
+        one = per_launch(case, name)
+        times = together if one["launches"] == 1 else 1
+        row = out["timed"][name] = measured(clock, f, seconds, times) | one
         row["host_us"] = 1e3 * row["host_ms"] / row["launches"]
         if name in case.moved:
             row["bytes_per_s"] = case.moved[name] / row["ms"] * 1e3
         if arch != "cpu" and row["launches"] > 10 and hasattr(lib, "capture"):
             out["timed"][f"{name}_graph"] = graph(lib, f, clock, seconds) | per_launch(case, name)
+    out["compile_s"] = first_s - sum(1e-3 * out["timed"][name]["wall_ms"] for name in case.timed)
     if arch == "cuda":
         out["device_bytes"] = used_bytes()
     return out
+
+
+def measured(clock: Clock, f: Callable[[], None], seconds: float, times: int) -> dict[str, Any]:
+    """``Clock.measure`` of one of so many calls between two waits."""
+
+    def repeated() -> None:
+        for _ in range(times):
+            f()
+
+    row = clock.measure(repeated, seconds)
+    return row | {name: row[name] / times for name in ("ms", "least_ms", "wall_ms", "host_ms")}
 
 
 def per_launch(case: Case, name: str) -> dict[str, int]:
@@ -159,6 +184,7 @@ def budgets(lib: Any, arch: str, seconds: float, small: bool) -> dict[str, Any]:
     """The gradient of 1,024 steps under smaller and smaller budgets, and at the fixed levels: time and bytes."""
     make, full, tiny = CASES["sin1024"]
     case = make(lib, **(tiny if small else full))
+    case.load()
     clock, gradient = Clock(lib.sync, stream_of(lib, arch)), case.timed["gradient"]
     kernel = case.reverse[0][0]
     free = kernel.grad.plan()
@@ -182,17 +208,18 @@ def one(package: str, name: str, asked: argparse.Namespace) -> dict[str, Any]:
         return importlib.import_module(f"benchmarks.cuda_{package}").figures(name, asked.small, asked.seconds)
     if name == "cold":
         return cold(package, asked.arch, asked.cache, asked.small)
-    lib = opened(package, asked.arch, accurate=name.endswith("_accurate"))
+    lib = opened(package, asked.arch, accurate=name.endswith("_accurate"), device=asked.device)
     if name == "budgets":
         return budgets(lib, asked.arch, asked.seconds, asked.small)
     make, full, tiny = CASES[name]
-    case = make(lib, **(tiny if asked.small else full))
+    case = make(lib, **(json.loads(asked.sizes) if asked.sizes else tiny if asked.small else full))
     if asked.once:
+        case.load()
         for _ in range(3):
             case.timed[asked.once]()
         lib.sync()
         return {}
-    return figures(lib, case, asked.arch, asked.seconds)
+    return figures(lib, case, asked.arch, asked.seconds, asked.together)
 
 
 def main() -> None:
@@ -200,7 +227,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("package")
     parser.add_argument("case")
-    parser.add_argument("--arch", default="cuda", choices=("cuda", "cpu", "emulated"))
+    parser.add_argument("--arch", default="cuda", choices=("cuda", "cpu", "emulated", "vulkan"))
+    parser.add_argument("--device", default="")
+    parser.add_argument("--sizes", default="")
+    parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--cache", default="")

@@ -1,6 +1,6 @@
 """What a launch from Python costs: kernels, methods, programs in turn, gradients by what their plans read, tapes; and a first plan.
 
-    python -m benchmarks.launch [--packages qdrun,quadrants] [--json] [--arch cpu|emulated|cuda]
+    python -m benchmarks.launch [--packages qdrun,quadrants] [--json] [--arch cpu|emulated|cuda|vulkan] [--device NAME]
 
 Host time: the least of several repeats, in a process for each package. The loops are short, so that the launch is what is measured; on a
 GPU the launches of a repeat are waited for outside of the time.
@@ -289,14 +289,16 @@ def best(f: Callable[[], object], number: int, wait: Callable[[], object], repea
     return found / number
 
 
-def measure(package: str, arch: str) -> dict[str, float]:
+def measure(package: str, arch: str, device: str) -> dict[str, float]:
     """All figures of one package: microseconds by name; the plan in milliseconds."""
     lib = importlib.import_module(package)
     options: dict[str, Any] = OPTIONS[package] | {"default_fp": lib.f32}
-    if arch == "emulated":
-        options["device"] = arch
+    device = "emulated" if arch == "emulated" else device
+    if device and package == "qdrun":
+        options["device"] = device
     with contextlib.redirect_stdout(io.StringIO()):
-        options |= {"arch": lib.cpu if arch == "cpu" else lib.cuda} | ({"cpu_max_num_threads": 1} if arch == "cpu" else {})
+        options |= {"arch": getattr(lib, "cuda" if arch == "emulated" else arch)}
+        options |= {"cpu_max_num_threads": 1} if arch == "cpu" else {}
         lib.init(**options)
     number = 100
     out: dict[str, float] = {}
@@ -314,17 +316,19 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packages", default="qdrun,quadrants")
-    parser.add_argument("--arch", default="cpu", choices=["cpu", "emulated", "cuda"])
+    parser.add_argument("--arch", default="cpu", choices=["cpu", "emulated", "cuda", "vulkan"])
+    parser.add_argument("--device", default="", help="which device ours uses")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one")
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.one, options.arch)))
+        print(json.dumps(measure(options.one, options.arch, options.device)))
         return
     packages = options.packages.split(",")
     found: dict[str, dict[str, float]] = {}
     for package in packages:
         command = [sys.executable, "-m", "benchmarks.launch", "--one", package, "--arch", options.arch]
+        command += ["--device", options.device] if options.device else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"{package}: {done.stderr}")
