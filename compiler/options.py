@@ -71,8 +71,8 @@ class Options:
         batch: number of independent trials that the program runs at once (docs/batch.md); None: the program is not batched.
         gpu_lanes: threads that share the work of one trial of a batch on a GPU, in recorded launches (``qd.capture``); 0: as many as suit
             the number of trials and the iterations of their loops.
-        device: the GPU, by number or by text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an emulated GPU
-            for tests.
+        device: the GPU, by number or by text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", how its name begins, or "emulated",
+            an emulated GPU for tests. None: the first one, but none that is a program on the processor.
     """
 
     default_fp: DType = f32
@@ -92,7 +92,7 @@ class Options:
     fast_math: bool = False
     batch: int | None = None
     gpu_lanes: int = 0
-    device: int | str = 0
+    device: int | str | None = None
 
 
 # Options of Quadrants that have no effect here. They are accepted, so that programs run unchanged.
@@ -132,8 +132,12 @@ def make_options(given: dict[str, Any]) -> Options:
     values = {name: value for name, value in given.items() if name in known}
     for f in fields(Options):
         text = os.environ.get(f"QD_{f.name.upper()}")
-        if text is not None and f.name not in values and isinstance(f.default, (bool, int)):
-            plain = f.name == "memory_budget" or (f.name == "device" and not text.isdecimal())
+        if text is None or f.name in values:
+            continue
+        if f.name == "device":
+            values[f.name] = int(text) if text.isdecimal() else text
+        elif isinstance(f.default, (bool, int)):
+            plain = f.name == "memory_budget"
             values[f.name] = text if plain else _number_of(f"QD_{f.name.upper()}", text, type(f.default))
     if "memory_budget" in values:
         values["memory_budget"] = bytes_of("qd.init: memory_budget", values["memory_budget"])

@@ -1,9 +1,10 @@
 """Every pass checks the IR that it produces, in all tests and in the processes that they start (see ``docs/ir.md``).
 
 ``--arch cuda`` or ``--arch emulated`` runs tests that ask for the processor on a GPU, or on the emulated one; ``--arch amdgpu`` on the
-emulator of AMD's instructions (gfx942), unless ``--device`` names something else. What ``not_on_a_device.txt`` names is about the
-processor itself and is skipped, with its reason; with ``--arch amdgpu`` so is what ``not_on_amdgpu.txt`` names. ``--device`` chooses
-the GPU.
+emulator of AMD's instructions (gfx942), and ``--arch vulkan`` on Mesa's llvmpipe, unless ``--device`` names something else. What
+``not_on_a_device.txt`` names is about the processor itself and is skipped, with its reason; so is what ``not_on_amdgpu.txt`` or
+``not_on_vulkan.txt`` names, with these. ``--device`` chooses the GPU. With ``QDRUN_VULKAN_VALIDATION=1`` a test fails of which the
+validation layer says something.
 """
 
 import atexit
@@ -95,7 +96,7 @@ def _check_device_texts():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--arch", choices=("cpu", "cuda", "emulated", "amdgpu"), default="cpu", help="where tests for the CPU run")
+    parser.addoption("--arch", choices=("cpu", "cuda", "emulated", "amdgpu", "vulkan", "metal"), default="cpu", help="where tests for the CPU run")
     parser.addoption("--device", default=None, help="which GPU: its number, UUID or PCI address")
 
 
@@ -106,6 +107,10 @@ def pytest_configure(config):
         _redirect("cuda", "emulated")
     elif arch == "amdgpu":
         _redirect("amdgpu", device or "emulated:gfx942")
+    elif arch == "vulkan":
+        _redirect("vulkan", device or "llvmpipe")
+    elif arch == "metal":
+        _redirect("metal", device or "emulated")
     elif arch == "cuda":
         _redirect("cuda", device)
 
@@ -149,7 +154,8 @@ def reasons(file="not_on_a_device.txt"):
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--arch") == "cpu":
         return
-    known = reasons() + (reasons("not_on_amdgpu.txt") if config.getoption("--arch") == "amdgpu" else [])
+    own = TESTS / f"not_on_{config.getoption('--arch')}.txt"
+    known = reasons() + (reasons(own.name) if own.exists() else [])
     for item in items:
         name = f"{item.path.relative_to(TESTS).as_posix()}::{item.name}"
         for pattern, why in known:
@@ -180,6 +186,18 @@ def pytest_runtest_protocol(item, nextitem):
         time.sleep(0.2)  # the report goes first
         os._exit(1)
     return done
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Where the validation layer of Vulkan listens, it must not say anything."""
+    module = sys.modules.get("qdrun.compiler.runtime.vulkan.instance")
+    before = len(module.messages()) if module else 0
+    result = yield
+    module = sys.modules.get("qdrun.compiler.runtime.vulkan.instance")
+    said = module.messages()[before:] if module else []
+    assert not said, f"the validation layer: {said[:3]}"
+    return result
 
 
 _lost_device: list[str] = []

@@ -20,7 +20,7 @@ def open_device(arch: Arch, options: Options) -> Device:
     limit = options.memory_limit or None
     if registry.is_built(arch.value):
         return registry.open_gpu(arch.value, options.device, limit)
-    if options.device != 0:
+    if options.device not in (None, 0):
         raise QdrunRuntimeError(f"qd.init: device={options.device!r} chooses a GPU; do: qd.init(arch=qd.gpu, device=..)")
     if arch is Arch.python and options.batch is not None:
         raise QdrunRuntimeError(

@@ -87,6 +87,10 @@ MOST_BYTES = (1 << 63) - 1
 """The largest size that drivers and allocators accept."""
 
 
+class BlockTooLarge(MemoryError):
+    """A device refuses a block for its size alone; its text says which limit."""
+
+
 class DeviceClient(Protocol):
     """The program that launches on a device, as far as the device knows it."""
 
@@ -225,7 +229,8 @@ class Device(ABC):
             try:
                 allocation = make(nbytes, category)
             except MemoryError as e:
-                raise OutOfMemory(self._refusal(nbytes, category, f"{self.name} has no more")) from e
+                why = str(e) if isinstance(e, BlockTooLarge) else f"{self.name} has no more"
+                raise OutOfMemory(self._refusal(nbytes, category, why)) from e
             self._live[allocation.ptr] = allocation
             self._used[category] += nbytes
             self.beside_heap.value += nbytes if category != HEAP else 0

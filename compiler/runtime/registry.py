@@ -59,6 +59,18 @@ def _amdgpu() -> GpuBackend:
     return BACKEND
 
 
+def _vulkan() -> GpuBackend:
+    from .vulkan.backend import BACKEND
+
+    return BACKEND
+
+
+def _metal() -> GpuBackend:
+    from .metal.backend import BACKEND
+
+    return BACKEND
+
+
 def _find_cuda() -> str:
     if not (Path("/dev/nvidiactl").exists() or Path("/dev/nvidia0").exists() or Path("/dev/dxg").exists() or os.name == "nt"):
         return ""
@@ -72,8 +84,7 @@ def _find_amdgpu() -> str:
 
 def _find_vulkan() -> str:
     library = {"win32": "vulkan-1.dll", "darwin": "libvulkan.dylib"}.get(sys.platform, "libvulkan.so.1")
-    has_gpu = os.name == "nt" or sys.platform == "darwin" or any(Path("/dev/dri").glob("renderD*")) or bool(_find_cuda())
-    return "a Vulkan loader and a GPU are present" if has_gpu and _loadable(library) else ""
+    return "a Vulkan loader is installed" if _loadable(library) else ""
 
 
 def _find_metal() -> str:
@@ -93,8 +104,8 @@ BACKENDS = {
     for entry in (
         Entry("cuda", _find_cuda, "no such device on this machine: no NVIDIA driver is loaded", _cuda),
         Entry("amdgpu", _find_amdgpu, "no such device on this machine: no AMD GPU driver is loaded (no /dev/kfd)", _amdgpu),
-        Entry("vulkan", _find_vulkan),
-        Entry("metal", _find_metal),
+        Entry("vulkan", _find_vulkan, "no such device on this machine: no Vulkan loader is installed", _vulkan),
+        Entry("metal", _find_metal, "no such device on this machine: Metal is a part of macOS", _metal),
     )
 }
 

@@ -70,6 +70,9 @@ class FakeDriver:
     def open(self, index):
         self._note("open", index)
 
+    def explain(self):
+        return ""
+
     def stream(self, ordered):
         return next(self._numbers)
 

@@ -92,6 +92,10 @@ class EmulatedDriver:
     def open(self, index: int) -> None:
         """No effect: everything is loaded."""
 
+    def explain(self) -> str:
+        """Nothing."""
+        return ""
+
     def bind(self) -> None:
         """No effect: there are no contexts."""
 

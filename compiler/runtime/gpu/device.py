@@ -35,7 +35,7 @@ from ...errors import DeviceError, QdrunRuntimeError
 from ...ir.nodes import Kernel
 from ...ir.trials import TrialLayout, gpu_layout
 from ...ir.walk import walk
-from ..base import Allocation, Device, mirrored
+from ..base import Allocation, BlockTooLarge, Device, mirrored
 from ..compiled import Compiled, Options
 from ..runs import Runs
 from .code import GpuKernel, Source, load_code, reclaim, restore_code
@@ -124,6 +124,9 @@ class GpuDevice(Graphs, Device):
     def _allocate(self, nbytes: int, category: str) -> Allocation:
         self._alive()
         self._recordable(f"{category} needs {nbytes:,} bytes", "run the function once before it is captured")
+        if 0 < self.info.most_bytes < nbytes:
+            most = f"{self.info.most_bytes:,} bytes ({self.info.most_bytes_name})"
+            raise BlockTooLarge(f"one block on {self.name} has at most {most}")
         with self._failing():
             address = self.memory.allocate(nbytes)
             width = 4 if nbytes % 4 == 0 else 1

@@ -27,6 +27,8 @@ class DeviceInfo:
         sms: multiprocessors.
         threads_per_sm: maximum number of resident threads of a multiprocessor.
         driver_version: the driver's number.
+        only_named: why a program gets the device only if it names it; empty: also if it does not.
+        most_bytes: of one allocation; 0: as many as the device has. ``most_bytes_name``: what the driver calls this limit.
     """
 
     index: int
@@ -38,6 +40,9 @@ class DeviceInfo:
     threads_per_sm: int
     memory_bytes: int
     driver_version: int
+    only_named: str = ""
+    most_bytes: int = 0
+    most_bytes_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +152,10 @@ class Driver(Protocol):
 
     def share(self, index: int) -> None:
         """Before ``open``: many threads will wait for the device, so they are to sleep and not to spin."""
+        ...
+
+    def explain(self) -> str:
+        """What the driver says about the launch that it refused last, beyond its code; empty: nothing, or it has been said."""
         ...
 
     def bind(self) -> None:

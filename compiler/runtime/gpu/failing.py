@@ -45,7 +45,7 @@ class Failing:
         """The error of a launch that the driver refused with this code."""
         doing = f"kernel `{kernel}` could not be launched"
         results = self.driver.kind.results
-        error = results.error(code, doing)
+        error = results.error(code, doing, detail=self.driver.explain())
         if results.is_full(
             error
         ):  # every thread that the device can hold gets its stack when a kernel needs more of it than any before

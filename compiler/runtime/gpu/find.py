@@ -12,7 +12,8 @@ def find(driver: Driver, which: int | str | None = None) -> DeviceInfo:
 
     Args:
         driver: knows the devices that this process may use.
-        which: its number among them, its UUID (``GPU-..``, the first digits are enough), or its PCI id (``0000:3b:00.0``). None: the first.
+        which: its number among them, its UUID (``GPU-..``, the first digits are enough), its PCI id (``0000:3b:00.0``), or how its name
+            begins. None: the first one that needs not be named.
 
     Raises:
         DeviceError: no device, or more than one, is called so; lists those that there are.
@@ -21,15 +22,33 @@ def find(driver: Driver, which: int | str | None = None) -> DeviceInfo:
     if not count:
         raise DeviceError(f"{kind.title} cannot be used: this process has no device\n  do: see {kind.look}")
     infos = [driver.describe(k) for k in range(count)]
-    name = str(0 if which is None else which).strip().lower()
+    if which is None:
+        return _first(kind, infos)
+    name = str(which).strip().lower()
     if name.partition(":")[0] == kind.name:
         name = name.partition(":")[2] or "0"
     found = [i for i in infos if _is(i, name)]
     if len(found) == 1:
         return found[0]
-    there = "\n".join(f"  {i.index}: {i.name}, {i.uuid}, {i.pci}" for i in infos)
     what = f"no {kind.title} device is" if not found else f"{len(found)} {kind.title} devices are"
-    raise DeviceError(f"{what} called {which!r}; this process has\n{there}\n  do: give a number, a UUID or a PCI id of these")
+    raise DeviceError(f"{what} called {which!r}; this process has\n{_list(infos)}\n  do: give a number, a UUID or a PCI id of these")
+
+
+def _first(kind: Kind, infos: list[DeviceInfo]) -> DeviceInfo:
+    """The device of a program that names none."""
+    found = next((i for i in infos if not i.only_named), None)
+    if found is None:
+        raise DeviceError(
+            f"{kind.title} cannot be used: this process has only devices that programs must name\n{_list(infos)}"
+            f"\n  do: see {kind.look} for why there is no other, or name one of these (device=..)"
+        )
+    return found
+
+
+def _list(infos: list[DeviceInfo]) -> str:
+    """Lines of a message."""
+    parts = ((f"{i.index}: {i.name}", i.uuid, i.pci, i.only_named) for i in infos)
+    return "\n".join("  " + ", ".join(filter(None, p)) for p in parts)
 
 
 def _is(info: DeviceInfo, name: str) -> bool:
@@ -37,7 +56,9 @@ def _is(info: DeviceInfo, name: str) -> bool:
         return info.index == int(name)
     if name.startswith(("gpu-", "mig-")):
         return len(name) > 4 and info.uuid.lower()[4:].startswith(name[4:])
-    return info.pci.lower().removeprefix("0000:") == name.removeprefix("0000:")
+    if info.pci and info.pci.lower().removeprefix("0000:") == name.removeprefix("0000:"):
+        return True
+    return bool(name) and info.name.lower().startswith(name)
 
 
 def rows(backend: GpuBackend) -> list[Backend]:
@@ -57,8 +78,10 @@ def _line(error: DeviceError) -> str:
 
 def _row(kind: Kind, info: DeviceInfo) -> Backend:
     memory = f"{info.memory_bytes / 2**30:.1f} GiB"
-    detail = ", ".join((info.name, info.chip, memory, kind.speaks(info), info.uuid, info.pci))
-    usable = True
+    detail = ", ".join(filter(None, (info.name, info.chip, memory, kind.speaks(info), info.uuid, info.pci)))
+    usable = not info.only_named
+    if info.only_named:
+        detail += f"; only for programs that name it: {info.only_named}"
     try:
         kind.target(info)
     except DeviceError as e:

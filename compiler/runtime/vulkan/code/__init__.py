@@ -1,0 +1,1 @@
+"""Code on a Vulkan device: SPIR-V from device text, modules, and a pipeline for each size of a launch."""
