@@ -87,9 +87,10 @@ class Exchange(device_arrays.SharedOnDevice):
             QdrunValueError: it is on a device with memory of its own.
         """
         if self._mirror is not None:
+            shared = "; torch.from_dlpack(x) shares it on the device" if self._mirror.link.dlpack is not None else ""
             raise QdrunValueError(
                 f"{what} of {self._called()}: it is in device memory, which the host cannot access\n"
-                "  do: x.to_numpy() for a copy and x.from_numpy(array) to write it back; torch.from_dlpack(x) shares it on the device"
+                f"  do: x.to_numpy() for a copy and x.from_numpy(array) to write it back{shared}"
             )
 
     def _as_numpy(self, form: Callable[[], np.ndarray], dtype: Any, copy: bool | None) -> np.ndarray:

@@ -51,10 +51,13 @@ def dlpack_device(tensor: Any) -> tuple[int, int]:
     Raises:
         QdrunValueError: other libraries cannot use this memory.
     """
-    place = tensor._mirror.link.dlpack
-    if place is None:
-        raise QdrunValueError(f"{tensor._called()} lies in memory that other libraries do not know; do: use to_numpy()")
-    return place
+    link = tensor._mirror.link
+    if link.dlpack is None:
+        raise QdrunValueError(
+            f"{tensor._called()} lies in the memory of {link.name}, which is not shared with other libraries\n"
+            "  do: x.to_numpy() for a copy, and x.from_numpy(array) to write it back"
+        )
+    return link.dlpack
 
 
 def dlpack(tensor: Any, form: np.ndarray, version: tuple[int, int] | None, device: Any, copy: bool | None) -> Any:

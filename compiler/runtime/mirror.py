@@ -39,11 +39,13 @@ class Link(Protocol):
 
     Attributes:
         lock: a reentrant lock.
+        name: of the device, for messages.
         dlpack: type and number of the device in DLPack; None: other libraries cannot use its memory.
         stream: the queue's handle for other libraries.
     """
 
     lock: Any
+    name: str
     dlpack: tuple[int, int] | None
     stream: int
 

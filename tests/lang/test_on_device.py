@@ -226,8 +226,11 @@ def test_the_memory_is_not_shown_to_the_host():
     for ask in (lambda: x.view, lambda: x.arr, lambda: x.to_numpy(copy=False), lambda: n.view, lambda: n.arr):
         with pytest.raises(QdrunValueError, match=r"it is in device memory, which the host cannot access\n  do: x.to_numpy"):
             ask()
-    with pytest.raises(QdrunValueError, match="lies in memory that other libraries do not know"):
-        x.to_dlpack()
+    for share in (x.to_dlpack, x.__dlpack__, x.__dlpack_device__, n.to_dlpack):
+        with pytest.raises(
+            QdrunValueError, match=r"lies in the memory of .+, which is not shared with other libraries\n  do: x.to_numpy"
+        ):
+            share()
     assert not hasattr(x, "__cuda_array_interface__")
     assert x.to_numpy(copy=None).tolist() == [0, 0, 0]
 

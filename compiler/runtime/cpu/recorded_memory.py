@@ -38,6 +38,7 @@ class Recorder:
         per_trial: the serial numbers of the memories that each trial has its own part of.
     """
 
+    name = "a recorded graph"
     dlpack: tuple[int, int] | None = None
     stream = 0
 
