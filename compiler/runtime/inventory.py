@@ -31,13 +31,16 @@ class ProcessBytes:
         driver: bytes of the driver's context, once per process and device.
         unit: bytes of the units in which the driver allocates memory.
         frame: bytes of a thread's stack that are allocated from the start.
-        measured: the device of the measurement.
+        measured: the device of the measurement; empty: there was none, and nothing else is known.
     """
 
     driver: int
     unit: int
     frame: int
     measured: str
+
+
+UNMEASURED = ProcessBytes(driver=0, unit=1, frame=0, measured="")
 
 
 class Held(ABC):

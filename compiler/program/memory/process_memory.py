@@ -69,7 +69,8 @@ class Accounts(ProgramState):
         return read_columns(columns)
 
     def beside(self, arch: str, device_bytes: int) -> list[Beside]:
-        """The memory of a device that the process uses besides the program; none on the CPU and on an emulated device, or if unknown.
+        """The memory of a device that the process uses besides the program; none on the CPU and on an emulated device. Where it was not
+        measured, a line of 0 bytes says so.
 
         Args:
             arch: the backend of the plan; the frames of kernels are known for the program's own backend only.
@@ -80,6 +81,9 @@ class Accounts(ProgramState):
         process = self.device.process_bytes if own else process_bytes(arch)
         if process is None:
             return []
+        if not process.measured:
+            how = f"what the driver takes comes on top: it was measured on no {arch} device"
+            return [Beside("driver", 0, "the process", how)]
         total = -(-device_bytes // process.unit) * process.unit
         how = f"{device_bytes:,} bytes in units of {process.unit >> 20} MiB are {total:,}"
         later = Beside("frames", 0, "launches()", "known when the kernels are compiled for the device")

@@ -7,6 +7,7 @@ from ...codegen.amdgpu.hardware import amdgpu_target
 from ...codegen.gpu.hardware import GpuTarget
 from ...errors import DeviceError
 from ..gpu.driver import DeviceInfo, Kind
+from ..inventory import UNMEASURED
 from .results import RESULTS
 
 
@@ -37,5 +38,6 @@ AMDGPU = Kind(
     speaks=_speaks,
     look="`rocminfo`, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES",
     blocking="HIP_LAUNCH_BLOCKING",
+    process=UNMEASURED,
 )
-"""``dlpack``: none, as sharing memory with another library on an AMD device has not been tried; ``process``: not measured."""
+"""``dlpack``: none, as sharing memory with another library on an AMD device has not been tried."""

@@ -61,7 +61,7 @@ class Kind:
         shared_environment: variables that a process sets whose threads will all launch.
         dlpack: the devices' type in DLPack; None: no other library can use their memory.
         stays: a failure that stays ends the device for this process.
-        process: what a process takes beside its programs; None: it was not measured, or is nothing.
+        process: what a process takes beside its programs; None: nothing.
     """
 
     arch: str
