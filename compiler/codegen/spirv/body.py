@@ -15,10 +15,6 @@ from .module import Module
 from .opcodes import Decoration, Op, Storage
 
 
-class Untranslated(Exception):
-    """The line that is being written has a form that is not translated."""
-
-
 class SlotPlace(NamedTuple):
     """A variable of the function: its type and id."""
 
@@ -228,4 +224,8 @@ class Body:
     def finish(self, head: list[int]) -> list[int]:
         """The whole function behind its head, which ends with the label of its first block."""
         assert not self._open and not self._reached
+        return self.whole(head)
+
+    def whole(self, head: list[int]) -> list[int]:
+        """The same of a function without control flow, whose end has been written."""
         return [*head, *self.variables, *self.code, 1 << 16 | Op.FunctionEnd]

@@ -22,6 +22,7 @@ class Features:
         shared_int64_atomics: ``shaderSharedInt64Atomics``.
         float32_atomic_add: ``shaderBufferFloat32AtomicAdd`` of VK_EXT_shader_atomic_float; else a loop exchanges the bits.
         float64_atomic_add: ``shaderBufferFloat64AtomicAdd``; else a loop exchanges the bits, with ``int64_atomics``.
+        fused: bits of the floats whose ``Fma`` is rounded once, as a probe has found; else it is computed from other operations.
         denorm_preserve: bits of the floats that can keep subnormal numbers (``shaderDenormPreserveFloat..``).
         round_to_even: bits of the floats that can round to nearest even (``shaderRoundingModeRTEFloat..``).
         signed_zero: bits of the floats that can keep signed zeros, infinities and NaN (``shaderSignedZeroInfNanPreserveFloat..``).
@@ -39,6 +40,7 @@ class Features:
     shared_int64_atomics: bool = False
     float32_atomic_add: bool = False
     float64_atomic_add: bool = False
+    fused: frozenset[int] = frozenset()
     denorm_preserve: frozenset[int] = frozenset()
     round_to_even: frozenset[int] = frozenset()
     signed_zero: frozenset[int] = frozenset()
@@ -66,5 +68,11 @@ class Missing(Exception):
         self.feature = feature
 
 
-EVERYTHING = Features(*[True] * 10, denorm_preserve=ALL_WIDTHS, round_to_even=ALL_WIDTHS, signed_zero=ALL_WIDTHS)
+class Untranslated(Exception):
+    """The line that is being written has a form that is not translated."""
+
+
+EVERYTHING = Features(
+    *[True] * 10, fused=ALL_WIDTHS, denorm_preserve=ALL_WIDTHS, round_to_even=ALL_WIDTHS, signed_zero=ALL_WIDTHS
+)
 """A device that has all of it."""

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from ..text.lines import Call
 from .arith import negative
-from .body import Body, Untranslated
+from .body import Body
+from .features import Untranslated
+from .fused import fma
 from .module import BITS, float_of
 from .opcodes import BuiltIn, Math, Op, Scope, Semantics, Storage
 
@@ -185,7 +187,7 @@ def _trailing_narrow(f: Body, ty: str, value: int) -> int:
 
 
 _INTRINSICS: dict[str, Emit] = {
-    "fma": _function(Math.Fma),
+    "fma": lambda f, ty, a, x: fma(f, ty, a),
     "sqrt": _function(Math.Sqrt),
     "floor": _function(Math.Floor),
     "ceil": _function(Math.Ceil),

@@ -180,32 +180,58 @@ def _store_on_chip(f: Body, ty: str, value: int, place: OnChipPlace) -> None:
         f.op(Op.AtomicOr, "i32", word, scope, relaxed, bits)
 
 
-# -- several values by one access, in words
+# -- several values by one access
+def _shape(x: Load | Store) -> tuple[str, int]:
+    """What an access of several values is an access of: so many of a type. Devices have vectors of at most four, and none of narrow
+    numbers: those go in words. A pair of bytes has two accesses.
+    """
+    size = SIZES[x.type] * x.many
+    if SIZES[x.type] >= 4 and x.many <= 4:
+        return x.type, x.many
+    return ("i32", size // 4) if size % 4 == 0 else (x.type, 1)
+
+
 def _load_vector(f: Body, x: Load) -> list[int]:
-    m, size = f.module, SIZES[x.type]
-    if size >= 4 and x.many <= 4:
-        whole = f.emit(Op.Load, m.vector(x.type, x.many), _vector_pointer(f, x.type, x.many, x.address), ALIGNED, x.align)
-        return [f.op(Op.CompositeExtract, x.type, whole, k) for k in range(x.many)]
-    words = _words_of(x)
-    whole = f.emit(Op.Load, m.vector("i32", words), _vector_pointer(f, "i32", words, x.address), ALIGNED, x.align)
-    out: list[int] = []
-    for k in range(words):
-        word = f.op(Op.CompositeExtract, "i32", whole, k)
-        for part in range(4 // size):
-            bits = f.op(Op.ShiftRightLogical, "i32", word, m.number(8 * size * part)) if part else word
-            out.append(_low(f, x.type, bits))
-    return out
+    ty, n = _shape(x)
+    if n == 1 and ty == x.type:
+        return [f.op(Op.Load, ty, _further(f, x, k), ALIGNED, SIZES[ty]) for k in range(x.many)]
+    whole = f.emit(Op.Load, _vector(f, ty, n), _vector_pointer(f, ty, n, x.address), ALIGNED, x.align)
+    values = [f.op(Op.CompositeExtract, ty, whole, k) for k in range(n)] if n > 1 else [whole]
+    return values if ty == x.type else [part for word in values for part in _parts(f, x.type, word)]
+
+
+def _parts(f: Body, ty: str, word: int) -> list[int]:
+    """The narrow values of a word."""
+    shifts = [f.module.number(first) for first in range(0, 32, BITS[ty])]
+    return [_low(f, ty, f.op(Op.ShiftRightLogical, "i32", word, s)) for s in shifts]
 
 
 def _store_vector(f: Body, x: Store) -> None:
-    m, size, values = f.module, SIZES[x.type], f.vectors[x.value]
-    if size >= 4 and x.many <= 4:
-        ty, n = x.type, x.many
-    else:
-        ty, n, per = "i32", _words_of(x), 4 // size
+    (ty, n), values = _shape(x), f.vectors[x.value]
+    if n == 1 and ty == x.type:
+        for k, value in enumerate(values):
+            f.do(Op.Store, _further(f, x, k), value, ALIGNED, SIZES[ty])
+        return
+    if ty != x.type:
+        per = 4 // SIZES[x.type]
         values = [_packed(f, x.type, values[k * per : (k + 1) * per]) for k in range(n)]
-    whole = f.emit(Op.CompositeConstruct, m.vector(ty, n), *values)
+    whole = f.emit(Op.CompositeConstruct, _vector(f, ty, n), *values) if n > 1 else values[0]
     f.do(Op.Store, _vector_pointer(f, ty, n, x.address), whole, ALIGNED, x.align)
+
+
+def _vector(f: Body, ty: str, n: int) -> int:
+    return f.module.vector(ty, n) if n > 1 else f.module.type(ty)
+
+
+def _vector_pointer(f: Body, ty: str, n: int, address: str) -> int:
+    kind = f.module.pointer(Storage.PhysicalStorageBuffer, _vector(f, ty, n))
+    return f.emit(Op.ConvertUToPtr, kind, f.values[address])
+
+
+def _further(f: Body, x: Load | Store, k: int) -> int:
+    """A pointer to one of the values."""
+    at = _add(f, "i64", f.values[x.address], f.module.number(k * SIZES[x.type], "i64"))
+    return f.emit(Op.ConvertUToPtr, f.module.in_memory(x.type), at)
 
 
 def insert(f: Body, x: Insert) -> None:
@@ -227,14 +253,3 @@ def _packed(f: Body, ty: str, values: list[int]) -> int:
         bits = f.op(Op.ShiftLeftLogical, "i32", _as_word(f, ty, value), f.module.number(k * BITS[ty]))
         word = f.op(Op.BitwiseOr, "i32", word, bits)
     return word
-
-
-def _words_of(x: Load | Store) -> int:
-    words, rest = divmod(x.many * SIZES[x.type], 4)
-    assert not rest and 2 <= words <= 4 and SIZES[x.type] < 4
-    return words
-
-
-def _vector_pointer(f: Body, ty: str, n: int, address: str) -> int:
-    kind = f.module.pointer(Storage.PhysicalStorageBuffer, f.module.vector(ty, n))
-    return f.emit(Op.ConvertUToPtr, kind, f.values[address])

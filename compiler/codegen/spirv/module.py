@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 
-from .features import Features, Missing
+from .features import Features, Missing, Untranslated
 from .opcodes import (
     GL_COMPUTE,
     GLSL450,
@@ -52,6 +52,7 @@ class Module:
         self._globals: list[int] = []
         self._known: dict[object, int] = {}
         self.functions: list[int] = []
+        self.own_functions: set[str] = set()  # that no text has
         self.floats: set[int] = set()  # bits of the floats that are used
         self.glsl = self.id()
         self._mains: list[int] = []
@@ -99,6 +100,8 @@ class Module:
             return self._global(Op.TypeBool)
         if name == "void":
             return self._global(Op.TypeVoid)
+        if name not in BITS:
+            raise Untranslated
         if name in _CAPABILITY_OF:
             self.require(*_CAPABILITY_OF[name])
         bits = BITS[name]

@@ -20,8 +20,8 @@ from ..text.lines import Call, Line
 from ..text.read import DeviceText, Function, read, unreadable
 from ..text.structure import Run, structured
 from . import arith, atomics, intrinsics, memory
-from .body import Body, Untranslated
-from .features import NAMES, Features, Missing
+from .body import Body
+from .features import NAMES, Features, Missing, Untranslated
 from .module import Module
 from .opcodes import ALIGNED, Op, Storage
 
@@ -79,7 +79,7 @@ def translate(text: str, features: Features) -> Translated:
         raise
     except Missing as e:
         raise _lacking(device_text, e.feature, writer.line) from None
-    except Untranslated:
+    except (Untranslated, KeyError):  # a form that is not known, or a register that is no value here
         raise unreadable(device_text.lines[writer.line - 1], writer.line) from None
     except Unstructured as e:
         raise QdrunRuntimeError(

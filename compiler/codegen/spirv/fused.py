@@ -1,0 +1,89 @@
+"""Fused multiplication and addition where the device's own is rounded twice, which Vulkan allows.
+
+The accurate functions rely on it: ``fma(a, b, -a * b)`` must be the error of a product, which is a number of the same type.
+"""
+
+from __future__ import annotations
+
+from .body import Body
+from .module import BITS
+from .opcodes import Math, Op
+
+_SPLIT = {"float": "4097.0", "double": "134217729.0"}
+"""What splits a number into two halves: two to half of its bits, plus one."""
+
+
+def fma(f: Body, ty: str, a: list[int]) -> int:
+    """``a * b + c``, rounded once; a call of a function of the module where the device rounds twice."""
+    if BITS[ty] in f.module.features.fused:
+        return f.math(Math.Fma, ty, *a)
+    return f.op(Op.FunctionCall, ty, _function(f, ty), *a)
+
+
+def _function(f: Body, ty: str) -> int:
+    m = f.module
+    name = f"fma.{ty}"
+    found = m.function_of(name)
+    if name not in m.own_functions:
+        m.own_functions.add(name)
+        m.functions += _written(f, ty, found)
+    return found
+
+
+def _written(f: Body, ty: str, found: int) -> list[int]:
+    m = f.module
+    body, args = Body(m, f.text), [m.id() for _ in range(3)]
+    head = [5 << 16 | Op.Function, m.type(ty), found, 0, m.function_type(ty, [ty] * 3)]
+    for arg in args:
+        head += [3 << 16 | Op.FunctionParameter, m.type(ty), arg]
+    head += [2 << 16 | Op.Label, m.id()]
+    doubles = ty == "float" and m.features.float64
+    body.do(Op.ReturnValue, (_in_double(body, args) if doubles else _by_halves(body, ty, args)))
+    return body.whole(head)
+
+
+def _in_double(f: Body, args: list[int]) -> int:
+    """Of f32: the product is exact in f64, and the sum is rounded to odd there, so that rounding it again changes nothing."""
+    m = f.module
+    a, b, c = (f.op(Op.FConvert, "double", x) for x in args)
+    product = f.exact(Op.FMul, "double", a, b)
+    total = f.exact(Op.FAdd, "double", product, c)
+    rest = _rest(f, "double", product, c, total)
+    zero, bits = m.constant("double", "0.0"), f.op(Op.Bitcast, "i64", total)
+    even = f.op(Op.IEqual, "i1", f.op(Op.BitwiseAnd, "i64", bits, m.number(1, "i64")), m.number(0, "i64"))
+    odd_is_near = f.op(Op.LogicalAnd, "i1", even, f.op(Op.FOrdNotEqual, "i1", rest, zero))
+    up = f.op(Op.FOrdGreaterThan, "i1", rest, zero)
+    away = f.op(Op.LogicalEqual, "i1", up, f.op(Op.FOrdGreaterThan, "i1", total, zero))
+    step = f.op(Op.Select, "i64", away, m.number(1, "i64"), m.number(-1, "i64"))
+    moved = f.op(Op.Bitcast, "double", f.op(Op.IAdd, "i64", bits, step))
+    return f.op(Op.FConvert, "float", f.op(Op.Select, "double", odd_is_near, moved, total))
+
+
+def _by_halves(f: Body, ty: str, args: list[int]) -> int:
+    """Dekker's product: each factor is two numbers of half as many digits, whose products are exact. The last sum may round once more; an
+    error that is no number, of factors near the end of the range, is left out.
+    """
+    a, b, c = args
+    product = f.exact(Op.FMul, ty, a, b)
+    (a1, a2), (b1, b2) = _halves(f, ty, a), _halves(f, ty, b)
+    error = f.exact(Op.FSub, ty, f.exact(Op.FMul, ty, a1, b1), product)
+    for x, y in ((a1, b2), (a2, b1), (a2, b2)):
+        error = f.exact(Op.FAdd, ty, error, f.exact(Op.FMul, ty, x, y))
+    total = f.exact(Op.FAdd, ty, product, c)
+    small = f.exact(Op.FAdd, ty, _rest(f, ty, product, c, total), error)
+    whole = f.exact(Op.FAdd, ty, total, small)
+    lost = f.op(Op.IsNan, "i1", small)
+    return f.op(Op.Select, ty, lost, total, whole)
+
+
+def _halves(f: Body, ty: str, x: int) -> tuple[int, int]:
+    big = f.exact(Op.FMul, ty, x, f.module.constant(ty, _SPLIT[ty]))
+    high = f.exact(Op.FSub, ty, big, f.exact(Op.FSub, ty, big, x))
+    return high, f.exact(Op.FSub, ty, x, high)
+
+
+def _rest(f: Body, ty: str, a: int, b: int, total: int) -> int:
+    """What a sum has lost."""
+    back = f.exact(Op.FSub, ty, total, a)
+    left = f.exact(Op.FSub, ty, a, f.exact(Op.FSub, ty, total, back))
+    return f.exact(Op.FAdd, ty, left, f.exact(Op.FSub, ty, b, back))
