@@ -95,6 +95,29 @@ def _check_device_texts():
     Module.text = checked
 
 
+def _check_modules():
+    """Every SPIR-V module that the backend makes of a device text is valid."""
+    sys.path.insert(0, str(TESTS))
+    try:
+        from spirv_check import check
+    finally:
+        sys.path.remove(str(TESTS))
+
+    from qdrun.compiler.runtime.vulkan.code import build
+
+    translate, known = build.translate, set()
+
+    @functools.wraps(translate)
+    def checked(text, features):
+        made = translate(text, features)
+        if made.data not in known:
+            check({text.partition("\n")[0]: made.data})
+            known.add(made.data)
+        return made
+
+    build.translate = checked
+
+
 def pytest_addoption(parser):
     parser.addoption("--arch", choices=("cpu", "cuda", "emulated", "amdgpu", "vulkan", "metal"), default="cpu", help="where tests for the CPU run")
     parser.addoption("--device", default=None, help="which GPU: its number, UUID or PCI address")
@@ -138,6 +161,7 @@ def _redirect(backend, device):
 def pytest_collection_finish():
     _keep_machine_code()
     _check_device_texts()
+    _check_modules()
     gc.collect()
     gc.freeze()  # else each full collection visits them: a fifth of the time of short tests
     gc.enable()

@@ -79,7 +79,7 @@ def _where(f: Body, ty: str, address: str, native: bool = False) -> tuple[int, i
     if isinstance(place, OnChipPlace):
         if wide:
             m.require("shared_int64_atomics", Capability.Int64Atomics)
-        return word_on_chip(f, place), m.number(Scope.Workgroup), m.number(Semantics.Relaxed)
+        return word_on_chip(f, place, 0, "i64" if wide else "i32"), m.number(Scope.Workgroup), m.number(Semantics.Relaxed)
     if wide and not native:
         m.require("int64_atomics", Capability.Int64Atomics)
     return pointer(f, ty, address), m.number(Scope.Device), m.number(Semantics.Relaxed)

@@ -2,13 +2,14 @@
 
 An address in the device's memory is a 64-bit number, which becomes a pointer at each access. On-chip memory is an array of 4-byte words
 for each variable: 8 bytes are two of them, 1 and 2 bytes are a part of one, which is written by two atomics that leave the rest alone.
-A constant table is a variable of the function.
+A variable on which there are atomics of 8 bytes is an array of these. A constant table is a variable of the function.
 """
 
 from __future__ import annotations
 
 from ..text.lines import SIZES, Element, Extract, Insert, Load, OnChip, Slot, Store
 from .body import Body, OnChipPlace, SlotPlace, TablePlace
+from .features import Untranslated
 from .module import BITS, SHARED_CONSTANT
 from .opcodes import ALIGNED, Op, Scope, Semantics, Storage
 
@@ -88,24 +89,29 @@ def load(f: Body, x: Load) -> None:
     f.values[x.result] = found
 
 
-def word_on_chip(f: Body, place: OnChipPlace, further: int = 0) -> int:
-    """A pointer to the 4-byte word in which a place is, or to a later one."""
-    m = f.module
-    at = f.op(Op.ShiftRightLogical, "i32", place.offset, m.number(2))
+def word_on_chip(f: Body, place: OnChipPlace, further: int = 0, ty: str = "i32") -> int:
+    """A pointer to the 4-byte word in which a place is, or to a later one, as the words of its variable are; ``ty``: to one of 8 bytes.
+
+    Raises:
+        Untranslated: the variable has words of the other size.
+    """
+    m, what = f.module, f.text.variables[place.variable]
+    f.on_chip.add(what.name)
+    if (SIZES[ty] == 8) != what.wide:
+        raise Untranslated
+    size = SIZES[ty]
+    words = m.specialised(SHARED_CONSTANT, 1) if what.dynamic else m.number(max(1, -(-what.size // size)))
+    variable = f.named(m.variable(("on chip", what.name), Storage.Workgroup, m.array(ty, words)))
+    at = f.op(Op.ShiftRightLogical, "i32", place.offset, m.number(size.bit_length() - 1))
     if further:
         at = f.op(Op.IAdd, "i32", at, m.number(further))
-    return f.emit(Op.AccessChain, m.pointer(Storage.Workgroup, m.type("i32")), f.named(_variable(f, place.variable)), at)
-
-
-def _variable(f: Body, name: str) -> int:
-    """A variable in on-chip memory."""
-    f.on_chip.add(name)
-    m, what = f.module, f.text.variables[name]
-    words = m.specialised(SHARED_CONSTANT, 1) if what.dynamic else m.number(max(1, -(-what.size // 4)))
-    return m.variable(("on chip", name), Storage.Workgroup, m.array("i32", words))
+    return f.emit(Op.AccessChain, m.pointer(Storage.Workgroup, m.type(ty)), variable, at)
 
 
 def _load_on_chip(f: Body, ty: str, place: OnChipPlace) -> int:
+    if SIZES[ty] == 8 and f.text.variables[place.variable].wide:
+        whole = f.op(Op.Load, "i64", word_on_chip(f, place, 0, "i64"))
+        return whole if ty == "i64" else f.op(Op.Bitcast, ty, whole)
     word = f.op(Op.Load, "i32", word_on_chip(f, place))
     if SIZES[ty] == 8:
         high = f.op(Op.Load, "i32", word_on_chip(f, place, 1))
@@ -167,6 +173,9 @@ def _store_on_chip(f: Body, ty: str, value: int, place: OnChipPlace) -> None:
     m, size = f.module, SIZES[ty]
     if size == 4:
         f.do(Op.Store, word_on_chip(f, place), _as_word(f, ty, value))
+    elif size == 8 and f.text.variables[place.variable].wide:
+        whole = value if ty == "i64" else f.op(Op.Bitcast, "i64", value)
+        f.do(Op.Store, word_on_chip(f, place, 0, "i64"), whole)
     elif size == 8:
         both = f.emit(Op.Bitcast, m.vector("i32", 2), value)
         for k in (0, 1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...errors import QdrunRuntimeError
 from .lines import (
@@ -113,11 +113,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class OnChipVariable:
-    """A variable in the on-chip memory of a block: so many bytes; ``dynamic``: as many as the launch says, behind all others."""
+    """A variable in the on-chip memory of a block: so many bytes; ``dynamic``: as many as the launch says, behind all others; ``wide``:
+    there are atomics of 8 bytes on it.
+    """
 
     name: str
     size: int
     dynamic: bool
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,24 @@ def read(text: str) -> DeviceText:
             raise unreadable(line, number, "it stands outside of a block")
         else:
             _inside(block, line, number)
+    if out.variables:
+        _find_wide(out)
     return out
+
+
+def _find_wide(out: DeviceText) -> None:
+    """Which variables in on-chip memory there are atomics of 8 bytes on."""
+    for function in out.functions.values():
+        where: dict[str, str] = {}
+        for line in (x for block in function.blocks.values() for x in block.lines):
+            match line:
+                case OnChip(result=result, variable=variable):
+                    where[result] = variable
+                case Element(result=result, base=base) if base in where:
+                    where[result] = where[base]
+                case Update() | Swap() | AtomicLoad() | AtomicStore() if line.address in where and SIZES[line.type] == 8:
+                    name = where[line.address]
+                    out.variables[name] = replace(out.variables[name], wide=True)
 
 
 def unreadable(line: str, number: int, why: str = "it has no form of docs/device-text.md") -> QdrunRuntimeError:
