@@ -202,6 +202,8 @@ class VulkanDriver:
 
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
         """In the stream; both are memory of this device."""
+        if dst == src:  # Vulkan copies nothing onto itself
+            return
         to, to_at = self._here.buffers.at(dst, nbytes)
         source, at = self._here.buffers.at(src, nbytes)
         self._copy(source, at, to, to_at, nbytes, stream, f"a copy of {nbytes:,} bytes on the device failed")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 from ...codegen.gpu.hardware import GpuTarget
-from ...codegen.spirv.features import NAMES, Features
+from ...codegen.spirv.features import Features
 from ...codegen.spirv.target import spirv_target
 from ...errors import DeviceError
 from ..gpu.driver import DeviceInfo, Kind
@@ -24,7 +26,7 @@ _FENCE_WAITS = "llvmpipe"
 
 
 def features_of(device: PhysicalDevice) -> Features:
-    """What code may use of a device."""
+    """What code may use of a device, as far as it tells. What a fused multiply-add is, ``probe`` asks for."""
     has = device.features
     widths = (16, 32, 64)
     return Features(
@@ -41,20 +43,19 @@ def features_of(device: PhysicalDevice) -> Features:
         denorm_preserve=frozenset(b for b in widths if f"shaderDenormPreserveFloat{b}" in has),
         round_to_even=frozenset(b for b in widths if f"shaderRoundingModeRTEFloat{b}" in has),
         signed_zero=frozenset(b for b in widths if f"shaderSignedZeroInfNanPreserveFloat{b}" in has),
+        fused=frozenset(widths),
         fence_waits=_FENCE_WAITS in device.driver,
     )
 
 
 def chip_of(features: Features) -> str:
     """The features in words, in an order of their own: the name of the target of compilation."""
-    has = [name for name in Features.__slots__ if getattr(features, name)]
-    return " ".join(
-        ["SPIR-V 1.5", *(n if n in NAMES or isinstance(getattr(features, n), bool) else _widths(features, n) for n in has)]
-    )
-
-
-def _widths(features: Features, name: str) -> str:
-    return f"{name}{sorted(getattr(features, name))}".replace(" ", "")
+    words = ["SPIR-V 1.5"]
+    for name in (f.name for f in fields(Features)):
+        value = getattr(features, name)
+        if value:
+            words.append(name if value is True else f"{name}[{','.join(map(str, sorted(value)))}]")
+    return " ".join(words)
 
 
 def refusal(device: PhysicalDevice) -> str:
@@ -86,7 +87,7 @@ def describe(device: PhysicalDevice) -> DeviceInfo:
         name=device.name,
         uuid=f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}",
         pci=device.pci,
-        chip=chip_of(features_of(device)),
+        chip=chip_of(replace(features_of(device), fused=frozenset())),
         sms=device.sms or PROCESSORS,
         threads_per_sm=device.threads_per_sm or THREADS,
         memory_bytes=device.memory_bytes,

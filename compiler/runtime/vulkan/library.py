@@ -112,4 +112,9 @@ def library() -> Library:
         ) from None
     except OSError as e:
         raise DeviceError(f"Vulkan cannot be used: its loader was not found on this machine\n  do: {_INSTALL_LOADER}") from e
+    if not hasattr(vulkan, "ffi"):
+        raise DeviceError(
+            f"Vulkan cannot be used: another module is called `vulkan` ({getattr(vulkan, '__file__', None)})"
+            f"\n  do: rename it, or {_INSTALL_PACKAGE}"
+        )
     return Library(vulkan)

@@ -6,6 +6,7 @@ import _thread
 import ctypes
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ class OpenDevice:
         fill = self.helper(FILL_4).handle
         self.shared = Shared(self.api, self.handle, self.recorder, self.buffers, physical.family, fill)
         self.probed = probe(physical, self._run)
+        self.features = replace(self.features, fused=self.probed.fused)
 
     def _open(self, queues: int) -> Any:
         api, new = self.api, Structures(self.api)

@@ -13,7 +13,7 @@ from .buffers import Block, Buffers
 from .library import Library, Structures
 from .recorder import words
 from .recorder.link import Recorder
-from .results import NOT_PERMITTED, device_error
+from .results import DEVICE_LOST, NOT_PERMITTED, device_error
 
 KEEP_BYTES = 64 << 20
 """Freed bytes that a stream keeps for its next allocations. Small: other processes pack their memory beside ours."""
@@ -158,8 +158,14 @@ class Stream:
     def done(self) -> int:
         """The value of the semaphore now."""
         api, value = self.shared.api, self.shared.api.ffi.new("uint64_t*")
-        api.check(api.lib.vkGetSemaphoreCounterValue(self.shared.device, self._semaphore, value), "work on the device failed")
+        self._noted(api.lib.vkGetSemaphoreCounterValue(self.shared.device, self._semaphore, value))
         return int(value[0])
+
+    def _noted(self, code: int) -> None:
+        """Raise a failure. The loss of the device is noted: what is put into the stream later is refused."""
+        if code == -DEVICE_LOST:
+            self._words[words.FAILED] = DEVICE_LOST
+        self.shared.api.check(code, "work on the device failed")
 
     def wait(self, value: int) -> None:
         """Wait until the semaphore has a value, which was submitted. Other threads run meanwhile.
@@ -177,7 +183,7 @@ class Stream:
             pValues=new.array("uint64_t", [value]),
         )
         self.waits += 1
-        api.check(api.lib.vkWaitSemaphores(self.shared.device, info, _FOREVER), "work on the device failed")
+        self._noted(api.lib.vkWaitSemaphores(self.shared.device, info, _FOREVER))
 
     def synchronize(self) -> None:
         """Run all that is in the stream, and wait for its end."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 
+from ...errors import DeviceError
 from .buffers import Block
+from .results import OUT_OF_DEVICE_MEMORY
 from .stream import Stream
 
 INLINE = 16 << 10
 """Bytes that are written into the command buffer itself."""
-PART = 2 << 20
-"""Bytes of a staging buffer."""
+PART, LEAST = 2 << 20, 64 << 10
+"""Bytes of a staging buffer; at least so many where memory is short."""
 
 
 class Transfers:
@@ -46,26 +48,42 @@ class Transfers:
             stream.check(recorder.update(stream.handle, to.number, offset, nbytes, source), doing)
             return
         with stream.lock:
-            for at in range(0, nbytes, PART):
-                size = min(PART, nbytes - at)
-                block = self._room(size)
+            at = 0
+            while at < nbytes:
+                block, size = self._room(nbytes - at)
                 ctypes.memmove(block.host + self._at, source + at, size)
                 here = block.address - block.base + self._at
                 stream.check(recorder.copy(stream.handle, block.number, here, to.number, offset + at, size), doing)
                 self._busy[self._turn] = stream.pending()
                 self._at += -(-size // 64) * 64
+                at += size
 
-    def _room(self, nbytes: int) -> Block:
-        """The staging buffer that has room for so many bytes at ``_at``."""
-        if self._up and self._at + nbytes <= PART:
-            return self._up[self._turn]
-        self._turn, self._at = (self._turn + 1) % 2 if self._up else 0, 0
-        while len(self._up) <= self._turn:
-            self._up.append(self._stream.shared.buffers.make(PART, "host"))
+    def _room(self, nbytes: int) -> tuple[Block, int]:
+        """The staging buffer that is filled next, and how many of so many bytes it has room for at ``_at``."""
+        if not self._up:
+            self._up = [self._make()]
+        block = self._up[self._turn]
+        if self._at + min(nbytes, block.nbytes) <= block.nbytes:
+            return block, min(nbytes, block.nbytes)
+        self._turn, self._at = 1 - self._turn, 0
+        if self._turn == len(self._up):
+            self._up.append(self._make())
         if self._busy[self._turn] > self._stream.done():
             self._stream.submit()
             self._stream.wait(self._busy[self._turn])
-        return self._up[self._turn]
+        block = self._up[self._turn]
+        return block, min(nbytes, block.nbytes)
+
+    def _make(self) -> Block:
+        """A staging buffer."""
+        size = PART
+        while True:
+            try:
+                return self._stream.shared.buffers.make(size, "host")
+            except DeviceError as e:
+                if e.code != OUT_OF_DEVICE_MEMORY or size <= LEAST:
+                    raise
+                size //= 2
 
     def download(self, to: int, source: Block, offset: int, nbytes: int) -> None:
         """Device to host, at the end of the stream. The bytes are there on return.
@@ -76,12 +94,10 @@ class Transfers:
         stream = self._stream
         doing = f"a copy of {nbytes:,} bytes from the device failed"
         with stream.lock:
-            if self._down is None:
-                self._down = stream.shared.buffers.make(PART, "host")
-            block = self._down
+            block = self._down = self._down or self._make()
             here = block.address - block.base
-            for at in range(0, nbytes, PART):
-                size = min(PART, nbytes - at)
+            for at in range(0, nbytes, block.nbytes):
+                size = min(block.nbytes, nbytes - at)
                 code = stream.shared.recorder.copy(stream.handle, source.number, offset + at, block.number, here, size)
                 stream.check(code, doing)
                 stream.synchronize()
