@@ -35,10 +35,14 @@ Word 3 of the launch table grows after the last launch of a kernel: what the dev
 launcher that reads a nonzero status record also zeroes word 2 of the scratch memory: a graph launches with the number that it was made
 with. A negative code in the status record is a launch that the driver refused: minus its error code.
 
-The status record is zero when all is well. A failure writes it if none of an earlier iteration of the task has, while it holds word 2,
-the lock: its code (1 + position in ``messages(kernel)``) to word 0, the complement of the iteration's number to word 1, and operand
-values (each as f64 or i64 bits, by its type) to the words from 3 on, as many as there is room for. So of a task whose iterations run at
-the same time, the failure of the first iteration is left.
+Device code changes counters, codes and locks by atomics of their lower 4 bytes, as not every GPU has atomics of 8 bytes. No counter
+exceeds them: there are fewer threads.
+
+The status record is zero when all is well. A failure writes it if none of an earlier iteration of the task has, while it holds the lock,
+the lower half of word 2: its code (1 + position in ``messages(kernel)``) to word 0, the complement of the iteration's number to word 1,
+and operand values (each as f64 or i64 bits, by its type) to the words from 3 on, as many as there is room for. So of a task whose
+iterations run at the same time, the failure of the first iteration is left. The upper half of word 2 is the lower half of word 1, if the
+number fits into 4 bytes: later iterations that read it do not wait for the lock.
 """
 
 from __future__ import annotations
@@ -51,19 +55,9 @@ from ..ir.types import DType
 from ..ir.walk import kernel_buffers, walk
 
 PLANES = tuple(PLANE_BYTES)
-CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CTX_SEED, CTX_LAUNCHES = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    14,
-    15,
-)
-CTX_WEIGHT, CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH, CTX_STATUS_DEVICE = 1, 10, 11, 12, 13, 16
-CTX_FIXED = 17
+CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP = 0, 1, 2, 3, 4, 5, 6
+CTX_WEIGHT, CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH = 1, 10, 11, 12, 13
+CTX_SEED, CTX_LAUNCHES, CTX_STATUS_DEVICE, CTX_FIXED = 14, 15, 16, 17
 STATUS_WORDS, STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES = 16, 1, 2, 3
 TABLE_STREAM, TABLE_PROCESSORS, TABLE_RESIDENT, TABLE_LAUNCHES, TABLE_SCRATCH, TABLE_BEGUN = 0, 1, 2, 3, 4, 5
 TABLE_RECENT, RECENT, TABLE_WORDS = 8, 256, 264

@@ -108,7 +108,7 @@ def test_a_warp_folds_what_its_lanes_have_before_one_atomic(ptx, dtype, code):
 
 def test_a_failure_is_written_for_the_host_to_see_and_barriers_are_reached_by_all(ptx):
     first, second = re.split(r"\.visible \.entry qd_k_1\(", ptx["failures"])
-    assert "atom.relaxed.sys.global.cas.b64" in first and "bar.sync" not in first
+    assert "atom.relaxed.sys.global.cas.b32" in first and "bar.sync" not in first
     for text in (first, second):
         assert len(re.findall(r"^\s+ret;", text, re.M)) == 1  # no thread leaves before the others
     assert "fence.sc.gpu" in second and "bar.sync" in second

@@ -82,7 +82,7 @@ def test_a_tape_in_the_heap_is_read_eight_at_a_time():
 def test_rows_behind_a_gate_are_claimed_and_others_are_not():
     for gated in (False, True):
         device, host, text = ptx(gradient(qd.f32, gated=gated))
-        assert ("atom.relaxed.gpu.global.add.u64" in text or "atom.global.add.u64" in text) == gated
+        assert ("atom.relaxed.gpu.global.add.u32" in text or "atom.global.add.u32" in text) == gated
         assert ("qd_memset" in host) == gated
         assert ("atomicrmw add ptr" in device) == gated
 

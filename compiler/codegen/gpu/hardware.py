@@ -31,6 +31,8 @@ class GpuTarget(Target):
         global_space: the address space of the device's memory; 0: pointers do not say.
         scope: LLVM's name of the scope of atomics that all threads of the device see.
         block_scope: the same for the threads of a block.
+        coherent: plain accesses to the device's memory see what other blocks have written before the last fence; else only accesses by
+            atomics of 4 bytes do.
         tapes_on_chip: adstack tapes lie in on-chip memory, unless a plan says otherwise; else all of them lie in the heap.
         launch_end: the driver's number that ends the list of what a launch is given.
     """
@@ -46,6 +48,7 @@ class GpuTarget(Target):
     global_space: int = 0
     scope: str = "device"
     block_scope: str = "block"
+    coherent: bool = True
     tapes_on_chip: bool = True
     launch_end: int = 0
 

@@ -1,6 +1,7 @@
 """The print ring: device code appends a record for each print statement that runs, and the launcher reads them when it waits.
 
-A record takes its words with one atomic addition. One that finds no room is counted and dropped; nothing is written after it.
+A record takes its words with one atomic addition. One that finds no room is counted and dropped; nothing is written after it. Whoever
+sees that one was dropped does not add, so that the counter does not overflow.
 """
 
 from __future__ import annotations
@@ -24,21 +25,25 @@ from .hardware import Word
 def append(e: GridEmitter, s: Print, values: list[str]) -> None:
     """Append the values (i64) of a print statement; a program without a ring prints nothing."""
     ring = e.context(CTX_PRINT, "ptr")
-    there, write, lost, done = e.label("ring"), e.label("record"), e.label("lost"), e.label("printed")
+    there, take, write, lost, done = map(e.label, ("ring", "take", "record", "lost", "printed"))
     size = RECORD_VALUES + len(values)
     e.branch(e.t(f"icmp ne ptr {ring}, null"), there, done)
     e.at(there)
-    at = e.t(f"atomicrmw add ptr {_word(e, ring, RING_USED)}, i64 {size} {e.scope}monotonic")
-    room = e.t(f"load i64, ptr {_word(e, ring, RING_SIZE)}")
-    e.branch(e.t(f"icmp sle i64 {e.t(f'add i64 {at}, {size}')}, {room}"), write, lost)
+    used, room = _word(e, ring, RING_USED), e.t(f"load i32, ptr {_word(e, ring, RING_SIZE)}")
+    now = e.t(f"load atomic i32, ptr {used} {e.scope}monotonic, align 4")
+    e.branch(e.t(f"icmp ule i32 {now}, {room}"), take, lost)
+    e.at(take)
+    begin = e.t(f"atomicrmw add ptr {used}, i32 {size} {e.scope}monotonic")
+    e.branch(e.t(f"icmp ule i32 {e.t(f'add i32 {begin}, {size}')}, {room}"), write, lost)
     e.at(write)
+    at = e.t(f"zext i32 {begin} to i64")
     record = e.t(f"getelementptr i64, ptr {ring}, i64 {e.t(f'add i64 {at}, {RING_RECORDS}')}")
     head = {RECORD_CONTEXT: e.parameter(Word("self")), RECORD_SITE: str(e.info.sites[s]), RECORD_COUNT: str(len(values))}
     for k, x in [*head.items(), *enumerate(values, RECORD_VALUES)]:
         e.put(f"store i64 {x}, ptr {_word(e, record, k)}")
     e.jump(done)
     e.at(lost)
-    e.t(f"atomicrmw add ptr {_word(e, ring, RING_LOST)}, i64 1 {e.scope}monotonic")
+    e.t(f"atomicrmw add ptr {_word(e, ring, RING_LOST)}, i32 1 {e.scope}monotonic")
     e.jump(done)
     e.at(done)
 

@@ -121,6 +121,14 @@ class Emitter(Fn, ABC):
         """The address of the trial's part of a place's buffer; with lanes, that of the first lane's trial."""
         raise Unsupported("places per trial outside of a batched kernel")
 
+    def publish(self, word: str, ptr: str) -> None:
+        """Store an i64 for other threads: a lock or a counter, and a fence, tell them when they may read it, or write it."""
+        self.put(f"store i64 {word}, ptr {ptr}")
+
+    def collect(self, ptr: str) -> str:
+        """The i64 that was published at an address."""
+        return self.t(f"load i64, ptr {ptr}")
+
     def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
         """Record a failure. ``lanes``: the mask of those that failed; empty: all of them, or there is one."""
         raise Unsupported("an assertion outside of a task")

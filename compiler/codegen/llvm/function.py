@@ -208,6 +208,15 @@ class Fn:
         bits = self.t(f"or {i} {bits}, {self.t(f'zext {self.ty(u1, v)} {inexact} to {i}')}")
         return self.t(f"bitcast {i} {bits} to {f}")
 
+    def halves(self, word: str) -> tuple[str, str]:
+        """The lower and the upper 4 bytes of an i64, as i32."""
+        return self.t(f"trunc i64 {word} to i32"), self.t(f"trunc i64 {self.t(f'lshr i64 {word}, 32')} to i32")
+
+    def from_halves(self, low: str, high: str) -> str:
+        """The i64 of them."""
+        low, high = (self.t(f"zext i32 {x} to i64") for x in (low, high))
+        return self.t(f"or i64 {low}, {self.t(f'shl i64 {high}, 32')}")
+
     def to_word(self, x: str, dtype: DType) -> str:
         """A uniform value as 8 bytes: a float as f64 bits, an integer as i64."""
         if dtype.is_real:

@@ -51,6 +51,9 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
     The lock is taken and released within one pass of the loop, whose only exit is its head. Code behind another exit would run once all
     threads of a wave have left the loop, on GPUs whose waves have one program counter: the holder would wait for those that wait for it.
 
+    Whether the record is of an earlier iteration is asked before the lock is taken, too: thousands of threads may fail at once. There it
+    is asked of 4 bytes, as not every GPU has atomics of 8.
+
     ``lanes``: the mask of the lanes that failed; empty: all of them, or there is one.
     """
     code = e.info.codes.get(s)
@@ -58,34 +61,39 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
         raise Unsupported("an assertion outside the body of a task: its message has no number")
     status = e.context(e.status_word, "ptr")
     known, lock = (e.t(f"getelementptr i64, ptr {status}, i64 {k}") for k in (STATUS_ITERATION, STATUS_LOCK))
+    short = e.t(f"getelementptr i8, ptr {lock}, i64 4")
     lane = first_lane(e, lanes) if lanes else "0"
     number, v = e.iteration
     number = e.t(f"extractelement {e.vec('i64', True)} {number}, i64 {lane}") if v else number
     mine = e.t(f"xor i64 {number}, -1")
+    fits = e.t(f"icmp ult i64 {number}, {2**32 - 1}")
+    mine_short = e.t(f"select i1 {fits}, i32 {e.t(f'trunc i64 {mine} to i32')}, i32 0")
+    enough = e.t(f"select i1 {fits}, i32 {mine_short}, i32 1")
     wait, take, hold, write, free, out = map(e.label, ("wait", "take", "hold", "write", "free", "recorded"))
-
-    def later() -> str:
-        before = e.t(f"load atomic i64, ptr {known} monotonic, align 8")
-        return e.t(f"icmp uge i64 {before}, {mine}")
-
+    over = e.slot("i1")
+    e.put(f"store i1 false, ptr {over}")
     e.jump(wait)
     e.at(wait)
-    e.branch(later(), out, take)
+    before = e.t(f"load atomic i32, ptr {short} monotonic, align 4")
+    earlier = e.t(f"icmp uge i32 {before}, {enough}")
+    e.branch(e.t(f"or i1 {e.t(f'load i1, ptr {over}')}, {earlier}"), out, take)
     e.at(take)
-    pair = e.t(f"cmpxchg ptr {lock}, i64 0, i64 1 monotonic monotonic")
-    e.branch(e.t(f"extractvalue {{ i64, i1 }} {pair}, 1"), hold, wait)
+    pair = e.t(f"cmpxchg ptr {lock}, i32 0, i32 1 monotonic monotonic")
+    e.branch(e.t(f"extractvalue {{ i32, i1 }} {pair}, 1"), hold, wait)
     e.at(hold)
     e.put("fence seq_cst")
-    e.branch(later(), free, write)
+    e.branch(e.t(f"icmp uge i64 {e.collect(known)}, {mine}"), free, write)
     e.at(write)
     for k, x in enumerate(args[: STATUS_WORDS - STATUS_VALUES]):
-        e.put(f"store i64 {word(e, x, lane)}, ptr {e.t(f'getelementptr i64, ptr {status}, i64 {STATUS_VALUES + k}')}")
-    e.put(f"store i64 {code}, ptr {status}")
-    e.put(f"store atomic i64 {mine}, ptr {known} monotonic, align 8")
+        e.publish(word(e, x, lane), e.t(f"getelementptr i64, ptr {status}, i64 {STATUS_VALUES + k}"))
+    e.publish(str(code), status)
+    e.publish(mine, known)
+    e.put(f"store atomic i32 {mine_short}, ptr {short} monotonic, align 4")
     e.jump(free)
     e.at(free)
+    e.put(f"store i1 true, ptr {over}")
     e.put("fence seq_cst")
-    e.put(f"store atomic i64 0, ptr {lock} monotonic, align 8")
+    e.put(f"store atomic i32 0, ptr {lock} monotonic, align 4")
     e.jump(wait)
     e.at(out)
 

@@ -130,7 +130,7 @@ def record_failure(e: TaskEmitter, s: Message, args: tuple[Operand, ...], at: li
         e.put(f"store i64 {report.word(e, x, lane)}, ptr {slot}")
     e.put(f"store i64 {e.t(f'ptrtoint ptr {status} to i64')}, ptr {at[FAILED_STATUS]}")
     e.put(f"store i64 {code}, ptr {at[FAILED_CODE]}")
-    e.put(f"store atomic i64 {code}, ptr {status} monotonic, align 8")
+    e.put(f"store atomic i32 {code}, ptr {status} monotonic, align 4")
     e.jump(known)
     e.at(known)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ....ir.nodes import Buffer, Op, Operand, Task
 from ....ir.threads import once
-from ....ir.types import u1
+from ....ir.types import DType, u1
 from ....ir.walk import walk, written_places
 from ...abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS_DEVICE, SCRATCH_FAILED, Message
 from ...llvm.emitter import KernelInfo
@@ -137,8 +137,25 @@ class GridEmitter(TaskEmitter, GridFn):
 
     def failed(self) -> str:
         """Whether an iteration of this launch of the kernel has failed (i1)."""
-        number = self.t(f"load i64, ptr {self.scratch(SCRATCH_FAILED)}")
+        number = self.collect(self.scratch(SCRATCH_FAILED))
         return self.t(f"icmp eq i64 {number}, {self.parameter(Word('launch'))}")
+
+    # -- words that blocks leave for each other
+    def publish(self, word: str, ptr: str) -> None:
+        """See ``Emitter``."""
+        if self.target.coherent:
+            super().publish(word, ptr)
+            return
+        for half, at in zip(self.halves(word), (ptr, self.t(f"getelementptr i8, ptr {ptr}, i64 4"))):
+            self.put(f"store atomic i32 {half}, ptr {at} {self.scope}monotonic, align 4")
+
+    def collect(self, ptr: str) -> str:
+        """See ``Emitter``."""
+        if self.target.coherent:
+            return super().collect(ptr)
+        both = (ptr, self.t(f"getelementptr i8, ptr {ptr}, i64 4"))
+        low, high = (self.t(f"load atomic i32, ptr {at} {self.scope}monotonic, align 4") for at in both)
+        return self.from_halves(low, high)
 
     # -- threads that meet
     def is_active(self) -> str:
@@ -158,7 +175,7 @@ class GridEmitter(TaskEmitter, GridFn):
     def leave(self) -> None:
         """End the task for this thread, at the end of the function. A failure is noted for the tasks that follow."""
         if self.failures.sets:
-            self.put(f"store i64 {self.parameter(Word('launch'))}, ptr {self.scratch(SCRATCH_FAILED)}")
+            self.publish(self.parameter(Word("launch")), self.scratch(SCRATCH_FAILED))
         if self.way_out:
             self.put(f"store i1 false, ptr {self.part}")
         self.jump_out(self.way_out or self.finish)
@@ -179,6 +196,16 @@ def from_word(f: Fn, word: str, ty: str) -> str:
     if bits != "i64":
         word = f.hoist(("low", word, bits), f"trunc i64 {word} to {bits}")
     return word if bits == ty else f.hoist(("as", word, ty), f"bitcast {bits} {word} to {ty}")
+
+
+def to_word(f: Fn, value: str, dtype: DType) -> str:
+    """What ``from_word`` reads: a value's own bytes, low end first, as i64."""
+    if dtype is u1:
+        return f.t(f"zext i1 {value} to i64")
+    bits = f"i{dtype.bits}"
+    if dtype.is_real:
+        value = f.t(f"bitcast {f.ty(dtype, False)} {value} to {bits}")
+    return value if bits == "i64" else f.t(f"zext {bits} {value} to i64")
 
 
 def fails(task: Task) -> bool:

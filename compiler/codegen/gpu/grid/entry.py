@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....ir.nodes import ClaimRow, Op, Task
-from ....ir.types import DType, u1
 from ....ir.walk import conditional_locals, cooperates
 from ...abi import (
     CTX_FUNCTIONS,
@@ -30,13 +29,14 @@ from ...abi import (
     TABLE_STREAM,
 )
 from ...llvm.emitter import KernelInfo
-from ...llvm.function import Fn, Module
+from ...llvm.function import Module
 from ...llvm.kernel import stores_to_fields, symbol
 from ...llvm.task_emitter import TaskEmitter
 from ...llvm.uniform import Shapes
 from ..hardware import DeviceFunction, GpuTarget, Word
 from ..meeting import threads_of
 from ..prologue import begin_and_size, where
+from .emitter import to_word
 from .rows import on_chip, shared_bytes
 
 LAUNCH, MEMSET = "qd_launch", "qd_memset"
@@ -313,13 +313,3 @@ def _value(e: TaskEmitter, word: Word, bounds: Bounds) -> tuple[str, str]:
             return "ptr", "%ctx"
     assert word.kind == "value" and isinstance(what, Op)
     return "i64", to_word(e, e.operand(what, False), what.dtype)
-
-
-def to_word(f: Fn, value: str, dtype: DType) -> str:
-    """What ``emitter.from_word`` reads: a value's own bytes, low end first, as i64."""
-    if dtype is u1:
-        return f.t(f"zext i1 {value} to i64")
-    bits = f"i{dtype.bits}"
-    if dtype.is_real:
-        value = f.t(f"bitcast {f.ty(dtype, False)} {value} to {bits}")
-    return value if bits == "i64" else f.t(f"zext {bits} {value} to i64")

@@ -8,10 +8,11 @@ same tree, and then into the place.
 from __future__ import annotations
 
 from ....ir.nodes import Reduction
+from ....ir.types import DType
 from ...abi import SCRATCH_ARRIVED, SCRATCH_PARTIALS
 from ...llvm import arith, memory
 from ...llvm.task import differs, identity
-from .emitter import GridEmitter
+from .emitter import GridEmitter, to_word
 
 
 def start(e: GridEmitter) -> None:
@@ -27,9 +28,7 @@ def finish(e: GridEmitter) -> None:
     for k, r in enumerate(e.task.reductions):
         value = _tree(e, r, e.t(f"load {e.ty(r.local.dtype, False)}, ptr {e.local(r.local)}"))
         with_first = _first_thread(e)
-        memory.write(
-            e, r.local.dtype, value, _partial(e, k, e.t(f"zext i32 {e.hardware.block_number(e)} to i64")), "uniform", 8
-        )
+        _leave(e, r.local.dtype, value, _partial(e, k, e.t(f"zext i32 {e.hardware.block_number(e)} to i64")))
         _join(e, with_first)
     last, out = e.label("last"), e.label("out")
     e.branch(_arrive(e), last, out)
@@ -38,7 +37,7 @@ def finish(e: GridEmitter) -> None:
     for k, r in enumerate(e.task.reductions):
         _fold_blocks(e, k, r)
     first = _first_thread(e)
-    e.put(f"store i64 0, ptr {e.scratch(SCRATCH_ARRIVED)}")
+    e.put(f"store atomic i32 0, ptr {e.scratch(SCRATCH_ARRIVED)} {e.scope}monotonic, align 4")
     _join(e, first)
     e.jump(out)
     e.at(out)
@@ -66,6 +65,23 @@ def _partial(e: GridEmitter, k: int, block: str) -> str:
     blocks = e.hoist("blocks64", f"zext i32 {e.hardware.blocks(e)} to i64")
     word = e.t(f"add i64 {e.t(f'mul i64 {blocks}, {k}')}, {block}")
     return e.t(f"getelementptr i64, ptr {e.scratch(SCRATCH_PARTIALS)}, i64 {word}")
+
+
+def _leave(e: GridEmitter, d: DType, value: str, ptr: str) -> None:
+    """Leave a block's value for the last one."""
+    if e.target.coherent:
+        memory.write(e, d, value, ptr, "uniform", 8)
+    else:
+        e.publish(to_word(e, value, d), ptr)
+
+
+def _found(e: GridEmitter, d: DType, ptr: str) -> str:
+    """The value that a block has left."""
+    if e.target.coherent:
+        return memory.read(e, d, ptr, "uniform", 8)
+    bits = e.collect(ptr)
+    bits = bits if d.bits == 64 else e.t(f"trunc i64 {bits} to i{d.bits}")
+    return e.t(f"bitcast i{d.bits} {bits} to {e.ty(d, False)}") if d.is_real else bits
 
 
 def _tree(e: GridEmitter, r: Reduction, value: str) -> str:
@@ -99,9 +115,8 @@ def _arrive(e: GridEmitter) -> str:
     flag = e.hardware.shared_words(e, 1) if e.threads_of_block > 1 else e.slot("i64")
     first = _first_thread(e)
     _fence(e)  # this block's words are there before it counts
-    before = e.t(f"atomicrmw add ptr {e.scratch(SCRATCH_ARRIVED)}, i64 1 {e.scope}monotonic")
-    others = e.t(f"sub i32 {e.hardware.blocks(e)}, 1")
-    last = e.t(f"icmp eq i64 {before}, {e.t(f'zext i32 {others} to i64')}")
+    before = e.t(f"atomicrmw add ptr {e.scratch(SCRATCH_ARRIVED)}, i32 1 {e.scope}monotonic")
+    last = e.t(f"icmp eq i32 {before}, {e.t(f'sub i32 {e.hardware.blocks(e)}, 1')}")
     e.put(f"store i64 {e.t(f'zext i1 {last} to i64')}, ptr {flag}")
     _fence(e)
     _join(e, first)
@@ -120,7 +135,7 @@ def _fold_blocks(e: GridEmitter, k: int, r: Reduction) -> None:
     e.branch(e.t(f"icmp slt i32 {mine}, {blocks}"), body, out)
     e.at(body)
     n = e.t(f"load i32, ptr {at}")
-    part = memory.read(e, d, _partial(e, k, e.t(f"zext i32 {n} to i64")), "uniform", 8)
+    part = _found(e, d, _partial(e, k, e.t(f"zext i32 {n} to i64")))
     e.put(f"store {ty} {arith.binary(e, r.code, d, False, e.t(f'load {ty}, ptr {total}'), part)}, ptr {total}")
     following = e.t(f"add i32 {n}, {e.threads_of_block}")
     e.put(f"store i32 {following}, ptr {at}")

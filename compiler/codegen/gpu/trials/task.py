@@ -230,8 +230,8 @@ class GridTrialEmitter(GridTaskEmitter):
     def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
         """Record the failure of a trial, if it is its first, and that there is one."""
         at = [memory.address(self, FAILURE, (Const(k, i64),))[0] for k in range(FAILED_WORDS)]
-        swap = f"cmpxchg ptr {at[FAILED_CODE]}, i64 0, i64 {self.info.codes[s]} {self.scope}monotonic monotonic"
-        record_failure(self, s, args, at, self.t(f"extractvalue {{ i64, i1 }} {self.t(swap)}, 1"))
+        swap = f"cmpxchg ptr {at[FAILED_CODE]}, i32 0, i32 {self.info.codes[s]} {self.scope}monotonic monotonic"
+        record_failure(self, s, args, at, self.t(f"extractvalue {{ i32, i1 }} {self.t(swap)}, 1"))
 
     def thread(self) -> str:
         """The number of this thread in the grid, i64."""
@@ -380,7 +380,7 @@ def _look(e: GridTrialEmitter, alive: str) -> None:
     e.branch(e.t(f"load i1, ptr {alive}"), look, on)
     e.at(look)
     code, _ = memory.address(e, FAILURE, (Const(FAILED_CODE, i64),))
-    now = e.t(f"load atomic volatile i64, ptr {code} {e.scope}monotonic, align 8")
-    e.put(f"store i1 {e.t(f'icmp eq i64 {now}, 0')}, ptr {alive}")
+    now = e.t(f"load atomic volatile i32, ptr {code} {e.scope}monotonic, align 4")
+    e.put(f"store i1 {e.t(f'icmp eq i32 {now}, 0')}, ptr {alive}")
     e.jump(on)
     e.at(on)
