@@ -16,7 +16,7 @@ from .refused import REFUSED, refuse
 
 
 class Arch(StrEnum):
-    """The backends by name. ``python`` is the reference interpreter; ``vulkan`` and ``metal`` are refused in this version.
+    """The backends by name. ``python`` is the reference interpreter.
 
     ``gpu`` selects the GPU backend that this machine can use.
     """

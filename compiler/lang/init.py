@@ -22,7 +22,7 @@ def init(arch: Arch | str | None = None, default_fp: Any = None, default_ip: Any
 
     Raises:
         KeyError: an unknown option.
-        QdrunRuntimeError: a value that is not allowed, or a backend that there is not or that is not built.
+        QdrunRuntimeError: a value that is not allowed, or a backend that there is not.
     """
     wanted = arch_of(arch)
     chosen = make_options({"default_fp": default_fp, "default_ip": default_ip, **options})

@@ -15,10 +15,10 @@ def open_device(arch: Arch, options: Options) -> Device:
 
     Raises:
         DeviceError: the device cannot be opened; names what is missing.
-        QdrunRuntimeError: the backend is not built, or ``device`` is given for one that has a single device.
+        QdrunRuntimeError: ``device`` is given for a backend that has a single device.
     """
     limit = options.memory_limit or None
-    if registry.is_built(arch.value):
+    if registry.is_gpu(arch.value):
         return registry.open_gpu(arch.value, options.device, limit)
     if options.device not in (None, 0):
         raise QdrunRuntimeError(f"qd.init: device={options.device!r} chooses a GPU; do: qd.init(arch=qd.gpu, device=..)")
@@ -29,11 +29,7 @@ def open_device(arch: Arch, options: Options) -> Device:
         )
     if arch is Arch.python:
         return PythonDevice(limit)
-    if arch is Arch.cpu:
-        return CpuDevice(options.cpu_max_num_threads or None, limit)
-    raise QdrunRuntimeError(
-        f"qd.init: the {arch.value} backend is not built in this version; do: qd.init(arch=qd.cpu), or see `qdrun devices`"
-    )
+    return CpuDevice(options.cpu_max_num_threads or None, limit)
 
 
 def usable_gpu(fallback: bool) -> Arch:
@@ -45,7 +41,7 @@ def usable_gpu(fallback: bool) -> Arch:
     Raises:
         QdrunRuntimeError: no GPU can be used, and ``fallback`` is off; names what is missing.
     """
-    found = [b for b in registry.devices() if registry.is_built(b.name)]
+    found = [b for b in registry.devices() if registry.is_gpu(b.name)]
     usable = next((b for b in found if b.usable), None)
     if usable is not None:
         return Arch(usable.name)

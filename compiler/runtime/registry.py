@@ -38,13 +38,13 @@ class Entry:
         name: what programs ask for.
         detect: what this machine has of it, in words; empty: nothing.
         missing: what to say where it has nothing.
-        load: imports the backend; None: it is not built in this version.
+        load: imports the backend.
     """
 
     name: str
     detect: Callable[[], str]
-    missing: str = "no such device on this machine"
-    load: Callable[[], GpuBackend] | None = None
+    missing: str
+    load: Callable[[], GpuBackend]
 
 
 def _cuda() -> GpuBackend:
@@ -110,27 +110,25 @@ BACKENDS = {
 }
 
 
-def is_built(name: str) -> bool:
-    """Whether this version has a backend of GPUs that is called so."""
-    return name in BACKENDS and BACKENDS[name].load is not None
+def is_gpu(name: str) -> bool:
+    """Whether a backend of GPUs is called so."""
+    return name in BACKENDS
 
 
 def gpu(name: str) -> GpuBackend:
     """A backend of GPUs.
 
     Raises:
-        QdrunRuntimeError: it is not built in this version, or there is none that is called so.
+        QdrunRuntimeError: there is none that is called so.
     """
-    entry = BACKENDS.get(name)
-    if entry is None or entry.load is None:
-        raise QdrunRuntimeError(f"the {name} backend is not built in this version\n  do: see `qdrun devices`")
-    return entry.load()
+    if name not in BACKENDS:
+        raise QdrunRuntimeError(f"there is no backend {name!r} of GPUs\n  do: see `qdrun devices`")
+    return BACKENDS[name].load()
 
 
 def process_bytes(name: str) -> ProcessBytes | None:
     """The device memory of a process besides its programs; None if it was not measured."""
-    entry = BACKENDS.get(name)
-    return None if entry is None or entry.load is None else entry.load().kind.process
+    return BACKENDS[name].load().kind.process if name in BACKENDS else None
 
 
 def _driver(backend: GpuBackend, which: int | str | None) -> tuple[Driver, int | str | None]:
@@ -145,7 +143,7 @@ def open_gpu(name: str, which: int | str | None = None, byte_limit: int | None =
 
     Raises:
         DeviceError: the device cannot be used, or the name matches none or several; names what is missing.
-        QdrunRuntimeError: the backend is not built in this version.
+        QdrunRuntimeError: there is no backend that is called so.
     """
     backend = gpu(name)
     from .gpu.device import GpuDevice  # a program on the CPU needs nothing of it
@@ -160,7 +158,7 @@ def hold(name: str, which: int | str | None = None, *, shared: bool = False) -> 
 
     Raises:
         DeviceError: there is none that is called so, or it cannot be used.
-        QdrunRuntimeError: the backend is not built in this version.
+        QdrunRuntimeError: there is no backend that is called so.
     """
     if name == "cpu":
         return cpu.HeldHost()
@@ -188,13 +186,7 @@ def devices() -> list[Backend]:
 
 def _rows(entry: Entry) -> list[Backend]:
     """A line for each device. What a backend needs of other packages is loaded only where there is hardware for it."""
-    found = entry.detect()
-    if entry.load is None:
-        if found:
-            return [Backend(entry.name, False, True, f"{found}, but the {entry.name} backend is not built in this version")]
-        why = f"{entry.missing} (the {entry.name} backend is not built in this version either)"
-        return [Backend(entry.name, False, False, why)]
-    if not found:
+    if not entry.detect():
         return [Backend(entry.name, False, False, entry.missing)]
     backend = entry.load()
     from .gpu.find import rows

@@ -27,7 +27,7 @@ def take_device(spec: WorkerSpec, name: str) -> Held:
     Raises:
         DeviceMismatch: it is another one than the spec says.
         DeviceError: there is none, or it cannot be used.
-        QdrunRuntimeError: the backend is not built.
+        QdrunRuntimeError: there is no such backend.
     """
     held = hold(spec.backend, spec.which, shared=spec.lanes > 1)
     wrong = [

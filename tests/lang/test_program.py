@@ -258,13 +258,6 @@ def test_wrong_options_are_refused_by_name(options, error, text):
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("arch", ["vulkan", "metal"])
-def test_other_backends_are_refused_by_name(arch):
-    with pytest.raises(qd.QdrunRuntimeError, match=f"the {arch} backend is not built in this version") as caught:
-        qd.init(arch=getattr(qd, arch))
-    assert "qd.cpu" in str(caught.value)
-
-
 NO_GPU = [("cuda", "CUDA cannot be used: ", {}), ("gpu", "qd.init: no GPU can be used: ", {"enable_fallback": False})]
 
 

@@ -1,3 +1,4 @@
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -73,16 +74,16 @@ def detects(monkeypatch, name, what):
     monkeypatch.setitem(registry.BACKENDS, name, replace(registry.BACKENDS[name], detect=lambda: what))
 
 
-def test_the_inventory_tells_missing_hardware_from_a_missing_backend(monkeypatch):
+def test_the_inventory_tells_missing_hardware_from_hardware_that_cannot_be_used(monkeypatch):
     found = {b.name: b for b in devices()}
     assert found["cpu"].usable and found["cpu"].threads >= 1 and found["cpu"].memory_bytes > 0
     assert set(found) == {"cpu", "cuda", "amdgpu", "vulkan", "metal"}
-    assert not any(found[n].usable for n in ("vulkan", "metal"))
-    detects(monkeypatch, "vulkan", "a Vulkan loader and a GPU are present")
-    detects(monkeypatch, "metal", "")
+    detects(monkeypatch, "vulkan", "")
+    detects(monkeypatch, "metal", "something")
     found = {b.name: b for b in devices()}
-    assert found["vulkan"].present and found["vulkan"].detail.endswith("but the vulkan backend is not built in this version")
-    assert not found["metal"].present and found["metal"].detail.startswith("no such device on this machine")
+    assert not found["vulkan"].present and found["vulkan"].detail.startswith("no such device on this machine")
+    if sys.platform != "darwin":
+        assert found["metal"].present and not found["metal"].usable and "Metal cannot be used" in found["metal"].detail
 
 
 def kernel_of(*body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..gpu.results import Result, Results
 
-OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE_LOST, TOO_MANY_OBJECTS, UNKNOWN = 1, 2, 4, 10, 13
+OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE_LOST, FEATURE_NOT_PRESENT, TOO_MANY_OBJECTS, UNKNOWN = 1, 2, 4, 8, 10, 13
 INVALID_SHADER, VALIDATION_FAILED, NOT_PERMITTED = 1000012000, 1000011001, 1000174001
 
 _BOUNDS = "run the kernel with qd.init(debug=True), which checks every index"
@@ -29,7 +29,7 @@ _KNOWN: dict[int, Result] = {
         "LAYER_NOT_PRESENT", "a layer is not installed", "install the validation layers, or unset QDRUN_VULKAN_VALIDATION"
     ),
     7: Result("EXTENSION_NOT_PRESENT", "the driver lacks an extension", _UPDATE),
-    8: Result("FEATURE_NOT_PRESENT", "the device lacks a feature", _OURS),
+    8: Result("FEATURE_NOT_PRESENT", "the device cannot do it", "use smaller blocks, or shared arrays of fewer bytes"),
     9: Result("INCOMPATIBLE_DRIVER", "no driver for Vulkan was found", _LOOK),
     10: Result("TOO_MANY_OBJECTS", "the driver has no room for another object", "free fields, or make fewer and larger ones"),
     12: Result("FRAGMENTED_POOL", "a pool of the driver is fragmented", _AGAIN),

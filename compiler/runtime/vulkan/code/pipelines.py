@@ -17,7 +17,7 @@ from ...cache import disk_cache, key_of
 from ..instance import PhysicalDevice
 from ..library import Library, Structures
 from ..recorder import words
-from ..results import INVALID_SHADER, UNKNOWN, device_error
+from ..results import FEATURE_NOT_PRESENT, INVALID_SHADER, UNKNOWN, device_error
 
 _COMPUTE_STAGE = 0x20
 _HEADER_BYTES = 32
@@ -197,13 +197,14 @@ class Pipelines:
         limits, on_chip = self._physical.limits, function.facts.shared + shared
         why = ""
         if block > limits.block:
-            why = f"a block has {block:,} threads, and the device takes {limits.block:,}"
+            why = f"a block has {block:,} threads, and the device takes {limits.block:,} (maxComputeWorkGroupInvocations)"
         elif on_chip > limits.shared_bytes:
-            why = f"a block has {on_chip:,} bytes of on-chip memory, and the device has {limits.shared_bytes:,}"
+            why = f"a block has {on_chip:,} bytes of shared memory, and the device has {limits.shared_bytes:,} (maxComputeSharedMemorySize)"
         elif len(function.pipelines) >= words.MOST_SIZES:
             why = f"it was launched with {words.MOST_SIZES} sizes of blocks before"
         if why:
-            raise device_error(UNKNOWN, self._refused(function), detail=why)
+            doing = f"`{function.facts.name}` of kernel `{function.kernel}` cannot run on {self._physical.name}"
+            raise device_error(FEATURE_NOT_PRESENT, doing, detail=why)
 
     def _info(self, new: Structures, function: FunctionRecord, block: int, shared_words: int) -> Any:
         entries = [{"constantID": k, "offset": 4 * k, "size": 4} for k in range(2)]
