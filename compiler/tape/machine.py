@@ -49,7 +49,8 @@ class Machine:
         most: maximum number of workers of a task with all tapes on chip and at most ``small`` bytes of checkpoints; 0: ``workers``.
         small: see ``most``.
         trial_lanes: maximum number of threads of a trial in a batch.
-        approximate: f32 and f16 divisions and roots are inexact (``fast_math``), so a row predicate with one is not evaluated.
+        approximate: f32 and f16 divisions and roots may be inexact (with ``fast_math``, or because the device's language does not promise
+            more), so a row predicate with one is not evaluated.
     """
 
     arch: str
@@ -106,7 +107,7 @@ def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -
     if arch == "cuda":
         return replace(cuda(workers), approximate=fast_math)
     if arch in ("amdgpu", "vulkan", "metal"):
-        own = Machine(arch, workers or GPU_THREADS, wide=arch != "metal", interleaved=True)
+        own = Machine(arch, workers or GPU_THREADS, wide=arch != "metal", interleaved=True, approximate=arch != "amdgpu")
         return replace(own, trial_lanes=TRIAL_LANES if arch == "amdgpu" else 1)
     raise QdrunRuntimeError(f"no backend is called `{arch}`\n  do: use one of cpu, cuda, amdgpu, vulkan, metal")
 

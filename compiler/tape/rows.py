@@ -83,7 +83,7 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
         return RowDemand(task.parallel, iterations, note=note)
     if machine.approximate and gate.approximable:
         return RowDemand(
-            task.parallel, iterations, note="; gate not counted: fast_math approximates a division or a root in it"
+            task.parallel, iterations, note="; gate not counted: the GPU approximates a division or a root in it"
         )
     if stake is not None and stake < TINY_STAKE:
         return RowDemand(task.parallel, iterations, note=f"; gate not counted: all rows take {stake:,} bytes")

@@ -185,3 +185,4 @@ def test_a_parameter_called_arch_stays_the_kernels_own():
 def test_machines_are_known_by_name():
     assert machine("cuda").rows == 65_536 and machine("cpu", 4).rows == 4
     assert [machine(name).wide for name in ("cuda", "amdgpu", "vulkan", "metal")] == [True, True, True, False]
+    assert [machine(name).approximate for name in ("cuda", "amdgpu", "vulkan", "metal")] == [False, False, True, True]
