@@ -152,6 +152,10 @@ class Arena:
         """Offset and bytes of each range that no block takes."""
         return list(self._free)
 
+    def live(self) -> list[tuple[int, int]]:
+        """The address and the bytes of each live block, in order."""
+        return [(start, self._blocks[start][0]) for start in self._starts]
+
     def holds(self, address: int) -> bool:
         """Whether an address is one of the arena's, live or not."""
         return self.base <= address < self.base + self.size

@@ -164,6 +164,8 @@ class GpuDevice(Graphs, Device):
         if not why.startswith("the limit") and self._dead is None:
             free, total = self.driver.memory_info()
             text += f": {free:,} of {total:,} bytes are free, {self.memory.reserved:,} are reserved by this program"
+            if self.info.most_bytes:
+                text += f", {self.info.most_bytes_name} is {self.info.most_bytes:,} bytes"
         return text
 
     def occupied(self) -> Usage:

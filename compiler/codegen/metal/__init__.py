@@ -1,0 +1,1 @@
+"""Metal Shading Language for Apple's GPUs, translated from the device text."""

@@ -1,0 +1,1 @@
+"""Apple's GPUs through Metal, whose Objective-C objects are driven by ctypes."""

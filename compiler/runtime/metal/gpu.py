@@ -1,0 +1,119 @@
+"""An Apple GPU as all programs of the process use it: memory that both sides write, our own kernels, and the recorder."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from weakref import WeakSet
+
+from ...ir.threads import new_lock
+from . import native, transfers
+from .heaps import Heap, Heaps
+from .library import Library, load_library
+from .objc import Objc
+from .stream import Shared, Stream, slow
+
+_SLOW = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_uint64, *[ctypes.c_uint32] * 3, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64
+)
+_ENCODE = ctypes.PYFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * 3, *[ctypes.c_uint32] * 3, ctypes.c_uint64, ctypes.c_int64)
+_REPLAY = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_uint64] * 3, *[ctypes.c_int64] * 2, ctypes.c_void_p)
+_TAKE = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)
+_GIVE = ctypes.PYFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64)
+_slow = _SLOW(slow)
+
+
+class MetalGpu:
+    """One device.
+
+    Args:
+        objc: the run time.
+        device: the MTLDevice.
+
+    Attributes:
+        shared: what its streams have in common.
+        launch_address, memset_address: of the recorder.
+    """
+
+    def __init__(self, objc: Objc, device: int) -> None:
+        self._lock = new_lock(self, "_lock")
+        self._streams: WeakSet[Stream] = WeakSet()
+        self._transfers: Library | None = None
+        self._fill = ctypes.c_uint64()
+        selectors = tuple((name, objc.selector(text)) for name, text in native.SELECTORS.items())
+        slow_address = ctypes.cast(_slow, ctypes.c_void_p).value or 0
+        made = native.recorder(native.Imports(objc.message_address, selectors, slow_address, ctypes.addressof(self._fill)))
+        self.launch_address, self.memset_address = made.launch, made.memset
+        functions = _TAKE(made.take), _GIVE(made.give), _ENCODE(made.encode), _REPLAY(made.replay)
+        mapped = Heaps(objc, device, self._mapped_heap, self._drop_mapped)
+        self.shared = Shared(objc, device, mapped, *functions, self._transfer)
+
+    def prepare(self) -> None:
+        """Load our own kernels, before the first stream is made.
+
+        Raises:
+            DeviceError: Metal refuses them.
+        """
+        with self._lock:
+            if self._transfers is None:
+                library = load_library(self.shared.objc, self.shared.device, transfers.source(), "of fills and copies")
+                self._fill.value = library.function("qd_fill_4").handle
+                self._transfers = library
+
+    def _transfer(self, name: str) -> int:
+        assert self._transfers is not None
+        return self._transfers.function(name).handle
+
+    # ---- streams
+    def stream(self, heaps: Callable[[], list[Heap]]) -> Stream:
+        """A new stream. ``heaps``: see ``Stream``."""
+        stream = Stream(self.shared, heaps)
+        self._streams.add(stream)
+        return stream
+
+    def drop(self, stream: Stream) -> None:
+        """Close a stream.
+
+        Raises:
+            DeviceError: its work has failed.
+        """
+        self._streams.discard(stream)
+        stream.close()
+
+    # ---- heaps of memory that both sides write
+    def _mapped_heap(self, heap: Heap) -> None:
+        for stream in list(self._streams):
+            stream.add_heap(heap)
+
+    def _drop_mapped(self, heap: Heap) -> None:
+        """No work uses the heap, but it was named to the encoders that are open."""
+        left = [*self._streams]
+
+        def settled() -> None:
+            left.pop()
+            if not left:
+                self.shared.objc.send(heap.handle, "release")
+
+        if not left:
+            self.shared.objc.send(heap.handle, "release")
+        for stream in list(left):
+            stream.later(settled)
+
+
+_gpus: dict[int, MetalGpu] = {}
+_lock = new_lock(sys.modules[__name__], "_lock")
+
+
+def gpu(objc: Objc, device: int) -> MetalGpu:
+    """The device behind an MTLDevice, the same for all programs of the process.
+
+    Raises:
+        DeviceError: Metal refuses our own kernels.
+    """
+    with _lock:
+        if device not in _gpus:
+            _gpus[device] = MetalGpu(objc, device)
+        found = _gpus[device]
+    found.prepare()
+    return found
