@@ -137,6 +137,21 @@ class Results:
         """
         from .observe.picking import best_row
 
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the run comes from: command line, sources, inputs, git commit, versions; empty where it was not written down."""
+        from .provenance.record import provenance_of
+
+        found = provenance_of(self.folder.files)
+        return {} if found is None else found.model_dump()
+
+    @property
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """The devices on which trials have begun: node, backend, model, UUID, PCI address, driver, bytes of memory, as far as known."""
+        from .provenance.devices import devices_of
+
+        return devices_of(self.folder)
+
         return best_row(self.rows, column, table.columns(self.rows))
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, TypeVar, get_args
@@ -19,6 +20,33 @@ P = TypeVar("P", bound=BaseModel)
 
 class InputMissing(FileNotFoundError):
     """A file that a trial reads is not where its worker runs."""
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """Where the files of a job lie.
+
+    Attributes:
+        folder: of the config, in which relative paths begin; where it is relative itself, it begins in the working directory.
+        copies: files and folders that are read from another place, by the name that the config has for them.
+    """
+
+    folder: str = ""
+    copies: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> InputFiles:
+        """Those that the spec of a trial names, see ``as_spec``."""
+        return cls(str(spec.get("folder", "")), dict(spec.get("copies", {})))
+
+    def as_spec(self) -> dict[str, Any]:
+        """As members of the spec of a trial."""
+        return {"folder": self.folder} | ({"copies": dict(self.copies)} if self.copies else {})
+
+    def find(self, path: PurePath) -> Path:
+        """The absolute path of a file; ``~`` is the home folder."""
+        copy = self.copies.get(str(path))
+        return Path(os.path.abspath(os.path.join(self.folder, os.path.expanduser(path)) if copy is None else copy))
 
 
 @cache
@@ -50,19 +78,15 @@ def paths_in(value: Any, name: str = "") -> Iterator[tuple[str, Path]]:
             yield from paths_in(item, f"{name}.{key}")
 
 
-def located(params: P, folder: str) -> P:
+def located(params: P, files: InputFiles) -> P:
     """Parameters with absolute paths.
-
-    Args:
-        params: of a trial.
-        folder: of the config; where it is relative, from the working directory.
 
     Raises:
         InputMissing: one of them names nothing that is here.
     """
     if not takes_files(type(params)):
         return params
-    found = _located(params, Path(os.path.abspath(folder)))
+    found = _located(params, files)
     for name, path in paths_in(found):
         if not path.exists():
             raise InputMissing(
@@ -72,19 +96,14 @@ def located(params: P, folder: str) -> P:
     return found
 
 
-def _located(value: Any, folder: Path) -> Any:
+def _located(value: Any, files: InputFiles) -> Any:
     if isinstance(value, PurePath):
-        return absolute(Path(value), folder)
+        return files.find(value)
     if isinstance(value, BaseModel):
-        return value.model_copy(update={name: _located(getattr(value, name), folder) for name in type(value).model_fields})
+        return value.model_copy(update={name: _located(getattr(value, name), files) for name in type(value).model_fields})
     if isinstance(value, dict):
-        return {key: _located(item, folder) for key, item in value.items()}
-    return type(value)(_located(item, folder) for item in value) if type(value) in (list, tuple) else value
+        return {key: _located(item, files) for key, item in value.items()}
+    return type(value)(_located(item, files) for item in value) if type(value) in (list, tuple) else value
 
 
-def absolute(path: Path, folder: Path) -> Path:
-    """A path that is relative to ``folder``, or to the home folder (``~``), as an absolute one."""
-    return Path(os.path.normpath(folder / os.path.expanduser(path)))
-
-
-__all__ = ["InputMissing", "absolute", "located", "paths_in", "takes_files"]
+__all__ = ["InputFiles", "InputMissing", "located", "paths_in", "takes_files"]

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from . import config_commands, looking, machine, planning, running, watching
 from .output import print_document
+from .runs.rerun import rerun
 
 
 class Commands(TyperGroup):
@@ -66,6 +67,7 @@ for command in (
         looking.ls,
     ),
     watching.report,
+    rerun,
     *(machine.devices, machine.dashboard, planning.explain, config_commands.check, config_commands.schema),
 ):
     app.command()(command)

@@ -1,4 +1,4 @@
-"""The JSON documents of ``--json``, one model for each command. docs/cli.md is generated from them.
+"""The JSON documents of ``--json``, one model for each command; ``documents.py`` names them. docs/cli.md is generated from them.
 
 The first field of a document, ``schema``, names it: ``qdrun.<command>/<version>``. The version is raised when a field is removed or changes
 its meaning; fields may be added at any time.
@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-VERSION = 1
 Data = dict[str, Any]
 
 
@@ -415,31 +414,3 @@ class Dashboard(Part):
     token_file: str = about("file of the token; the token is not printed")
     token_file_mode: str | None = about("permissions of that file; null if there is none")
     run: str | None = about("the run of the request")
-
-
-MODELS: dict[str, type[Part]] = {
-    "submit": Submit,
-    "resume": Resume,
-    "plan": Plan,
-    "explain": Explain,
-    "check": Check,
-    "status": Status,
-    "watch": Watch,
-    "ls": Ls,
-    "results": Results,
-    "report": Report,
-    "logs": Logs,
-    "cancel": Cancel,
-    "devices": Devices,
-    "dashboard": Dashboard,
-    "error": Error,
-}
-
-
-def document(command: str, data: Data) -> Data:
-    """Build the document of a command and validate it.
-
-    Raises:
-        pydantic.ValidationError: ``data`` does not fit the model: an internal error.
-    """
-    return {"schema": f"qdrun.{command}/{VERSION}"} | MODELS[command].model_validate(data).model_dump(mode="json")

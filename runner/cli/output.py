@@ -103,19 +103,19 @@ def _fail(data: dict[str, Any], text: str, as_json: bool, code: int) -> None:
 
 
 def print_document(command: str, data: dict[str, Any]) -> None:
-    """Print the JSON document of a command; its model in ``models.py`` says what is in it.
+    """Print the JSON document of a command; its model says what is in it.
 
     Raises:
         pydantic.ValidationError: ``data`` is not what the model says: a mistake of ours.
     """
-    from .models import document
+    from .documents import document
 
     print_json(document(command, data))
 
 
 def print_rows(command: str, data: dict[str, Any], rows: Iterable[str]) -> None:
     """As ``print_document`` of ``data`` with ``rows``, which come as parts of the text of a JSON list and are not kept."""
-    from .models import document
+    from .documents import document
 
     text = json.dumps(document(command, data | {"rows": []}), indent=1, allow_nan=False)
     before, after = text.split('\n "rows": []')

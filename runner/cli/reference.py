@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from pydantic import BaseModel
 from typer.models import OptionInfo
 
-from .models import MODELS, VERSION
+from .documents import MODELS, VERSION
 from .output import EXIT_CODES
 
 HEAD = """# The command line

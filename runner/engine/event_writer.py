@@ -56,7 +56,7 @@ class Inside:
     ``budget``: the ``memory_budget`` of a trial that was granted so many bytes at a relative time; None: what its spec says.
     ``planned``: bytes by trial, None where they are not known. ``too_large``: trials that are not to be started, each with the reason.
     ``loose``: trials that may take more than they claim, as their plan is known to lack something. ``together``: the columns of a launch of
-    several trials.
+    several trials. ``device``: about the device of a name, for the journal.
     """
 
     trials: Mapping[str, Trial]
@@ -66,6 +66,7 @@ class Inside:
     too_large: Mapping[str, str] = field(default_factory=dict)
     loose: frozenset[str] = frozenset()
     together: Callable[[m.Launch], Together | None] = lambda launch: None
+    device: Callable[[str], Mapping[str, Any]] = lambda name: {}
 
 
 class Book:
@@ -80,6 +81,7 @@ class Book:
         self._short_batches: dict[int, m.Record] = {}  # the same for batches all of whose trials have ended well
         self._notes = 0
         self._failures: set[str] = set()
+        self._devices: set[str] = set()  # about which the journal says what they are
         self._snapshot: Mapping[str, Any] = {}
         self._snapshot_due = float("-inf")
 
@@ -101,7 +103,15 @@ class Book:
             else:
                 self._take(action)
         writes, self._writes = self._writes, []
-        return writes
+        return [*self._new_devices(writes), *writes]
+
+    def _new_devices(self, writes: list[tuple[str, Event]]) -> list[tuple[str, Event]]:
+        """An event for each device on which a trial has begun for the first time: what it is, its UUID and its driver."""
+        places = [event.get("place", event) for kind, event in writes if kind in ("started", BEGUN) or "place" in event]
+        new = {str(place["device"]) for place in places if "device" in place} - self._devices
+        self._devices |= new
+        about = {name: self.inside.device(name) for name in sorted(new)}
+        return [("device", {"device": name, **told}) for name, told in about.items() if told]
 
     def note(self, action: m.Action) -> None:
         """Write an action down and show it: it is among the next ``events``."""

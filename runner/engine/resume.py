@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from ...jobs.base import Job
+from ...jobs.core.inputs import InputFiles
 from .. import clock
 from ..config.model import load_config
 from ..config.yaml_lines import ConfigError
 from ..observe import table
 from ..observe.timing import Timing
+from ..provenance.again import KEPT_OF, prepared_again
+from ..provenance.inputs import changed
+from ..provenance.kept import kept
+from ..provenance.record import inputs_of
 from ..ray_adapter.jobs_api import known_dead
 from ..store.attempts import Failure, missing_file, requeued
 from ..store.journal import Journal, read
@@ -25,8 +30,7 @@ from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..store.status import status
 from ..store.summary import current
 from ..study.plan import Prepared
-from ..study.prepare import changed, prepare
-from ..study.provenance import inputs_of
+from ..study.prepare import prepare
 from ..study.shipping import Shipped
 from ..study.trial_list import Trial, Trials
 from .parts import Charges, TrialAt
@@ -211,13 +215,17 @@ def config_of(
         force: do not compare.
         debug: in debug mode; the checks are those of the config, or the usual ones. Nothing of this is compared.
         local: the trials run on this machine.
-        shipped: where it lies when it came along; then there is nothing to compare.
+        shipped: where it lies when it came along; then there is nothing to compare. Nor is there where the run was made from the folder of
+            another one, and has all of it in its own.
 
     Raises:
+        NotKept: of such a run, something of this is missing.
         ConfigChanged: it has changed since, or its job has.
         ConfigError: it is wrong.
     """
     info, resolved = folder.info(), folder.config()
+    if KEPT_OF in info and config is None and shipped is None:
+        return prepared_again(folder, kept(folder), folder.trials(), local=local, debug=debug)
     overrides = [*resolved.get("overrides", ()), *(shipped.overrides(resolved) if shipped else ())]
     place = Path(shipped.config if shipped else config or str(info["config"]))
     text = None if shipped or config else folder.config_text()
@@ -230,7 +238,7 @@ def config_of(
     if debug and prepared.loaded.config.debug is None:
         changes["loaded"] = load_config(place, [*overrides, "debug=true"], text)
     if shipped is not None:
-        there = {"target": shipped.target(prepared.target), "folder": os.path.dirname(shipped.config)}
+        there = {"target": shipped.target(prepared.target), "inputs": InputFiles(os.path.dirname(shipped.config))}
         return prepared.model_copy(update=changes | there), job
     if not force:
         folder.check_config(prepared.resolved)
@@ -243,7 +251,7 @@ def config_of(
                 f"{prepared.target.file} has changed since {folder.name} was made\n"
                 f"  do: submit it as a run of its own, or go on with the new file: `qdrun resume {folder.uri} --force`"
             )
-        if others := changed(prepared.loaded, inputs_of(folder.files)):
+        if others := changed(prepared.inputs, inputs_of(folder.files)):
             raise ConfigChanged(
                 f"{', '.join(others[:SHOWN])}{', ..' if len(others) > SHOWN else ''}: changed since trials of {folder.name} read them"
                 "\n  do: submit a new run, or continue with the present files: "

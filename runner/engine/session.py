@@ -26,6 +26,7 @@ from ..observe.live import Display, display
 from ..observe.timing import Timing
 from ..observe.view import view_of
 from ..private import NotPrivate
+from ..provenance.record import record
 from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from ..ray_adapter.head_watch import ClusterLost, HeadWatch
 from ..ray_adapter.known_clusters import DASHBOARD, remember
@@ -38,8 +39,6 @@ from ..store.owner import OwnerLost
 from ..store.replay import replay
 from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
-from ..study.prepare import contents
-from ..study.provenance import record
 from ..study.trials import Trial, counted
 from .early_plans import EarlyPlans, failures_text, refuse
 from .event_writer import Outside
@@ -178,8 +177,9 @@ def submit(
     dashboard: bool,
     quiet: bool,
     plan: Sequence[Planned] = (),
+    more: Mapping[str, str] | None = None,
 ) -> Submitted:
-    """Run all trials of ``prepared`` and leave a run folder under ``output``. ``plan``: where it was made already.
+    """Run all trials of ``prepared`` and leave a run folder under ``output``; ``more``: see ``create``. ``plan``: where it was made before.
 
     Raises:
         CannotPlan: the job can be built for no trial; nothing was started.
@@ -195,8 +195,8 @@ def submit(
     else:
         plans = EarlyPlans(prepared, job)
         plans.wait(local=address is None)
-    folder = create(prepared, output)
-    record(folder.files, prepared.target, contents(prepared.loaded, job, prepared.trials))
+    folder = create(prepared, output, more)
+    record(folder.files, prepared, job)
     return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
 
 

@@ -164,16 +164,24 @@ class Roster(Mapping[str, Found]):
         row = self.get(device)
         return row.kind if row is not None else ""
 
+    def about(self, device: str) -> dict[str, str | int]:
+        """What the journal is to say about a device; nothing where it is not known."""
+        row = self.get(device)
+        if row is None:
+            return {}
+        told = {name: str(getattr(row, name)) for name in ("node", "backend", "model", "uuid", "pci", "driver")}
+        return {name: text for name, text in told.items() if text} | {"memory_bytes": row.total}
 
-def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, kind: Callable[[str], str]) -> Inside:
-    """The facts about the trials that the runner needs. ``kind``: the device class."""
+
+def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, roster: Roster) -> Inside:
+    """The facts about the trials and the devices that the runner needs."""
     elastic = prepared.loaded.config.elastic
 
     def budget(launch: m.Launch) -> int | None:
         """Fewer bytes than the plan without a budget: the trial is planned into what it was granted."""
         if not elastic:
             return None
-        fastest = claims.fastest(launch.trials[0], kind(launch.worker.device))
+        fastest = claims.fastest(launch.trials[0], roster.kind(launch.worker.device))
         return launch.bytes if fastest is not None and launch.bytes < fastest else None
 
     def together(launch: m.Launch) -> Together:
@@ -184,7 +192,8 @@ def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, ki
     # without launches a plan lacks what gradients need: a trial that takes it is not at fault
     loose = {name for group in groups if group.plan is not None and not group.plan.whole for name in group.trials}
     large = too_large(prepared, planned)
-    return Inside(trials, prepared.own_spec, planned_bytes(groups), budget, large, frozenset(loose), together)
+    planned_of = planned_bytes(groups)
+    return Inside(trials, prepared.own_spec, planned_of, budget, large, frozenset(loose), together, roster.about)
 
 
 def run_trials(
@@ -229,7 +238,7 @@ def run_trials(
         return replace(made, shapes=to_preload(prepared, alone, claims, row))
 
     workers = RayWorkers(folder.name, spec, ledger.options)
-    inside = inside_of(prepared, planned, claims, roster.kind)
+    inside = inside_of(prepared, planned, claims, roster)
     most = largest(pools, devices)
     with paused():
         state = state_of(prepared, claims, work, before, most, batches)

@@ -21,6 +21,7 @@ from ..engine.resume import config_of
 from ..engine.session import Submitted, metadata
 from ..observe.live import watch
 from ..observe.timing import Timing
+from ..provenance.record import record
 from ..ray_adapter.cluster import ClusterError, check_environment
 from ..ray_adapter.jobs_api import OVER, Jobs, is_dashboard, known_dead, launched, note_launch
 from ..ray_adapter.known_clusters import JOB, remember, trusted
@@ -31,8 +32,6 @@ from ..store.layout import RunFolder, check_shared, create
 from ..store.owner import OwnerLost, RunAlive, latest_owner, owner_numbers
 from ..store.replay import replay, run_state
 from ..study.plan import Prepared
-from ..study.prepare import contents
-from ..study.provenance import record
 from ..study.shipping import Parcel, pack
 from ..study.target import load
 from .dashboard import asks
@@ -122,7 +121,7 @@ def submit_detached(prepared: Prepared, output: str, order: Order) -> Detached:
     EarlyPlans(prepared, job, first=True).wait(local=order.address is None)
     folder = create(prepared, output)
     try:
-        record(folder.files, prepared.target, contents(prepared.loaded, job, prepared.trials))
+        record(folder.files, prepared, job)
         return _handed(folder, prepared, order, jobs)
     except (QdrunError, OSError):
         _never_ran(folder)

@@ -209,10 +209,10 @@ class RunFolder:
                 f"`qdrun resume {self.uri} --force`"
             )
 
-    def beat(self, owner: int = 0, steps: Mapping[str, str] | None = None) -> None:
+    def beat(self, owner: int = 0, steps: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """Say that the run is alive. On a full disk the old sign of life gets a new time.
 
-        ``steps``: how far running trials are, by their ids; the first ``BEAT_STEPS`` of them are kept.
+        ``steps``: how far running trials are, by their ids, see ``LaneState.seen``; the first ``BEAT_STEPS`` of them are kept.
         """
         sign = {
             "t": time.time(),
@@ -241,7 +241,7 @@ class RunFolder:
                 "owner": int(beat.get("owner", 0)),
                 "where": str(beat.get("where", "")),
                 "now": float(beat.get("now", beat["t"])),
-                "steps": {str(trial): str(step) for trial, step in dict(beat.get("steps", {})).items()},
+                "steps": {str(trial): dict(step) for trial, step in dict(beat.get("steps", {})).items()},
             }
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
@@ -353,19 +353,19 @@ def check_shared(uri: str) -> None:
     open_files(uri)
 
 
-def create(prepared: Prepared, where: str | os.PathLike[str]) -> RunFolder:
-    """Make the folder of a new run under ``where`` and write everything that is known before it starts.
+def create(prepared: Prepared, where: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> RunFolder:
+    """Make the folder of a new run under ``where`` and write everything that is known before it starts. ``more``: for ``run.json``.
 
-    Raises:
-        StorageFull: no room.
-        NoPlace: the folder cannot be made.
+    Raises ``StorageFull`` and ``NoPlace``, see ``write_run``.
     """
     loaded, source = prepared.loaded, prepared.target.source
     origin = {
         "config": str(Path(loaded.document.file).resolve()),
         "source_hash": source and hashlib.sha256(source.encode()).hexdigest()[:16],
     }
-    return write_run(where, loaded.config.name, loaded.document.text, prepared.resolved, prepared.trials, origin)
+    return write_run(
+        where, loaded.config.name, loaded.document.text, prepared.resolved, prepared.trials, origin | dict(more or {})
+    )
 
 
 def _check_place(folder: RunFolder) -> None:

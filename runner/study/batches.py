@@ -76,7 +76,7 @@ def why_not(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup, trial:
         return "the trials have parameters of different names"
     if prepared.arch == INTERPRETER:
         return "the interpreter runs one trial at a time"
-    params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
+    params = located(job.Params.model_validate(trial.params), prepared.inputs)
     return why_not_batched(job, params, wanted=prepared.gradients, memory_budget_bytes=config.budget_bytes)
 
 
@@ -92,7 +92,7 @@ def side_by_side(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup) -
 def compile_batch(prepared: Prepared, job: type[Job[Any]], trial: Trial) -> None:
     """Compile the kernels of the batches that a trial belongs to: they are the same for any number of trials."""
     config = prepared.loaded.config
-    params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
+    params = located(job.Params.model_validate(trial.params), prepared.inputs)
     how: dict[str, Any] = {"backend": prepared.backend, "device": prepared.place.device, "threads": config.device.threads}
     with BatchSession.open(job, params, 1, wanted=prepared.gradients, debug=config.debug, **how) as session:
         session.job.plan()
@@ -137,7 +137,7 @@ def groups_of(
 def _plans(
     prepared: Prepared, job: type[Job[Any]], trial: Trial, threads: Mapping[str, int | None], arch: str | None
 ) -> dict[str, BatchPlan]:
-    params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
+    params = located(job.Params.model_validate(trial.params), prepared.inputs)
     other = {"backend": built_on(prepared, arch or prepared.backend), "arch": planned_for(prepared, arch)}
     if emulated(prepared.place.device):  # as for a device that is not here
         other = {"backend": "cpu", "arch": arch or prepared.backend}
@@ -149,15 +149,15 @@ def _plans(
 
 def _alike(prepared: Prepared, job: type[Job[Any]], trials: Sequence[str]) -> list[tuple[str, ...]]:
     """The trials of a shape in groups that differ in inputs alone."""
-    folder, found = prepared.inputs_from, dict[str, list[str]]()
+    files, found = prepared.inputs, dict[str, list[str]]()
     places, columns = prepared.trials.picked(trials)
-    first = located(job.Params.model_validate(prepared.trials.params(places[0])), folder)
+    first = located(job.Params.model_validate(prepared.trials.params(places[0])), files)
     inputs = found_of(job, first, prepared.gradients).inputs
     same = [all_reals(column) if name in inputs else all_same(column[0], column) for name, column in columns.items()]
     if all(same):
         return [tuple(trials)]  # as in most sweeps: no key is needed
     for name, place in zip(trials, places, strict=True):
-        params = located(job.Params.model_validate(prepared.trials.params(place)), folder)
+        params = located(job.Params.model_validate(prepared.trials.params(place)), files)
         found.setdefault(group_key(job, params, wanted=prepared.gradients), []).append(name)
     return [tuple(names) for names in found.values()]
 

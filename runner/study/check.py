@@ -270,7 +270,7 @@ def _rows(
     prepared: Prepared, job: type[Job[Any]], values: dict[str, Any], most: int
 ) -> tuple[tuple[GradientCheck, ...], str, str]:
     """Gradients beside differences, the precision, and why the job was built again."""
-    params = located(job.Params.model_validate(values), prepared.inputs_from)
+    params = located(job.Params.model_validate(values), prepared.inputs)
     made = job(params, wanted=prepared.gradients, seed=prepared.trials[0].seed)
     made.precision = "f64"
     debug = prepared.loaded.config.debug or BOUNDS

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SkipValidation
 
 from ...jobs.base import Job, MemoryPlan
-from ...jobs.core.inputs import located
+from ...jobs.core.inputs import InputFiles, located
 from ..config.model import Loaded
 from ..optimize.descent import section_data
 from ..user_lines import described
@@ -59,7 +59,7 @@ class Prepared(BaseModel):
     place: ChosenDevice
     gradients: tuple[str, ...]
     trials: Annotated[Trials, SkipValidation, BeforeValidator(Trials.of)]
-    folder: str = ""  # where relative paths among parameters begin; empty: the config's
+    inputs: InputFiles
     choice: Choice | None = None  # where ``device.backend: auto`` had several to choose from
 
     @property
@@ -77,11 +77,6 @@ class Prepared(BaseModel):
         """The limits of a trial's plan in bytes, by the name of the key in the config."""
         config = self.loaded.config
         return {"limits.memory": config.limits.memory, "memory_budget": config.budget_bytes}
-
-    @property
-    def inputs_from(self) -> str:
-        """The folder in which relative paths among the parameters begin."""
-        return self.folder or str(self.loaded.folder)
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -105,7 +100,6 @@ class Prepared(BaseModel):
         config = self.loaded.config
         return {
             "target": self.target.model_dump(),
-            "folder": self.inputs_from,
             "gradients": list(self.gradients),
             "backend": self.arch,
             "device": self.place.device,
@@ -113,6 +107,7 @@ class Prepared(BaseModel):
             "memory_limit_bytes": config.limits.memory,
             "memory_budget_bytes": config.budget_bytes,
             "debug": None if config.debug is None else config.debug.model_dump(),
+            **self.inputs.as_spec(),
         }
 
     def own_spec(self, trial: Trial) -> dict[str, Any]:
@@ -206,13 +201,13 @@ def all_reals(column: Sequence[Any]) -> bool:
 def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[Sequence[Trial]]:
     """The trials in groups that need equal memory, see ``Job.shape_key``."""
     groups: dict[str, list[Trial]] = {}
-    trials, folder = prepared.trials, prepared.inputs_from  # which looks at the disk
+    trials, files = prepared.trials, prepared.inputs
     own = getattr(job.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
     alike = [all_reals(column) or all_same(column[0], column) for column in trials.columns.values()]
     if not own and trials.uneven is None and all(alike):
         return [trials]  # as of most sweeps: values of floats decide no shape
     for trial in prepared.trials:
-        key = job.shape_key(located(job.Params.model_validate(trial.params), folder))
+        key = job.shape_key(located(job.Params.model_validate(trial.params), files))
         groups.setdefault(_CANONICAL(key), []).append(trial)
     return list(groups.values())
 
@@ -275,7 +270,7 @@ def opened(
     Without ``limits.memory``, so that all of it is seen. ``arch``: the backend that it is planned for, None for that of the trials.
     ``threads``: of the CPU, None for those of the config. ``machine_code``: see ``Job.opened``.
     """
-    params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
+    params = located(job.Params.model_validate(trial.params), prepared.inputs)
     made = job(params, wanted=prepared.gradients, seed=trial.seed)
     config, backend = prepared.loaded.config, built_on(prepared, arch or prepared.backend)
     own = backend == prepared.backend

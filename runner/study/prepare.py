@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...jobs.base import Job
-from ...jobs.core.inputs import absolute, paths_in, takes_files
+from ...jobs.core.inputs import InputFiles, paths_in, takes_files
 from ..config.model import Loaded, load_config
 from ..config.yaml_lines import KeyPath
 from ..ledger.inventory import Found
 from .backend_choice import chosen
 from .devices import AUTO, ChosenDevice, places_of_auto, places_of_cluster, require_device
 from .plan import Prepared
-from .provenance import RecordedFile
 from .target import Target, TargetError, load, resolve
 from .trials import Trial, check_optimize, make_trials, wanted_gradients
 
@@ -30,6 +28,8 @@ def prepare(
     backend: str | None = None,
     cluster: Callable[[Loaded], Sequence[Found]] | None = None,
     text: str | None = None,
+    root: str = "",
+    copies: Mapping[str, str] | None = None,
 ) -> tuple[Prepared, type[Job[Any]]]:
     """Load a config, its job, its device and its trials; start nothing.
 
@@ -41,6 +41,8 @@ def prepare(
         backend: what ``auto`` has become before; None: that is decided now.
         text: of the config, instead of what lies at ``path`` now.
         cluster: the devices where the trials will run, if not here; asked for where ``auto`` is to be decided.
+        root: the folder in which imports of the job's module begin; empty: the working directory, or that of the job's file.
+        copies: see ``InputFiles``.
 
     Raises:
         ConfigError: anything in the config is wrong, each problem with its line.
@@ -49,20 +51,22 @@ def prepare(
     loaded = load_config(Path(path), overrides, text)
     if debug and loaded.config.debug is None:
         loaded = load_config(Path(path), [*overrides, "debug=true"], text)
-    target, job = load_job(loaded)
+    target, job = load_job(loaded, root)
+    inputs = InputFiles(str(loaded.folder), copies or {})
     device = loaded.config.device
     elsewhere = cluster if backend is None and device.backends == AUTO and device.id is None else None
     place = require_device(loaded, local=local, backend=backend) if elsewhere is None else ChosenDevice("cpu")
     gradients = wanted_gradients(loaded, job)
     trials = make_trials(loaded, job)
-    check_inputs(loaded, job, trials, local=local)
+    check_inputs(loaded, job, trials, inputs, local=local)
     check_optimize(loaded, job, gradients, trials)
     there, places = None, places_of_auto(loaded, local=local) if backend is None else []
     if elsewhere is not None:  # last: it takes seconds
         there = elsewhere(loaded)
         places = places_of_cluster(loaded, there)
         place = places[0]
-    prepared = Prepared(loaded=loaded, target=target, place=place, gradients=gradients, trials=trials)
+    made = {"loaded": loaded, "target": target, "place": place, "gradients": gradients, "trials": trials, "inputs": inputs}
+    prepared = Prepared(**made)
     return _first_to_end(prepared, job, places, there) if len(places) > 1 else prepared, job
 
 
@@ -74,35 +78,38 @@ def _first_to_end(
     return prepared.model_copy(update={"place": place, "choice": choice})
 
 
-def load_job(loaded: Loaded) -> tuple[Target, type[Job[Any]]]:
-    """The job of a config.
+def load_job(loaded: Loaded, root: str = "") -> tuple[Target, type[Job[Any]]]:
+    """The job of a config. ``root``: see ``prepare``.
 
     Raises:
         ConfigError: its target names no job.
     """
     try:
-        target = resolve(loaded.config.job.target, loaded.folder)
+        target = resolve(loaded.config.job.target, loaded.folder, root)
         return target, load(target)
     except TargetError as error:
         document = loaded.document
         raise document.error(document.problem(("job", "target"), str(error), allowed=error.allowed)) from error
 
 
-def check_inputs(loaded: Loaded, job: type[Job[Any]], trials: Sequence[Trial], *, local: bool = True) -> None:
+def check_inputs(
+    loaded: Loaded, job: type[Job[Any]], trials: Sequence[Trial], inputs: InputFiles, *, local: bool = True
+) -> None:
     """Check that the input files of trials exist.
 
     Args:
         loaded: the config.
         job: its job.
         trials: the trials of the config.
+        inputs: where the files lie.
         local: they run on this machine; otherwise absolute paths are not checked.
 
     Raises:
         ConfigError: files are missing or cannot be read, each with the line that names it.
     """
     problems = {}
-    for trial, name, path in _named(job, trials):
-        where, key = absolute(path, loaded.folder), (name, path)
+    for trial, name, path in named_paths(job, trials):
+        where, key = inputs.find(path), (name, path)
         if key in problems or (path.is_absolute() and not local):
             continue
         why = "is not there" if not where.exists() else "" if os.access(where, os.R_OK) else "cannot be read"
@@ -113,22 +120,8 @@ def check_inputs(loaded: Loaded, job: type[Job[Any]], trials: Sequence[Trial], *
         raise loaded.document.error(*problems.values())
 
 
-def contents(loaded: Loaded, job: type[Job[Any]], trials: Sequence[Trial]) -> tuple[RecordedFile, ...]:
-    """The present checksums of the input files of trials; files on other machines are left out."""
-    paths = dict.fromkeys(path for _, _, path in _named(job, trials))
-    found = [(path, absolute(path, loaded.folder)) for path in paths]
-    return tuple(
-        RecordedFile(path=str(path), origin=str(where), sha256=_digest(where).hex()) for path, where in found if where.exists()
-    )
-
-
-def changed(loaded: Loaded, before: Sequence[RecordedFile]) -> list[str]:
-    """The files, as the config names them, that do not hold what they did."""
-    now = {one.path: absolute(Path(one.path), loaded.folder) for one in before}
-    return [one.path for one in before if not now[one.path].exists() or _digest(now[one.path]).hex() != one.sha256]
-
-
-def _named(job: type[Job[Any]], trials: Sequence[Trial]) -> Iterator[tuple[Trial, str, Path]]:
+def named_paths(job: type[Job[Any]], trials: Sequence[Trial]) -> Iterator[tuple[Trial, str, Path]]:
+    """The paths among the parameters of trials, each with its trial and the dotted name of the parameter."""
     if takes_files(job.Params):
         for trial in trials:
             for name, path in paths_in(job.Params.model_validate(trial.params)):
@@ -144,15 +137,3 @@ def _place(loaded: Loaded, trial: Trial, name: str) -> KeyPath:
     if sweep.method == "list" and sweep.trials is not None:
         return ("sweep", "trials", sweep.trials.index(trial.swept), swept)
     return ("sweep", "params", swept)
-
-
-def _digest(path: Path) -> bytes:
-    """The SHA-256 of a file, or of the names and contents of all files below a folder."""
-    if path.is_dir():
-        digest = hashlib.sha256()
-        for below in sorted(one for one in path.rglob("*") if one.is_file()):
-            digest.update(f"{below.relative_to(path).as_posix()}\0".encode(errors="surrogateescape"))
-            digest.update(_digest(below))
-        return digest.digest()
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").digest()

@@ -50,8 +50,10 @@ class Target(BaseModel):
         return f"{self.file or self.module}:{self.name}"
 
 
-def resolve(text: str, folder: Path) -> Target:
+def resolve(text: str, folder: Path, root: str = "") -> Target:
     """Resolve ``package.module:Name`` or ``file.py:Name`` (relative to ``folder``, the config's).
+
+    ``root``: the folder in which imports begin; empty: the working directory, or that of the file.
 
     Raises:
         TargetError: the file cannot be read, or the target is in the script that runs, which workers cannot import by that name.
@@ -62,13 +64,13 @@ def resolve(text: str, folder: Path) -> Target:
             f"`__main__` is another module in every process; name the file of {name}: path/to/file.py:{name}, relative to the config"
         )
     if not where.endswith(".py"):
-        return Target(name=name, module=where, import_root=os.getcwd())
+        return Target(name=name, module=where, import_root=root or os.getcwd())
     path = (folder / where).resolve()
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TargetError(f"cannot read the job's file {path}: {error}; the path is relative to the config") from error
-    return Target(name=name, file=str(path), source=source, import_root=str(path.parent))
+    return Target(name=name, file=str(path), source=source, import_root=root or str(path.parent))
 
 
 def importable(text: str) -> str:

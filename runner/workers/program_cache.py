@@ -18,7 +18,7 @@ import numpy as np
 from ...compiler.errors import QdrunError
 from ...jobs.base import Finished, Job, MemoryPlan, Outcome, Session, run_trial
 from ...jobs.core.batch import BatchOutcome, BatchSession
-from ...jobs.core.inputs import located
+from ...jobs.core.inputs import InputFiles, located
 from ...jobs.core.session import device_name
 from ...jobs.planning.groups import group_key
 from ..config.optimize_section import OptimizeSection
@@ -98,7 +98,7 @@ class Keeper:
         """
         start = time.perf_counter()
         try:
-            params = located(job.Params.model_validate(spec["params"]), spec.get("folder", ""))
+            params = located(job.Params.model_validate(spec["params"]), InputFiles.of(spec))
             options = {name: spec[name] for name in BATCH_OPTIONS} | {"debug": spec.get("debug"), "wanted": spec["gradients"]}
             group = group_key(job, params, wanted=spec["gradients"])
             key = job, repr(options), len(together.seeds), group
@@ -108,13 +108,13 @@ class Keeper:
                 self.program.plan = self.program.here().run(self.program.session.job.plan)
             self.program.session.job.watch.reset()  # a request to stop may have come when the batch before could not see it any more
             self._watch(self.program.session.job)
-            return self.program.here().run(self._run_batch, self.program, together, rows, spec.get("folder", ""), start)
+            return self.program.here().run(self._run_batch, self.program, together, rows, InputFiles.of(spec), start)
         except BaseException:
             self.close_after_failure()
             raise
 
     @staticmethod
-    def _run_batch(program: OpenProgram, together: Together, rows: Sequence[int], folder: str, start: float) -> Ran:
+    def _run_batch(program: OpenProgram, together: Together, rows: Sequence[int], files: InputFiles, start: float) -> Ran:
         session, opened = program.session, time.perf_counter()
         assert isinstance(session, BatchSession)
         ends: list[Outcome | BaseException] | None = None
@@ -124,7 +124,7 @@ class Keeper:
             outcome = session.run_columns(inputs, seeds)
         else:
             model = session.job.Params
-            params = [located(model.model_validate(together.own_spec("", row)["params"]), folder) for row in rows]
+            params = [located(model.model_validate(together.own_spec("", row)["params"]), files) for row in rows]
             ends = descend_batch(session, params, OptimizeSection.model_validate(together.optimize), seeds)
         done = time.perf_counter()
         session.measure()
@@ -138,7 +138,7 @@ class Keeper:
         Raises:
             BaseException: what the job raises; nothing is open then.
         """
-        params, options = located(job.Params.model_validate(spec["params"]), spec.get("folder", "")), options_of(spec)
+        params, options = located(job.Params.model_validate(spec["params"]), InputFiles.of(spec)), options_of(spec)
         start = time.perf_counter()
         try:
             key = job, repr(options)

@@ -225,7 +225,7 @@ def test_links_lead_somewhere(page):
 
 SOURCES = ("compiler", "runner", "jobs", "configs", "tests", "benchmarks", "docs")
 # Folders of a run, and placeholders for a user's own file.
-NOT_OURS = {"requests/", "owners/", "file.py", "path/to/file.py"}
+NOT_OURS = {"requests/", "owners/", "inputs/", "file.py", "path/to/file.py"}
 
 
 @functools.cache

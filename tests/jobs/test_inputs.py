@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from qdrun.jobs.base import Job, JobParams, Outcome, Session, execute
-from qdrun.jobs.core.inputs import InputMissing, located, paths_in, takes_files
+from qdrun.jobs.core.inputs import InputFiles, InputMissing, located, paths_in, takes_files
 from qdrun.jobs.mass_spring import MassSpring
 
 HOW = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}
@@ -38,19 +38,25 @@ def test_paths_are_found_at_any_depth_and_become_absolute(tmp_path, monkeypatch)
     written = {"table": "table.csv", "parts.0.mesh": "meshes/a.obj", "pair.0": "pair.txt"}
     written |= {f"parts.0.more.{key}": path for key, path in more.items()}
     assert {name: str(path) for name, path in paths_in(params)} == written
-    found = located(params, str(tmp_path))
+    found = located(params, InputFiles(str(tmp_path)))
     assert [found.table, found.parts[0].mesh, found.parts[0].more["b"], found.pair[0], found.parts[0].more["c"]] == [
         tmp_path / name for name in names
     ]
     assert (found.parts[1], found.pair[1], found.name) == (Part(), 3, "table.csv")
     assert params.table == Path("table.csv"), "what was given is as it was"
+    moved = InputFiles(str(tmp_path), {"table.csv": str(tmp_path / "b.obj"), "~/c.obj": str(tmp_path / "pair.txt")})
+    found = located(params, moved)
+    assert [found.table, found.parts[0].mesh, found.parts[0].more["c"]] == [
+        tmp_path / n for n in ("b.obj", "meshes/a.obj", "pair.txt")
+    ]
+    assert InputFiles.of(moved.as_spec()) == moved and InputFiles.of({}) == InputFiles()
     other = MassSpring.Params()
-    assert located(other, str(tmp_path)) is other
+    assert located(other, InputFiles(str(tmp_path))) is other
 
 
 def test_a_file_that_is_not_on_this_machine_is_named(tmp_path):
     with pytest.raises(InputMissing, match=r"^the parameter `table` names /.*/table.csv, which is not on .*\n  do: put it on"):
-        located(Whole(), str(tmp_path))
+        located(Whole(), InputFiles(str(tmp_path)))
 
 
 class WritesParams(JobParams):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from qdrun.jobs.base import execute
-from qdrun.jobs.core.inputs import located
+from qdrun.jobs.core.inputs import InputFiles, located
 from qdrun.runner.optimize.descent import body_of
 from qdrun.runner.study.target import Target, load
 from qdrun.runner.workers import finished_record
@@ -53,7 +53,7 @@ def only_run(folder):
 def trial_record(spec):
     """The record of a trial that runs here and now, its arrays as lists."""
     kind = load(Target.model_validate(spec["target"]))
-    params = located(kind.Params.model_validate(spec["params"]), spec["folder"])
+    params = located(kind.Params.model_validate(spec["params"]), InputFiles.of(spec))
     job = kind(params, wanted=spec["gradients"], seed=spec["seed"])
     try:
         record = finished_record(execute(job, **options_of(spec), body=body_of(spec["optimize"])))

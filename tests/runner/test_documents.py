@@ -11,7 +11,7 @@ from runner_helpers import trial_record, write_config
 from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
-from qdrun.runner.cli.models import MODELS, document
+from qdrun.runner.cli.documents import MODELS, document
 from qdrun.runner.cli.output import EXIT_CODES
 from qdrun.runner.store.attempts import Attempt, Log
 from qdrun.runner.store.journal import Journal

@@ -11,11 +11,12 @@ from qdrun.runner import load
 from qdrun.runner.cli.app import app
 from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.engine.resume import config_of
+from qdrun.runner.provenance.inputs import changed, contents
+from qdrun.runner.provenance.record import inputs_of, record
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import ConfigChanged, create
 from qdrun.runner.study.plan import make_plan
-from qdrun.runner.study.prepare import changed, contents, prepare
-from qdrun.runner.study.provenance import inputs_of, record
+from qdrun.runner.study.prepare import prepare
 from qdrun.runner.study.trials import trial_id
 
 JOBS = Path(__file__).parent / "workers" / "jobs_with_files.py"
@@ -76,13 +77,13 @@ def test_the_default_of_a_job_is_looked_for_too_and_paths_of_other_machines_are_
     with pytest.raises(ConfigError, match=r"`/cluster/alone\.txt` is not there"):
         prepare(config)
     prepared, job = prepare(config, local=False)
-    assert contents(prepared.loaded, job, prepared.trials) == ()
+    assert contents(prepared, job) == ()
 
 
 def made(tmp_path):
     prepared, job = prepare(write(tmp_path, sweep=SWEPT))
     folder = create(prepared, tmp_path / "runs")
-    record(folder.files, prepared.target, contents(prepared.loaded, job, prepared.trials))
+    record(folder.files, prepared, job)
     return prepared, folder
 
 
@@ -108,15 +109,15 @@ def test_a_run_does_not_go_on_with_other_files_than_it_began_with(tmp_path):
 
 def test_a_folder_of_files_has_changed_when_a_name_or_a_content_has(tmp_path):
     prepared, job = prepare(write(tmp_path, "{table: data}"))
-    before = contents(prepared.loaded, job, prepared.trials)
+    before = contents(prepared, job)
     data, seen = tmp_path / "configs" / "data", []
     for change in (lambda: None, lambda: (data / "more.txt").write_text(""), lambda: (data / "two.txt").write_text("7")):
         change()
-        seen.append(changed(prepared.loaded, before))
-        before = contents(prepared.loaded, job, prepared.trials)
+        seen.append(changed(prepared.inputs, before))
+        before = contents(prepared, job)
     assert seen == [[], ["data"], ["data"]]
     (data / "two.txt").rename(data / "2.txt")
-    assert changed(prepared.loaded, before) == ["data"]
+    assert changed(prepared.inputs, before) == ["data"]
 
 
 def test_a_run_says_which_files_its_trials_have_left(tmp_path):

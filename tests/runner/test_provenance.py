@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from qdrun.runner.study import provenance
-from qdrun.runner.study.provenance import Provenance, files_of
+from qdrun.runner.provenance import record as provenance
+from qdrun.runner.provenance.record import Provenance, files_of
 from qdrun.runner.study.target import load, resolve
 
 JOB = """
@@ -57,6 +57,26 @@ def test_the_sources_of_a_job_are_kept_as_they_ran(job, monkeypatch):
     assert told.command == ("qdrun", "submit", "sweep.yaml", "--set", "job.params.steps=3")
     assert told.packages["numpy"] and told.packages["llvmlite"] and told.python == sys.version.split()[0]
     assert told.git is None and "no git state" in told.notes[0]
+
+
+def test_modules_that_are_named_and_not_yet_loaded_are_kept_too(tmp_path):
+    text = "def later():\n    import provenance_pack.inner\n    from provenance_pack import other, Name\n    import numpy\n"
+    (tmp_path / "lazy.py").write_text(f"{text}\n{JOB.replace('from provenance_helper import GAIN', 'GAIN = 1')}")
+    package = tmp_path / "provenance_pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .deep import x\n")
+    (package / "inner.py").write_text("from . import gone\nfrom .. import above\n")
+    for name in ("deep", "other", "unused"):
+        (package / f"{name}.py").write_text("x = 1\n")
+    (tmp_path / "numpy.py").write_text("an import finds the installed one")
+    target = resolve("lazy.py:Mine", tmp_path)
+    load(target)
+    told = described(target)[1]
+    assert {one.path for one in told.sources} == {
+        "lazy.py",
+        *(f"provenance_pack/{name}.py" for name in ("__init__", "inner", "deep", "other")),
+    }
+    assert "provenance_pack" not in sys.modules and told.root == str(tmp_path) and len(told.qdrun) == 64
 
 
 def test_the_commit_and_what_is_not_committed_are_kept(job):

@@ -6,7 +6,7 @@ import pytest
 
 from qdrun.runner.cli import reference
 from qdrun.runner.cli.app import app
-from qdrun.runner.cli.models import MODELS
+from qdrun.runner.cli.documents import MODELS
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from qdrun.runner.ledger.leases import Waits
 from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.live import display
 from qdrun.runner.observe.table import rows
+from qdrun.runner.provenance.devices import devices_of, kinds_of
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.columns import Rows, encoded
 from qdrun.runner.store.journal import Journal, read, segments
@@ -61,6 +63,23 @@ def test_a_start_and_an_end_of_one_write_are_one_line_and_an_attempt_all_the_sam
     found = {row["trial"]: (row["status"], row["attempts"], row["loss"]) for row in rows(book.folder)}
     assert found == {a: ("done", 1, 2.0), b: ("running", 1, None), book.names[2]: ("waiting", 0, None)}
     assert (book.board.counts, set(book.board.running), book.board.best) == ({"done": 1}, {b}, (2.0, "x=1"))
+
+
+def test_the_journal_says_once_what_each_device_is_on_which_trials_have_begun(book):
+    a, b, c = book.names
+    told = {"cpu:0": {"backend": "cpu", "driver": "Linux"}, "cuda:1": {"uuid": "GPU-1"}}
+    book.inside = replace(book.inside, device=lambda name: told.get(name, {}))
+    book.note(m.WriteStarted(a, 1, PLACE))
+    book.note(m.WriteEnded(a, 1, ROW))
+    book.note(m.WriteStarted(b, 1, PLACE | {"device": "cuda:1"}))
+    write(book)
+    book.note(m.WriteStarted(c, 1, PLACE))
+    book.note(m.WriteRetry(c, 1, Failure.crash, ERROR))
+    book.note(m.WriteStarted(c, 2, PLACE | {"device": "nowhere"}))
+    write(book)
+    assert [event for event, _ in lines(book)] == ["device", "device", "ended", "started", "started", "retry", "started"]
+    assert devices_of(book.folder) == told
+    assert kinds_of(devices_of(book.folder)) == ["", "cpu Linux"]
 
 
 def test_an_end_in_a_later_write_and_a_retry_have_lines_of_their_own(book):

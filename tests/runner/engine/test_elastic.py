@@ -127,7 +127,7 @@ def test_a_trial_is_told_the_bytes_of_a_smaller_point_and_no_others(tmp_path):
     prepared, ((group, points),) = planned(config_of(tmp_path, more="memory_budget: auto\n"))
     host = cpu(1 << 20)
     claims = start.claims_of(prepared, [(group, points)], [host])
-    inside = start.inside_of(prepared, [(group, points)], claims, {"cpu": host.kind}.get)
+    inside = start.inside_of(prepared, [(group, points)], claims, start.Roster(lambda: [replace(host, id="cpu")]))
     name = group.trials[0]
     worker = start.m.WorkerId("cpu")
 

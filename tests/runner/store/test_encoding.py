@@ -14,7 +14,7 @@ from store_helpers import RESOLVED, make_run, record, trials
 
 from qdrun.jobs.base import JobParams
 from qdrun.jobs.core import paths
-from qdrun.runner.cli.models import document as model_document
+from qdrun.runner.cli.documents import document as model_document
 from qdrun.runner.observe.table import rows
 from qdrun.runner.store.attempts import Attempt, ended, pack
 from qdrun.runner.store.encoding import Damaged, document, is_sealed, read_document, sealed, unsealed

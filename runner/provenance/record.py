@@ -1,8 +1,8 @@
-"""Records the provenance of a run in its folder: source files, git state, package versions and the command line.
+"""Records the provenance of a run in its folder: source files, inputs, git state, package versions and the command line.
 
-``provenance.json`` describes the run, ``source/`` holds the job's file and the modules that it imported from its own folder, and
-``source.diff`` the uncommitted changes. All of it is data for people: nothing reads it back to run a trial. A resume compares the checksums
-of the files that trials read.
+``provenance.json`` describes the run, ``source/`` holds the job's file and the modules that it imports from its own folder, ``inputs/`` the
+files that its parameters name, and ``source.diff`` the uncommitted changes. ``kept.py`` reads all of it to run trials again. A resume
+compares the checksums of the files that trials read.
 """
 
 from __future__ import annotations
@@ -13,36 +13,25 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from ...jobs.base import Job
 from ..store.files import Files
-from .target import Target
+from ..study.plan import Prepared
+from ..study.target import Target
+from .inputs import RecordedFile, contents, keep
+from .sources import sources_of
 
 FILE, SOURCE, DIFF = "provenance.json", "source", "source.diff"
 SOURCE_BYTES, DIFF_BYTES, GIT_S = 4 << 20, 4 << 20, 5.0
 _VARIABLES = ("QD_", "QDRUN_", "OMP_NUM_THREADS")
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
-
-
-class RecordedFile(BaseModel):
-    """A file that a run depends on, as it was when the run began.
-
-    Attributes:
-        path: of a copied source, below ``source/``; of an input, as the config names it.
-        origin: where it was.
-        sha256: of its bytes; of a folder, of the names and bytes of all files below it.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    path: str
-    origin: str
-    sha256: str
 
 
 class GitState(BaseModel):
@@ -64,10 +53,12 @@ class Provenance(BaseModel):
         directory: the working directory.
         python, platform: versions.
         packages: versions of the installed packages by name.
+        qdrun: SHA-256 of the source files of this package, whose version says less while it is developed.
         variables: environment variables that influence the run; none with a token, key or password in its name.
         target: of the job.
+        root: the folder in which imports of the job began; paths of ``sources`` are relative to it.
         sources: the copied files.
-        inputs: the files that the parameters of trials name; they are not copied.
+        inputs: the files that the parameters of trials name.
         git: None: the job's file is in no repository, or git cannot be run.
         notes: what could not be kept, and why.
     """
@@ -79,45 +70,55 @@ class Provenance(BaseModel):
     python: str
     platform: str
     packages: dict[str, str]
+    qdrun: str = ""
     variables: dict[str, str]
     target: str
+    root: str = ""
     sources: tuple[RecordedFile, ...] = ()
     inputs: tuple[RecordedFile, ...] = ()
     git: GitState | None = None
     notes: tuple[str, ...] = ()
 
 
-def record(files: Files, target: Target, inputs: Sequence[RecordedFile] = ()) -> None:
-    """Write the provenance of a new run into its folder. ``inputs``: see ``Provenance``.
+def record(files: Files, prepared: Prepared, job: type[Job[Any]]) -> None:
+    """Write the provenance of a new run into its folder.
 
     Raises:
         StorageFull: no room.
     """
-    for path, data in files_of(target, inputs).items():
+    inputs, notes = keep(files, contents(prepared, job))
+    for path, data in files_of(prepared.target, inputs, notes).items():
         files.put(path, data, durable=False)
 
 
-def inputs_of(files: Files) -> tuple[RecordedFile, ...]:
-    """The files that the trials of a run read, as they were when it was made; none where that was not written down, or is damaged."""
+def provenance_of(files: Files) -> Provenance | None:
+    """The provenance of a run; None where it was not written down, or is damaged."""
     try:
-        return Provenance.model_validate_json(files.read(FILE)).inputs
+        return Provenance.model_validate_json(files.read(FILE))
     except (FileNotFoundError, ValueError):
-        return ()
+        return None
 
 
-def files_of(target: Target, inputs: Sequence[RecordedFile] = ()) -> dict[str, bytes]:
+def inputs_of(files: Files) -> tuple[RecordedFile, ...]:
+    """The files that the trials of a run read, as they were when it was made; none where that is not known."""
+    found = provenance_of(files)
+    return found.inputs if found is not None else ()
+
+
+def files_of(target: Target, inputs: Sequence[RecordedFile] = (), notes: Sequence[str] = ()) -> dict[str, bytes]:
     """The files that describe where a run comes from, by their paths in the run folder.
 
     Args:
         target: of the job; its module should be imported already, so that the modules it imports are known.
         inputs: see ``Provenance``.
+        notes: see ``Provenance``.
     """
-    notes: list[str] = []
+    notes = list(notes)
     out: dict[str, bytes] = {}
     sources: list[RecordedFile] = []
     room = SOURCE_BYTES
     root = Path(target.import_root or os.getcwd()).resolve()
-    for origin, data in _sources(target, root):
+    for origin, data in sources_of(target, root):
         room -= len(data)
         if room < 0:
             notes.append(f"{origin} and what comes after it are not kept: more than {SOURCE_BYTES >> 20} MiB of source files")
@@ -131,9 +132,11 @@ def files_of(target: Target, inputs: Sequence[RecordedFile] = ()) -> dict[str, b
         directory=os.getcwd(),
         python=sys.version.split()[0],
         platform=platform.platform(),
-        packages=_packages(),
+        packages=packages(),
+        qdrun=own_digest(),
         variables={name: value for name, value in sorted(os.environ.items()) if _told(name)},
         target=target.text,
+        root=str(root),
         sources=tuple(sources),
         inputs=tuple(inputs),
         git=git,
@@ -142,7 +145,7 @@ def files_of(target: Target, inputs: Sequence[RecordedFile] = ()) -> dict[str, b
     return {FILE: json.dumps(made.model_dump(), indent=1).encode(), **out}
 
 
-def _packages() -> dict[str, str]:
+def packages() -> dict[str, str]:
     """Versions by name, from the names of the folders that installers leave: reading each package's metadata takes a second."""
     found: dict[str, str] = {}
     for folder in sys.path:
@@ -160,29 +163,15 @@ def _told(name: str) -> bool:
     )
 
 
-def _sources(target: Target, root: Path) -> Iterator[tuple[Path, bytes]]:
-    """The job's file as it was read for the run, then the imported modules below ``root`` that no package manager installed."""
-    seen, above = set[Path](), str(root)
-    if target.file is not None and target.source is not None:
-        path = Path(target.file).resolve()
-        seen.add(path)
-        yield path, target.source.encode()
-    named = sys.modules.get(target.module or "")
-    modules = [named] if named is not None else []
-    for module in [*modules, *list(sys.modules.values())]:
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py") or not (module is named or file.startswith(above)):
-            continue
-        path = Path(file).resolve()
-        local = path.is_relative_to(root) and not {"site-packages", "dist-packages"} & set(path.parts)
-        ours = str(getattr(module, "__name__", "")).partition(".")[0] == __name__.partition(".")[0]
-        if path in seen or not (module is named or (local and not ours)):
-            continue
-        seen.add(path)
-        try:
-            yield path, path.read_bytes()
-        except OSError:
-            continue  # a module whose file is gone cannot be copied; what was loaded from it is in no file any more
+@cache
+def own_digest() -> str:
+    """SHA-256 of the source files of this package. Takes a twentieth of a second."""
+    found, package = hashlib.sha256(), Path(__file__).resolve().parents[2]
+    for folder in ("compiler", "jobs", "runner"):
+        for path in sorted((package / folder).rglob("*.py")):
+            found.update(f"{path.relative_to(package).as_posix()}\0".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _below(path: Path, root: Path) -> str:
@@ -219,4 +208,16 @@ def _git(folder: Path, *words: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
-__all__ = ["FILE", "GitState", "Provenance", "RecordedFile", "files_of", "inputs_of", "record"]
+__all__ = [
+    "DIFF",
+    "FILE",
+    "SOURCE",
+    "GitState",
+    "Provenance",
+    "files_of",
+    "inputs_of",
+    "own_digest",
+    "packages",
+    "provenance_of",
+    "record",
+]

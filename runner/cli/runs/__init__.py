@@ -1,0 +1,1 @@
+"""The commands about runs that are there: run again, compare, label, remove, export."""

@@ -1,0 +1,1 @@
+"""Runs beside each other: the numbers of their trials."""

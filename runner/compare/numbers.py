@@ -1,0 +1,169 @@
+"""The numbers of trials that two runs have in common: equal to the bit, equal within a tolerance, or different."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..observe.arrays import Arrays
+from ..store.layout import RunFolder
+from ..store.replay import Replay, TrialState, replay
+
+KINDS = {"gradients": "grad", "outputs": "out"}
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A number, or an array, of which two runs have different values.
+
+    Attributes:
+        trial: its id.
+        name: of the column.
+        then, now: the values; of arrays, where they differ most.
+        relative: the difference relative to the largest magnitude in either array; infinite where one is missing or not finite.
+    """
+
+    trial: str
+    name: str
+    then: Any
+    now: Any
+    relative: float
+
+    @property
+    def text(self) -> str:
+        """As a phrase."""
+        return f"{self.name} {_shown(self.then)} became {_shown(self.now)}" + (
+            f" (relative {self.relative:.1e})" if np.isfinite(self.relative) else ""
+        )
+
+
+@dataclass
+class Comparison:
+    """How the trials of two runs compare.
+
+    Attributes:
+        tolerance: relative.
+        equal: trials whose numbers are equal to the bit.
+        close: trials whose numbers differ by no more than the tolerance.
+        different: the numbers that differ by more, by trial.
+        missing: trials that have no row in one of the runs.
+        worst: the largest relative difference of the trials that are close.
+    """
+
+    tolerance: float
+    equal: list[str] = field(default_factory=list)
+    close: list[str] = field(default_factory=list)
+    different: dict[str, list[Difference]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    worst: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """As lines of text."""
+        counts = [f"{len(self.equal)} equal to the bit"] if self.equal or not (self.close or self.different) else []
+        counts += [f"{len(self.close)} equal within {self.worst:.1e}"] if self.close else []
+        counts += [f"{len(self.different)} different"] if self.different else []
+        counts += [f"{len(self.missing)} not compared, as one run has no row of them"] if self.missing else []
+        lines = [f"numbers: {', '.join(counts)}"]
+        for trial, found in list(self.different.items())[:SHOWN]:
+            lines.append(f"  {trial}: " + "; ".join(one.text for one in found[:SHOWN]))
+        rest = len(self.different) - SHOWN
+        return "\n".join([*lines, f"  .. and {rest} more"] if rest > 0 else lines)
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "tolerance": self.tolerance,
+            "equal": self.equal,
+            "close": self.close,
+            "worst": self.worst,
+            "different": {
+                trial: [{"column": one.name, "then": one.then, "now": one.now, "relative": one.relative} for one in found]
+                for trial, found in self.different.items()
+            },
+            "not_compared": self.missing,
+        }
+
+
+def compared(then: RunFolder, now: RunFolder, trials: Sequence[str], tolerance: float = 0.0) -> Comparison:
+    """Compare the losses, gradients, outputs and ends of trials in two runs. Arrays are read one trial at a time.
+
+    Raises:
+        ResultMissing: a file of arrays is gone or damaged.
+    """
+    before, after = replay(then), replay(now)
+    arrays = {kind: (Arrays(then, before, kind), Arrays(now, after, kind)) for kind in KINDS}
+    found = Comparison(tolerance)
+    for trial in trials:
+        old, new = _row(before, trial), _row(after, trial)
+        if old is None or new is None:
+            found.missing.append(trial)
+            continue
+        differ = list(_of_ends(trial, old, new))
+        for kind, (olds, news) in arrays.items():
+            differ += _of_arrays(trial, KINDS[kind], olds[trial], news[trial])
+        beyond = [one for one in differ if not one.relative <= tolerance]
+        if beyond:
+            found.different[trial] = beyond
+        elif differ:
+            found.close.append(trial)
+            found.worst = max(found.worst, *(one.relative for one in differ))
+        else:
+            found.equal.append(trial)
+    return found
+
+
+def _row(found: Replay, trial: str) -> Mapping[str, Any] | None:
+    state: TrialState | None = found.trials.get(trial)
+    return None if state is None or state.entry is None else state.entry.event
+
+
+def _of_ends(trial: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """The status, the kind of error and the loss."""
+    found = []
+    errors = [(row.get("error") or {}).get("type") for row in (old, new)]
+    for name, then, now in (("status", old["status"], new["status"]), ("error_type", *errors)):
+        if then != now:
+            found.append(Difference(trial, name, then, now, np.inf))
+    losses = [{} if row.get("loss") is None else {"loss": np.asarray(float(row["loss"]))} for row in (old, new)]
+    return found + _of_arrays(trial, "", *losses)
+
+
+def _of_arrays(trial: str, prefix: str, olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[Difference]:
+    found = []
+    for name in dict.fromkeys((*olds, *news)):
+        column = f"{prefix}.{name}" if prefix else name
+        if name not in olds or name not in news:
+            then, now = ("-" if name not in side else "there" for side in (olds, news))
+            found.append(Difference(trial, column, then, now, np.inf))
+            continue
+        old, new = np.asarray(olds[name]), np.asarray(news[name])
+        if old.shape != new.shape or old.dtype != new.dtype:
+            then, now = (f"{side.dtype}{list(side.shape)}" for side in (old, new))
+            found.append(Difference(trial, column, then, now, np.inf))
+        elif old.tobytes() != new.tobytes() and not np.array_equal(old, new, equal_nan=old.dtype.kind in "fc"):
+            found.append(_difference(trial, column, old, new))
+    return found
+
+
+def _difference(trial: str, name: str, old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> Difference:
+    """Of arrays of one shape that are not equal."""
+    a, b = old.astype(np.float64).ravel(), new.astype(np.float64).ravel()
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore", over="ignore"):
+        away = np.where(same, 0.0, np.abs(a - b))
+    away[np.isnan(away)] = np.inf
+    at = int(np.argmax(away))
+    size = max((float(np.abs(side[np.isfinite(side)]).max(initial=0.0)) for side in (a, b)), default=0.0)
+    return Difference(trial, name, float(a[at]), float(b[at]), float(away[at]) / size if size else np.inf)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.17g}" if isinstance(value, float) else str(value)
+
+
+__all__ = ["Comparison", "Difference", "compared"]

@@ -1,0 +1,94 @@
+"""Runs trials of an earlier run again, from its folder alone, and compares the numbers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from .. import clock
+from ..engine.session import Submitted, submit
+from ..observe.timing import Timing
+from ..provenance.again import KEPT_OF, prepared_again
+from ..provenance.devices import devices_of, kinds_of
+from ..provenance.kept import differences, kept, options_as_then
+from ..store.layout import RunFolder
+from .numbers import Comparison, compared
+
+TOLERANCES = {"f64": 1e-9, "f32": 1e-4}
+"""Relative differences that count as rounding: sums of a batch, and of another device, have another order."""
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A run that was made from an earlier one.
+
+    Attributes:
+        done: how it ended.
+        comparison: its numbers beside those of the earlier run.
+        changed: what is other than when the earlier run was made, as text.
+    """
+
+    done: Submitted
+    comparison: Comparison
+    changed: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        """0: the numbers are equal within the tolerance; 1: some differ; 5, 130: as of ``submit``."""
+        if self.done.exit_code > 1:
+            return self.done.exit_code
+        return int(bool(self.comparison.different or self.comparison.missing))
+
+    @property
+    def text(self) -> str:
+        """As lines of text."""
+        return "\n".join([self.comparison.text, *([f"other than then: {', '.join(self.changed)}"] if self.changed else [])])
+
+
+def rerun(
+    folder: RunFolder,
+    trial: str | None = None,
+    *,
+    output: str | os.PathLike[str],
+    tolerance: float | None = None,
+    address: str | None = None,
+    quiet: bool = False,
+    timing: Timing | None = None,
+) -> Rerun:
+    """Run an earlier run again, in a folder of its own, from nothing but what the earlier one's folder keeps.
+
+    Args:
+        folder: of the earlier run.
+        trial: this trial alone; None: all.
+        output: folder or URI that gets the new run.
+        tolerance: largest relative difference of numbers that are called equal; None: that of the job's precision.
+        address: of a Ray cluster to join.
+        quiet: show no progress.
+        timing: when the command began.
+
+    Raises:
+        NotKept, ConfigError, Damaged: see ``prepared_again``.
+        ClusterError: Ray cannot be started or joined.
+        StorageFull: there is no room for the run.
+    """
+    before = folder.trials()
+    chosen = before if trial is None else [one for one in before if one.id == trial]
+    found = kept(folder)
+    with options_as_then(found.provenance):
+        prepared, job = prepared_again(folder, found, chosen, local=address is None)
+        now = clock.now()
+        how = {"address": address, "dashboard": False, "quiet": quiet, "more": {KEPT_OF: folder.uri}}
+        done = submit(prepared, job, output=os.fspath(output), timing=timing or Timing(now, now), **how)
+    most = TOLERANCES[job.precision] if tolerance is None else tolerance
+    names = [one.id for one in chosen]
+    return Rerun(
+        done, compared(folder, done.folder, names, most), differences(found.provenance) + _other_devices(folder, done.folder)
+    )
+
+
+def _other_devices(then: RunFolder, now: RunFolder) -> list[str]:
+    before, after = (kinds_of(devices_of(folder)) for folder in (then, now))
+    return [f"devices {', '.join(before)} -> {', '.join(after)}"] if before and after and before != after else []
+
+
+__all__ = ["Rerun", "rerun"]

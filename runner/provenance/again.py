@@ -1,0 +1,50 @@
+"""The config and the job of a run as its folder keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...jobs.base import Job
+from ..store.layout import RunFolder
+from ..study.plan import Prepared
+from ..study.prepare import prepare
+from ..study.trial_list import Trial, Trials
+from .kept import Kept, check_imports
+
+TARGET = "job.target="
+KEPT_OF = "kept_of"
+"""The member of ``run.json`` of a run that was made from the folder of another one, with that one's URI."""
+
+
+def prepared_again(
+    folder: RunFolder, found: Kept, trials: Sequence[Trial], *, local: bool = True, debug: bool = False
+) -> tuple[Prepared, type[Job[Any]]]:
+    """The config and the job of a run as its folder keeps them.
+
+    Args:
+        folder: of the run.
+        found: what it keeps.
+        trials: those to run.
+        local: they run on this machine.
+        debug: in debug mode, see ``prepare``.
+
+    Raises:
+        NotKept: an import finds another module than the kept one.
+        ConfigError: this machine lacks something, such as the device.
+        Damaged: the folder is.
+    """
+    resolved = folder.config()
+    overrides = list(resolved.get("overrides", ()))
+    if found.target != found.provenance.target:
+        overrides = [text for text in overrides if not text.startswith(TARGET)] + [TARGET + json.dumps(found.target)]
+    place, backend = Path(str(folder.info()["config"])), resolved["device"]["backend"]
+    how = {"backend": backend, "text": folder.config_text(), "root": str(found.root), "copies": found.copies}
+    prepared, job = prepare(place, local=local, overrides=overrides, debug=debug, **how)
+    check_imports(found)
+    return prepared.model_copy(update={"trials": Trials.of(trials)}), job
+
+
+__all__ = ["KEPT_OF", "prepared_again"]
