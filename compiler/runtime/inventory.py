@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Backend:
     """One line of the inventory. ``usable`` says whether programs can run on it; ``detail`` says what it is, or why not.
 
-    A GPU has a line for each device: ``index`` is its number in this process, ``uuid`` the name that it keeps everywhere.
+    A GPU has a line for each device: ``index`` is its number in this process, ``uuid`` the name that it keeps everywhere, ``pci`` its
+    address, if it has one. ``model`` is what the maker calls it, ``driver`` what its driver speaks.
     """
 
     name: str
@@ -21,6 +22,9 @@ class Backend:
     memory_bytes: int = 0
     index: int = 0
     uuid: str = ""
+    pci: str = ""
+    model: str = ""
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)

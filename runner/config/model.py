@@ -20,6 +20,7 @@ from .overrides import overridden
 from .values import (
     EMULATED,
     INTERPRETER,
+    SOFTWARE,
     Batch,
     Budget,
     Bytes,
@@ -326,6 +327,7 @@ __all__ = [
     "EMULATED",
     "INTERPRETER",
     "RETRIES",
+    "SOFTWARE",
     "Axis",
     "ConfigError",
     "DeviceSection",

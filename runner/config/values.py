@@ -18,11 +18,13 @@ from ...compiler.amounts import bytes_in
 
 EMULATED = "emulated"
 """The ``device.id`` of a GPU that this machine's CPU plays: for tests, and to try a config where there is none. Slow."""
+SOFTWARE = "llvmpipe"
+"""The ``device.id`` of the driver by which this machine's CPU is a GPU, for the same."""
 INTERPRETER = "python"
 """The ``device.backend`` of the reference interpreter, which runs kernels on the CPU without machine code."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 DEVICE_ID = re.compile(
-    r"(?:GPU|MIG)-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]|emulated(?::gfx\w+)?(?::\d)?"
+    r"(?:GPU|MIG)-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]|emulated(?::gfx\w+)?(?::\d)?|llvmpipe"
 )
 TARGET = re.compile(r"(?:[^:\s]+|[^:\n]+\.py):[A-Za-z_]\w*")
 SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}

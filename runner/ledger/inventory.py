@@ -25,9 +25,6 @@ PROCESS_BYTES = {"cuda": 576 * MIB, "amdgpu": 576 * MIB, "vulkan": 256 * MIB, "m
 RESOURCES = {"cuda": "GPU", "amdgpu": "GPU", "vulkan": "qdrun_vulkan", "metal": "qdrun_metal", "cpu": "CPU"}
 """The resource of Ray that a device of a backend is; the ``qdrun_`` ones are declared with ``ray start --resources``."""
 
-SPEAKS = ("CUDA ", "HIP ")
-"""How the part of a device's description begins that says what its driver speaks."""
-
 VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "amdgpu": "HIP_VISIBLE_DEVICES"}
 """The variable by which Ray, and people, show a process some devices, in an order of their own."""
 
@@ -179,7 +176,7 @@ def pretended(count: int, total: int, node: str = "", lanes: int = LANES, backen
 
 def _host(row: Backend, threads: int, lanes: int | None, node: str) -> Found:
     total, free = memory.host()
-    model, threads = row.detail.split(",")[0], max(1, min(threads, row.threads))
+    model, threads = row.model, max(1, min(threads, row.threads))
     most = row.threads // threads
     found = Found(
         id=_named("cpu", node, f"t{threads}" if node else ""),
@@ -198,21 +195,20 @@ def _host(row: Backend, threads: int, lanes: int | None, node: str) -> Found:
 
 
 def _card(row: Backend, card: memory.Card | None, lanes: int, node: str) -> Found:
-    model, _, pci = row.detail.split(", ")[0], "", row.detail.split(", ")[-1]
-    name = row.uuid or pci
+    name = row.uuid or row.pci
     return Found(
         id=f"{row.name}:{name}" if node else f"{row.name}:{row.index}",
         node=node,
         backend=row.name,
         index=row.index,
         uuid=row.uuid,
-        pci=pci,
-        model=model,
-        kind=kind_of(row.name, model, row.threads),
+        pci=row.pci,
+        model=row.model,
+        kind=kind_of(row.name, row.model, row.threads),
         pool=name,
         total=row.memory_bytes,
         free=card.free if card else None,
-        driver=(card.driver if card else "") or next((x for x in row.detail.split(", ") if x.startswith(SPEAKS)), ""),
+        driver=card.driver if card and card.driver else row.driver,
         threads=row.threads,
         lanes=lanes,
         process_bytes=PROCESS_BYTES[row.name],

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...compiler.runtime.inventory import Backend
 from ...compiler.runtime.registry import devices as inventory
-from ..config.model import EMULATED, INTERPRETER, Loaded
+from ..config.model import EMULATED, INTERPRETER, SOFTWARE, Loaded
 from ..ledger.inventory import Found
 from ..packing.claims import amount
 
@@ -168,7 +168,7 @@ def _roomy(row: Backend, least: int | None) -> bool:
 
 def emulated(device: int | str | None) -> bool:
     """Whether a ``device.id`` means a device that the CPU plays."""
-    return isinstance(device, str) and device.partition(":")[0] == EMULATED
+    return isinstance(device, str) and device.partition(":")[0] in (EMULATED, SOFTWARE)
 
 
 def _named(loaded: Loaded, backend: str, here: Sequence[Backend], local: bool) -> ChosenDevice:
@@ -194,7 +194,7 @@ def _is(row: Backend, wanted: int | str | None) -> bool:
     if isinstance(wanted, int):
         return row.index == wanted
     name = str(wanted).lower()
-    return row.uuid.lower().startswith(name) or name in row.detail.lower().split(", ")[-1]
+    return row.uuid.lower().startswith(name) or name in row.pci.lower()
 
 
 def free_for_trials(memory_bytes: int) -> int:

@@ -41,10 +41,12 @@ def config(folder, sweep, *, device=None, job="Chains", params=None, more=""):
 
 def pretend(monkeypatch, *cards, threads=8, ram=64 * GIB):
     """A machine with these cards (bytes of each) and so many threads."""
-    rows = [Backend("cpu", True, True, f"zen, {threads} threads", threads, ram)]
+    rows = [Backend("cpu", True, True, f"zen, {threads} threads", threads, ram, model="zen")]
     for k, size in enumerate(cards):
         uuid, pci = f"GPU-0000000{k}-aaaa", f"0000:0{k}:00.0"
-        rows.append(Backend("cuda", True, True, f"NVIDIA H200, sm_90, {uuid}, {pci}", RESIDENT, size, k, uuid))
+        rows.append(
+            Backend("cuda", True, True, f"NVIDIA H200, sm_90, {uuid}, {pci}", RESIDENT, size, k, uuid, pci, "NVIDIA H200")
+        )
     monkeypatch.setattr(devices, "inventory", lambda: rows)
     monkeypatch.setattr(inventory, "backends", lambda: rows)
     monkeypatch.setattr(inventory.memory, "host", lambda: (ram, ram))

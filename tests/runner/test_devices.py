@@ -59,7 +59,7 @@ def go(config, *options):
 
 def gpu(index, memory=80 * GIB):
     uuid, pci = f"GPU-0000000{index}-aaaa", f"0000:0{index}:00.0"
-    return Backend("cuda", True, True, f"NVIDIA H200, sm_90, {uuid}, {pci}", 270_336, memory, index, uuid)
+    return Backend("cuda", True, True, f"NVIDIA H200, sm_90, {uuid}, {pci}", 270_336, memory, index, uuid, pci, "NVIDIA H200")
 
 
 @pytest.fixture

@@ -27,8 +27,9 @@ class HeldHost(Held):
 
 def row() -> Backend:
     """The line of the processor."""
-    threads, memory = pool.threads_available(), _total_memory()
-    return Backend("cpu", True, True, f"{jit.host().cpu}, {threads} threads, {memory / 2**30:.1f} GiB", threads, memory)
+    threads, memory, model = pool.threads_available(), _total_memory(), jit.host().cpu
+    detail = f"{model}, {threads} threads, {memory / 2**30:.1f} GiB"
+    return Backend("cpu", True, True, detail, threads, memory, model=model)
 
 
 def _total_memory() -> int:

@@ -31,7 +31,9 @@ def find(driver: Driver, which: int | str | None = None) -> DeviceInfo:
     if len(found) == 1:
         return found[0]
     what = f"no {kind.title} device is" if not found else f"{len(found)} {kind.title} devices are"
-    raise DeviceError(f"{what} called {which!r}; this process has\n{_list(infos)}\n  do: give a number, a UUID or a PCI id of these")
+    raise DeviceError(
+        f"{what} called {which!r}; this process has\n{_list(infos)}\n  do: give a number, a UUID or a PCI id of these"
+    )
 
 
 def _first(kind: Kind, infos: list[DeviceInfo]) -> DeviceInfo:
@@ -77,8 +79,8 @@ def _line(error: DeviceError) -> str:
 
 
 def _row(kind: Kind, info: DeviceInfo) -> Backend:
-    memory = f"{info.memory_bytes / 2**30:.1f} GiB"
-    detail = ", ".join(filter(None, (info.name, info.chip, memory, kind.speaks(info), info.uuid, info.pci)))
+    memory, speaks = f"{info.memory_bytes / 2**30:.1f} GiB", kind.speaks(info)
+    detail = ", ".join(filter(None, (info.name, info.chip, memory, speaks, info.uuid, info.pci)))
     usable = not info.only_named
     if info.only_named:
         detail += f"; only for programs that name it: {info.only_named}"
@@ -86,7 +88,8 @@ def _row(kind: Kind, info: DeviceInfo) -> Backend:
         kind.target(info)
     except DeviceError as e:
         usable, detail = False, _line(e)
-    return Backend(kind.arch, usable, True, detail, info.sms * info.threads_per_sm, info.memory_bytes, info.index, info.uuid)
+    size = info.sms * info.threads_per_sm, info.memory_bytes
+    return Backend(kind.arch, usable, True, detail, *size, info.index, info.uuid, info.pci, info.name, speaks)
 
 
 class HeldDevice(Held):

@@ -18,8 +18,8 @@ H200 = f"NVIDIA H200, sm_90, 139.8 GiB, CUDA 12.8, {UUID}, 0000:3b:00.0"
 @pytest.fixture
 def machine(monkeypatch):
     rows = [
-        Backend("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB),
-        Backend("cuda", True, True, H200, 270336, 140 * GIB, 1, UUID),
+        Backend("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB, model="znver3"),
+        Backend("cuda", True, True, H200, 270336, 140 * GIB, 1, UUID, "0000:3b:00.0", "NVIDIA H200", "CUDA 12.8"),
         Backend("vulkan", False, False, "no such device on this machine"),
     ]
     monkeypatch.setattr(inventory, "backends", lambda: rows)
@@ -170,8 +170,8 @@ MI300 = f"AMD Instinct MI300X, gfx942, 192.0 GiB, HIP 7.15, {AMD}, 0000:c7:00.0"
 def amd_machine(monkeypatch):
     """Two cards, one of which no code is made for; the kernel knows what the first one has free."""
     rows = [
-        Backend("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB),
-        Backend("amdgpu", True, True, MI300, 622_592, 192 * GIB, 0, AMD),
+        Backend("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB, model="znver3"),
+        Backend("amdgpu", True, True, MI300, 622_592, 192 * GIB, 0, AMD, "0000:c7:00.0", "AMD Instinct MI300X", "HIP 7.15"),
         Backend("amdgpu", False, True, "old cannot be used", 1000, GIB, 1, "GPU-0000000000005678"),
     ]
     monkeypatch.setattr(inventory, "backends", lambda: rows)
