@@ -67,7 +67,8 @@ class Options:
         offline_cache: keep compiled kernels on disk.
         random_seed: seed of ``qd.random``.
         fast_math: on CUDA, use the GPU's approximate instructions for f32 divisions, square roots, sines, cosines, tangents and
-            exponentials. They are two to four times faster; docs/gpu-math.md has their errors. No effect on other backends.
+            exponentials; on Vulkan, GLSL's functions for the last four. They are two to four times faster; docs/gpu-math.md has their
+            errors. No effect on other backends.
         batch: number of independent trials that the program runs at once (docs/batch.md); None: the program is not batched.
         gpu_lanes: threads that share the work of one trial of a batch on a GPU, in recorded launches (``qd.capture``); 0: as many as suit
             the number of trials and the iterations of their loops.

@@ -106,7 +106,7 @@ def page(request) -> Path:
     return request.param
 
 
-GRAMMARS = ("cuda", "amdgpu", "emulated")  # of docs/device-text.md
+GRAMMARS = ("cuda", "amdgpu", "vulkan metal", "vulkan", "emulated")  # of docs/device-text.md
 
 
 def some_slow(*names: str) -> list:

@@ -19,53 +19,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...ir.types import f32
+from ..gpu.approximate import exp, near, quotient, tan
 from ..llvm.function import Fn
-from ..math.lanes import Lanes
 
 
-def _near(f: Fn, name: str, x: str) -> str:
-    """An intrinsic that may be approximate."""
-    full = f"llvm.{name}.f32"
-    f.module.declare(full, f"declare float @{full}(float)")
-    return f.t(f"call afn float @{full}(float {x})")
-
-
-def _div(f: Fn, a: str, b: str) -> str:
-    return f.t(f"fdiv afn float {a}, {b}")
-
-
-def _tan(f: Fn, x: str) -> str:
-    return _div(f, _near(f, "sin", x), _near(f, "cos", x))
-
-
-def _exp(f: Fn, x: str) -> str:
-    """2**(log2(e) * x), the whole part of the exponent taken out first: then the instruction's argument keeps all its bits. Past the
-    range of normal numbers the rest stays in the argument, and the instruction gives 0 or infinity, or what the factor makes subnormal.
-    """
-    e = Lanes(f, f32, False)
-    magic = 1.5 * 2.0**23 + 127  # its last bits are the exponent of the factor
-    t = e.fma(x, e.c(_LOG2E[0]), e.c(magic))
-    t = f.intrinsic("minnum", f32, False, f.intrinsic("maxnum", f32, False, t, e.c(magic - 126)), e.c(magic + 126))
-    k = e.sub(e.c(magic), t)
-    r = e.fma(x, e.c(_LOG2E[1]), e.fma(x, e.c(_LOG2E[0]), k))
+def _exp2(f: Fn, x: str) -> str:
     f.module.declare(_EX2, f"declare float @{_EX2}(float)")
-    return e.mul(f.t(f"call float @{_EX2}(float {r})"), e.from_bits(f.t(f"shl i32 {e.bits(t)}, 23")))
+    return f.t(f"call float @{_EX2}(float {x})")
 
 
 def _rsqrt(f: Fn, x: str) -> str:
-    return _div(f, "1.0", _near(f, "sqrt", x))
+    return quotient(f, "1.0", near(f, "sqrt", x))
 
 
 _EX2 = "llvm.nvvm.ex2.approx.ftz.f"
-_LOG2E = (1.4426950216293335, 1.9259629911266175e-08)
 APPROXIMATIONS: dict[str, Callable[..., str]] = {
-    "sin": lambda f, x: _near(f, "sin", x),
-    "cos": lambda f, x: _near(f, "cos", x),
-    "sqrt": lambda f, x: _near(f, "sqrt", x),
-    "tan": _tan,
-    "exp": _exp,
-    "div": _div,
+    "sin": lambda f, x: near(f, "sin", x),
+    "cos": lambda f, x: near(f, "cos", x),
+    "sqrt": lambda f, x: near(f, "sqrt", x),
+    "tan": tan,
+    "exp": lambda f, x: exp(f, x, _exp2),
+    "div": quotient,
     "rsqrt": _rsqrt,
 }
 """The emitter of each operation on f32 registers."""

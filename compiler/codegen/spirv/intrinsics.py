@@ -61,7 +61,7 @@ def _function(number: int) -> Emit:
 
 
 def _extreme_real(order: int) -> Emit:
-    """The smaller or the greater one of a number and a literal; a NaN stays."""
+    """The smaller or the greater one of a number and a literal, which is the result for a NaN if the order is never that of NaNs."""
 
     def emit(f: Body, ty: str, a: list[int], x: Call) -> int:
         limit = x.args[1]
@@ -188,11 +188,16 @@ def _trailing_narrow(f: Body, ty: str, value: int) -> int:
 
 _INTRINSICS: dict[str, Emit] = {
     "fma": lambda f, ty, a, x: fma(f, ty, a),
+    "sin": _function(Math.Sin),  # these three are approximate
+    "cos": _function(Math.Cos),
+    "exp2": _function(Math.Exp2),
     "sqrt": _function(Math.Sqrt),
     "floor": _function(Math.Floor),
     "ceil": _function(Math.Ceil),
     "trunc": _function(Math.Trunc),
     "rint": _function(Math.RoundEven),
+    "minnum": _extreme_real(Op.FOrdLessThan),
+    "maxnum": _extreme_real(Op.FOrdGreaterThan),
     "minimum": _extreme_real(Op.FUnordLessThan),
     "maximum": _extreme_real(Op.FUnordGreaterThan),
     "fabs": _fabs,

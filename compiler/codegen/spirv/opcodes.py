@@ -37,7 +37,7 @@ class Op:
 class Math:
     """Functions of GLSL.std.450."""
 
-    RoundEven, Trunc, Floor, Ceil, Sqrt, Fma, FindILsb, FindUMsb = 2, 3, 8, 9, 31, 50, 73, 75
+    RoundEven, Trunc, Floor, Ceil, Sin, Cos, Exp2, Sqrt, Fma, FindILsb, FindUMsb = 2, 3, 8, 9, 13, 14, 29, 31, 50, 73, 75
 
 
 class Storage:

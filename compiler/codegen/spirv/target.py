@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..gpu.hardware import GpuTarget
 from ..text.hardware import translated_target
+from .approximate import APPROXIMATIONS
 from .features import Features
 
 NAME = "vulkan"
@@ -16,4 +19,4 @@ def spirv_target(features: Features, block: int = 128) -> GpuTarget:
         features: of the device.
         block: threads of a block, a power of two: at most what the device takes, 128 in any case.
     """
-    return translated_target(NAME, block)
+    return replace(translated_target(NAME, block), approximations=APPROXIMATIONS)
