@@ -107,8 +107,8 @@ def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -
     if arch == "cuda":
         return replace(cuda(workers), approximate=fast_math)
     if arch in ("amdgpu", "vulkan", "metal"):
-        own = Machine(arch, workers or GPU_THREADS, wide=arch != "metal", interleaved=True, approximate=arch != "amdgpu")
-        return replace(own, trial_lanes=TRIAL_LANES if arch == "amdgpu" else 1)
+        threads, wide, approximate = workers or GPU_THREADS, arch != "metal", arch != "amdgpu"
+        return Machine(arch, threads, wide=wide, interleaved=True, approximate=approximate, trial_lanes=TRIAL_LANES)
     raise QdrunRuntimeError(f"no backend is called `{arch}`\n  do: use one of cpu, cuda, amdgpu, vulkan, metal")
 
 

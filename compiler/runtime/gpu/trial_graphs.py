@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...codegen.abi import CTX_SEED
-from ...codegen.gpu.grid.rows import chip_bytes
+from ...codegen.gpu.grid.rows import chip_bytes, tapes_of
 from ...codegen.gpu.hardware import GpuTarget, Word
 from ...codegen.gpu.prologue import literal_count
 from ...codegen.gpu.trials.module import LAUNCHES, TrialSource, emit_chunks, emit_fill, emit_walk, trial_text
@@ -26,7 +26,7 @@ from ..compiled import Compiled
 from ..mirror import Mirror
 from ..recording import RecordedWrite, RunOnce
 from ..runs import Runs
-from .code import GpuKernel
+from .code import GpuCode, GpuKernel
 from .driver import Function, Texts
 from .memory.device_memory import DeviceMemory
 from .memory.shared import Unused, shared
@@ -239,7 +239,7 @@ class TrialGraphs(Pacing):
         target = replace(self._target, trials=layout.width)
         launches = [r for r in rows if isinstance(r, _Launch)]
         codes = list(dict.fromkeys(r.compiled.gpu for r in launches))
-        sources = [TrialSource(*code.trial_source()) for code in codes]
+        sources = [self._source(code) for code in codes]
         room = Room(self.threads, self.info.sms, resident, target.wave, target.block)
         shape = shape_of(layout, [task for source in sources for task in source.kernel.tasks], self.gpu_lanes, room)
         fills = sorted({r.key for r in rows if isinstance(r, _Fill)})
@@ -260,6 +260,11 @@ class TrialGraphs(Pacing):
             return self._compiled(rows, FEWER)
         return _Code(function, chunks, common, numbers, shape, gone)
 
+    def _source(self, code: GpuCode) -> TrialSource:
+        """The kernel of a batched program, as walks have it."""
+        kernel, plain, far = code.trial_source()
+        return TrialSource(kernel, plain, far if self._target.tapes_on_chip else tapes_of(kernel))
+
     def _walk(self, code: _Code, first: list[_Launch | _Fill], others: list[_Launch | _Fill]) -> Walk:
         """The table, and the grid. ``first``: rows that the first group of trials runs before all others."""
         layout, shape = self.trials, code.shape
@@ -267,11 +272,11 @@ class TrialGraphs(Pacing):
         head, (table, numbers) = _table(first, code)[0], _table(others, code)
         threads, shared_bytes = max(self.threads, shape.block), 0
         for r in (r for r in others if isinstance(r, _Launch)):
-            for k, task in enumerate(r.compiled.gpu.trial_source()[0].tasks):
+            source = self._source(r.compiled.gpu)
+            for k, task in enumerate(source.kernel.tasks):
                 if task.stacks:
                     threads = min(threads, r.param(k, "threads"))
-                    far = r.compiled.gpu.far
-                    near = chip_bytes(task, k, far, lambda name, r=r, k=k: r.param(k, name))
+                    near = chip_bytes(task, k, source.far, lambda name, r=r, k=k: r.param(k, name))
                     shared_bytes = max(shared_bytes, near)
         blocks = min(max(1, threads // shape.block), -(-layout.count // shape.trials))
         after, words = len(head), np.concatenate([head, table])
