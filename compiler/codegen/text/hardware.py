@@ -95,4 +95,12 @@ def translated_target(name: str, block: int = 128) -> GpuTarget:
         name: of the backend.
         block: threads of a block, a power of two.
     """
-    return GpuTarget(name, hardware=TranslatedHardware(), block=block, wave=1, most_blocks=MOST_BLOCKS, tapes_on_chip=False)
+    return GpuTarget(
+        name,
+        hardware=TranslatedHardware(),
+        block=block,
+        wave=1,
+        most_blocks=MOST_BLOCKS,
+        tapes_on_chip=False,
+        coherent=False,
+    )
