@@ -14,8 +14,12 @@ WIDE = {"sin", "cos", "tan"}
 TWO = ("atan2", "pow")
 
 
-def alone(name, dtype):
-    return compiled(name, dtype, 1, libm=False)
+POOR = {"i128": False, "missing": frozenset([f64])}
+"""A device without f64 and integers of 128 bits."""
+
+
+def alone(name, dtype, **target):
+    return compiled(name, dtype, 1, libm=False, **target)
 
 
 def bits_of_everything(rng, dtype):
@@ -48,15 +52,48 @@ def test_a_function_is_accurate_to_a_few_units_of_the_last_place(name, dtype):
 
 
 @exact
-@pytest.mark.parametrize("dtype", [f32, f64])
+def test_powers_of_f32_without_f64_are_accurate_whatever_the_size_of_the_base():
+    rng, run = np.random.default_rng(), alone("pow", f32, **POOR)
+    x = np.abs(bits_of_everything(rng, f32))
+    x = np.where(x > 0, x, np.float32(1))
+    with np.errstate(all="ignore"):
+        y = (rng.uniform(-150, 128, N) / np.log2(x.astype("f8"))).astype("f4")
+        y = np.where(np.isfinite(y), y, np.float32(0))
+        want = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+    assert 0.5 < worst(run(x, y), want, f32) < 0.8
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_special_values_follow_the_rules_of_c(name, dtype):
+def test_f32_has_the_same_bits_without_f64(name):
+    rng = np.random.default_rng()
+    with_f64, without = alone(name, f32), alone(name, f32, **POOR)
+    assert "double" not in without.text
+    if name == "pow":  # in pairs of f32
+        return
+    xs = [bits_of_everything(rng, f32) for _ in range(2 if name in TWO else 1)]
+    with np.errstate(all="ignore"):
+        a, b = with_f64(*xs), without(*xs)
+    assert np.array_equal(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", sorted(WIDE))
+def test_the_long_reduction_has_the_same_bits_without_integers_of_128_bits(name):
+    x = bits_of_everything(np.random.default_rng(), f64)
+    with_them, without = alone(name, f64), alone(name, f64, i128=False)
+    assert "i128" in with_them.text and "i128" not in without.text
+    assert with_them(x).tobytes() == without(x).tobytes()
+
+
+@exact
+@pytest.mark.parametrize("dtype, target", [(f32, {}), (f64, {}), (f32, POOR)], ids=["f32", "f64", "f32 without f64"])
+@pytest.mark.parametrize("name", NAMES)
+def test_special_values_follow_the_rules_of_c(name, dtype, target):
     with np.errstate(all="ignore"):
         xs = [np.array(EDGES, np.float64).astype(dtype.numpy)]
         if name in TWO:
             xs = [np.repeat(xs[0], len(EDGES)), np.tile(xs[0], len(EDGES))]
         want = REFERENCE[name](*(x.astype(np.longdouble) for x in xs))
-        got = alone(name, dtype)(*xs)
+        got = alone(name, dtype, **target)(*xs)
         near = want.astype(dtype.numpy)
         error = np.abs(got.astype(np.longdouble) - want) / np.spacing(np.abs(near)).astype(np.longdouble)
     special = ~np.isfinite(near) | (near == 0)

@@ -69,9 +69,9 @@ NAMES = list(REFERENCE)
 exact = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no long double to compare with")
 
 
-def compiled(name, dtype, lanes, libm=True):
+def compiled(name, dtype, lanes, libm=True, **target):
     """``void f(ptr out, ptr a, ptr b, i64 n)`` over whole vectors."""
-    module = Module(Target(lanes=lanes, libm=libm))
+    module = Module(Target(lanes=lanes, libm=libm, **target))
     f = Fn(module, lanes)
     v, ty = lanes > 1, f.ty(dtype, lanes > 1)
     args = [
@@ -94,7 +94,7 @@ def compiled(name, dtype, lanes, libm=True):
         call(out.ctypes.data, xs[0].ctypes.data, xs[-1].ctypes.data, len(out))
         return out
 
-    run.engine = engine
+    run.engine, run.text = engine, module.text("")
     return run
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...ir.nodes import Const, Task
-from ...ir.types import DType, f16, f32, u1
+from ...ir.types import DType, f16, f32, f64, u1
 
 
 class Unsupported(Exception):
@@ -53,6 +53,8 @@ class Target:
             empty: LLVM's own, which saturates in several instructions.
         constant_space: the address space of constant tables.
         slot_space: the address space of a function's own variables.
+        i128: integers of 128 bits exist.
+        missing: types of the language that the machine does not have.
         atomic_facts: metadata of atomics on fields and arrays.
     """
 
@@ -69,8 +71,15 @@ class Target:
     f32_to_i32: str = ""
     constant_space: int = 0
     slot_space: int = 0
+    i128: bool = True
+    missing: frozenset[DType] = frozenset()
     atomic_facts: str = ""
     trials: int = 0
+
+    @property
+    def doubles(self) -> bool:
+        """The machine has f64."""
+        return f64 not in self.missing
 
     def lanes_of(self, number: int, task: Task) -> int:
         """The lanes of a task, the one of this number in its kernel."""

@@ -174,42 +174,79 @@ def _far_single(e: Lanes, bits: str, turn: int, ahead: bool) -> tuple[str, str]:
     high = f.t(f"add i64 {f.t(f'shl i64 {p[0]}, 32')}, {low}")
     if ahead:
         high = f.t(f"sub i64 {high}, {1 << 62}")
-    rest = f.t(f"sitofp i64 {f.t(f'shl i64 {high}, {turn}')} to double")
-    w = Lanes(f, f64, False)
-    r = w.mul(rest, w.c((w.k.half_pi if turn == QUARTER else w.k.pi)[0] * 2.0**-64))
-    return f.convert(r, f64, f32, False), _turns(f, high, turn)
+    rest, turns = f.t(f"shl i64 {high}, {turn}"), _turns(f, high, turn)
+    if f.module.target.doubles:
+        w = Lanes(f, f64, False)
+        r = w.mul(f.t(f"sitofp i64 {rest} to double"), w.c((w.k.half_pi if turn == QUARTER else w.k.pi)[0] * 2.0**-64))
+        return f.convert(r, f64, f32, False), turns
+    words = [f"ashr i64 {rest}, 40", f"and i64 {f.t(f'lshr i64 {rest}, 16')}, {2**24 - 1}", f"and i64 {rest}, {2**16 - 1}"]
+    pieces = [e.to_float(f.t(f"trunc i64 {f.t(word)} to i32")) for word in words]
+    return _angle(e, pieces, (24, 48, 64), turn), turns
 
 
 def _far_double(e: Lanes, bits: str, turn: int, ahead: bool) -> tuple[str, str]:
     f = e.f
     fraction, first = _parts(e, bits)
-    w0, w1, w2 = _window(e, 64, first)
+    words = _window(e, 64, first)
+    word = (_product if f.module.target.i128 else _product_by_halves)(f, fraction, words, 1 << 62 if ahead else 0)
+    least = f.t(f"shl i64 {word(0)}, {turn}")
+    words = [f"ashr i64 {word(64 - turn)}, 12", f"and i64 {word(24 - turn)}, {2**52 - 1}", f"and i64 {least}, {2**24 - 1}"]
+    pieces = [e.to_float(f.t(word)) for word in words]
+    return _angle(e, pieces, (52, 104, 128), turn), _turns(f, word(64), turn)
+
+
+def _angle(e: Lanes, pieces: list[str], bits: tuple[int, int, int], turn: int) -> str:
+    """A signed fraction, times pi or pi/2. It may start with zeros, so it comes in three exact pieces; ``bits``: the place of each one's
+    last bit behind the point.
+    """
+    pi = e.k.half_pi if turn == QUARTER else e.k.pi
+    a, b, c = (e.c(2.0**-n) for n in bits)
+    first, second = e.two_sum(e.mul(pieces[0], a), e.mul(pieces[1], b))
+    high, low = e.two_sum(first, e.fma(pieces[2], c, second))
+    r, rest = e.two_prod(high, e.c(pi[0]))
+    rest = e.add(rest, e.fma(high, e.c(pi[1]), e.mul(low, e.c(pi[0]))))
+    return e.add(r, rest)
+
+
+def _product(f: Fn, a: str, words: list[str], less: int) -> Callable[[int], str]:
+    """The product of a number of 64 bits and one of three words, without its last word, modulo 2**128, and less by ``less * 2**64``.
+
+    Returns the function that emits 64 bits of it, from one of the lower 65 on.
+    """
 
     def wide(a: str, b: str) -> str:
         return f.t(f"mul i128 {f.t(f'zext i64 {a} to i128')}, {f.t(f'zext i64 {b} to i128')}")
 
-    top = f.t(f"mul i64 {fraction}, {w0}")
+    top = f.t(f"mul i64 {a}, {words[0]}")
     top = f.t(f"shl i128 {f.t(f'zext i64 {top} to i128')}, 64")
-    low = f.t(f"lshr i128 {wide(fraction, w2)}, 64")
-    p = f.t(f"add i128 {top}, {f.t(f'add i128 {wide(fraction, w1)}, {low}')}")
-    if ahead:
-        p = f.t(f"sub i128 {p}, {1 << 126}")
-    high = f.t(f"trunc i128 {f.t(f'lshr i128 {p}, 64')} to i64")
-    pi = e.k.half_pi if turn == QUARTER else e.k.pi
-    return _to_double(e, f.t(f"shl i128 {p}, {turn}"), pi), _turns(f, high, turn)
+    low = f.t(f"lshr i128 {wide(a, words[2])}, 64")
+    p = f.t(f"add i128 {top}, {f.t(f'add i128 {wide(a, words[1])}, {low}')}")
+    if less:
+        p = f.t(f"sub i128 {p}, {less << 64}")
+    return lambda begin: f.t(f"trunc i128 {f.t(f'lshr i128 {p}, {begin}')} to i64")
 
 
-def _to_double(e: Lanes, p: str, pi: tuple[float, ...]) -> str:
-    """A signed fraction of 128 bits, times pi or pi/2: in three exact pieces, for it may start with zeros."""
-    f = e.f
-    top = f.t(f"ashr i128 {p}, 76")
-    head = f.t(f"sitofp i64 {f.t(f'trunc i128 {top} to i64')} to double")
-    pieces: list[str] = []
-    for shift, width in ((24, 52), (0, 24)):
-        word = f.t(f"trunc i128 {f.t(f'lshr i128 {p}, {shift}')} to i64")
-        pieces.append(f.t(f"sitofp i64 {f.t(f'and i64 {word}, {(1 << width) - 1}')} to double"))
-    high, low = e.two_sum(e.mul(head, e.c(2.0**-52)), e.mul(pieces[0], e.c(2.0**-104)))
-    high, low = e.two_sum(high, e.fma(pieces[1], e.c(2.0**-128), low))
-    r, rest = e.two_prod(high, e.c(pi[0]))
-    rest = e.add(rest, e.fma(high, e.c(pi[1]), e.mul(low, e.c(pi[0]))))
-    return e.add(r, rest)
+def _product_by_halves(f: Fn, a: str, words: list[str], less: int) -> Callable[[int], str]:
+    """The same with integers of 64 bits."""
+
+    def above(b: str) -> str:
+        """The upper word of the product of a and b."""
+        a_low, a_high, b_low, b_high = (f.t(x) for n in (a, b) for x in (f"and i64 {n}, {2**32 - 1}", f"lshr i64 {n}, 32"))
+        least = f.t(f"mul i64 {a_low}, {b_low}")
+        one = f.t(f"add i64 {f.t(f'mul i64 {a_high}, {b_low}')}, {f.t(f'lshr i64 {least}, 32')}")
+        other = f.t(f"add i64 {f.t(f'mul i64 {a_low}, {b_high}')}, {f.t(f'and i64 {one}, {2**32 - 1}')}")
+        top = f.t(f"add i64 {f.t(f'mul i64 {a_high}, {b_high}')}, {f.t(f'lshr i64 {one}, 32')}")
+        return f.t(f"add i64 {top}, {f.t(f'lshr i64 {other}, 32')}")
+
+    middle = f.t(f"mul i64 {a}, {words[1]}")
+    low = f.t(f"add i64 {middle}, {above(words[2])}")
+    carry = f.t(f"zext i1 {f.t(f'icmp ult i64 {low}, {middle}')} to i64")
+    high = f.t(f"add i64 {f.t(f'mul i64 {a}, {words[0]}')}, {above(words[1])}")
+    high = f.t(f"sub i64 {f.t(f'add i64 {high}, {carry}')}, {less}")
+
+    def word(begin: int) -> str:
+        if begin in (0, 64):
+            return high if begin else low
+        return f.t(f"or i64 {f.t(f'shl i64 {high}, {64 - begin}')}, {f.t(f'lshr i64 {low}, {begin}')}")
+
+    return word

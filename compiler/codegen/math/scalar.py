@@ -75,7 +75,12 @@ def _power_of_two(e: Lanes, k: str) -> str:
 def _exp_core(e: Lanes, x: str, low: str) -> tuple[str, str]:
     """exp(x + low) / 2**k, and k (an i32)."""
     k, whole = e.nearest(x, e.k.inv_ln2)
-    r = e.fma(k, e.c(-e.k.ln2[1]), e.fma(k, e.c(-e.k.ln2[0]), x))
+    r = e.fma(k, e.c(-e.k.ln2[0]), x)  # exact
+    if low and e.single:  # what a sum of f32 loses is not small beside the other errors
+        r, rest = e.two_sum(r, e.fma(k, e.c(-e.k.ln2[1]), low))
+        y, lost = e.two_sum(e.c(1.0), r)
+        return e.add(y, e.add(lost, e.fma(e.mul(r, r), e.poly(r, e.k.exp), rest))), whole
+    r = e.fma(k, e.c(-e.k.ln2[1]), r)
     if low:
         r = e.add(r, low)
     return e.add(e.fma(e.mul(r, r), e.poly(r, e.k.exp), r), e.c(1.0)), whole
@@ -152,16 +157,20 @@ def tanh(e: Lanes, x: str) -> str:
 
 
 def pow_(e: Lanes, x: str, y: str) -> str:
-    """The power x ** y with C's rules for zeros, infinities, NaNs and negative bases. f32 computes in f64, just as well as it must."""
+    """The power x ** y with C's rules for zeros, infinities, NaNs and negative bases.
+
+    f32 computes in f64, just as well as it must, or in pairs of f32 where there is no f64.
+    """
     size = e.unary("fabs", x)
-    if e.single:
+    if e.single and e.f.module.target.doubles:
         main = e.f.convert(_pow_single(Lanes(e.f, f64, False), e, size, y), f64, f32, False)
     else:
         high, low = functions.log_pair(e, size, _reciprocal)
         p, p_low = e.two_prod(y, high)
         p_low = e.fma(y, low, p_low)
         # a product that overflows leaves no meaningful rest
-        main = exp(e, p, e.select(e.cmp("olt", e.unary("fabs", p), e.c(1000.0)), p_low, e.c(0.0)))
+        p_low = e.select(e.cmp("olt", e.unary("fabs", p), e.c(1000.0)), p_low, e.c(0.0))
+        main = exp(e, p, p_low)
     return functions.pow_cases(e, x, y, size, main)
 
 
