@@ -103,4 +103,5 @@ def translated_target(name: str, block: int = 128) -> GpuTarget:
         most_blocks=MOST_BLOCKS,
         tapes_on_chip=False,
         coherent=False,
+        i128=False,
     )
