@@ -92,7 +92,7 @@ def test_random_programs_agree_with_the_interpreter(chip):
 
 def test_random_programs_in_waves_of_32_threads(monkeypatch):
     """What the product never makes: the emulator has both sizes."""
-    monkeypatch.setattr(build, "chip_of", lambda name: SimpleNamespace(features=""))
+    monkeypatch.setattr(build, "chip_of", lambda name: SimpleNamespace(features="", lds_bytes=65_536))
     monkeypatch.setattr(build, "check", lambda *args: None)
     widths = []
     load = AmdExecutor.load
