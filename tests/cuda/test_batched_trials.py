@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,9 @@ from qdrun.compiler.codegen.gpu.hardware import GpuTarget
 from qdrun.compiler.codegen.gpu.trials.module import TrialSource, emit_chunks, emit_fill, emit_launch, emit_walk, trial_text
 from qdrun.compiler.codegen.gpu.trials.task import TrialShape
 from qdrun.compiler.codegen.llvm.function import Module
+from qdrun.compiler.codegen.spirv.features import EVERYTHING
+from qdrun.compiler.codegen.spirv.target import spirv_target
+from qdrun.compiler.codegen.spirv.translate import translate
 from qdrun.compiler.errors import QdrunAssertionError, TrialsFailed
 from qdrun.compiler.ir.nodes import Axis, Const, Loop, Op, Stack, Task
 from qdrun.compiler.ir.trials import TrialLayout, gpu_layout
@@ -26,6 +31,9 @@ from qdrun.compiler.runtime.amdgpu.build import compile_object
 from qdrun.compiler.runtime.amdgpu.code_object import read_code
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
 from qdrun.compiler.runtime.gpu.trial_graphs import Room, TrialGraphs, shape_of
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from spirv_check import check
 
 COUNTS = (1, 2, 3, 17)
 
@@ -534,6 +542,19 @@ def test_the_code_for_nvidia_is_what_llvm_can_compile(sources: list[TrialSource]
     ptx = compile_ptx(text, "walk", "sm_90", "+ptx80")
     assert ptx.count(".entry") == 2 and "st.global.b64" in ptx
     assert ("bar.warp.sync" in ptx) == ("global.add.f64" in ptx) == (lanes > 1)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_the_code_for_vulkan_is_valid(sources: list[TrialSource], lanes: int) -> None:
+    """One word is pushed, the address of the others; lanes of a trial meet at the barrier of the block."""
+    text = walk_text(sources, spirv_target(EVERYTHING), lanes)
+    made = translate(text, EVERYTHING)
+    check({"walk": made.data})
+    assert [(e.name, e.pushed, e.threads, e.dynamic) for e in made.functions] == [
+        ("one", False, 128, False),
+        ("walk", False, 128, False),
+    ]
+    assert ("@qd.barrier" in text) == (lanes > 1)
 
 
 ON_AMD = [("gfx942", 8), ("gfx90a", 1), ("gfx1100", 128)]

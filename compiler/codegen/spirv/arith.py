@@ -6,6 +6,7 @@ Signs are in the operations: all integers are unsigned types. A truth value is n
 from __future__ import annotations
 
 from ..text.lines import Binary, Cast, Compare, Negate, Select
+from .bits import bits_of, float_of_bits
 from .body import Body, OnChipPlace
 from .module import BITS, FLOATS
 from .opcodes import Op
@@ -58,8 +59,8 @@ def negate(f: Body, x: Negate) -> None:
     if x.type != "half":
         f.values[x.result] = f.op(Op.FNegate, x.type, value)
         return
-    bits = f.op(Op.BitwiseXor, "i16", f.op(Op.Bitcast, "i16", value), f.module.number(1 << 15, "i16"))
-    f.values[x.result] = f.op(Op.Bitcast, x.type, bits)
+    bits, ty = bits_of(f, x.type, value)
+    f.values[x.result] = float_of_bits(f, x.type, f.op(Op.BitwiseXor, ty, bits, f.module.number(1 << 15, ty)))
 
 
 def compare(f: Body, x: Compare) -> None:

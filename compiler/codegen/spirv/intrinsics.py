@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..text.lines import Call
 from .arith import negative
+from .bits import bits_of, float_of_bits
 from .body import Body
 from .features import Untranslated
 from .fused import fma
@@ -72,23 +73,18 @@ def _extreme_real(order: int) -> Emit:
     return emit
 
 
-def _bits(ty: str) -> str:
-    return f"i{BITS[ty]}"
-
-
 def _fabs(f: Body, ty: str, a: list[int], x: Call) -> int:
     """By its bits: one driver gets the absolute value of a literal wrong."""
-    bits, mask = _bits(ty), (1 << BITS[ty] - 1) - 1
-    raw = f.op(Op.Bitcast, bits, a[0])
-    return f.op(Op.Bitcast, ty, f.op(Op.BitwiseAnd, bits, raw, f.module.number(mask, bits)))
+    bits, name = bits_of(f, ty, a[0])
+    return float_of_bits(f, ty, f.op(Op.BitwiseAnd, name, bits, f.module.number((1 << BITS[ty] - 1) - 1, name)))
 
 
 def _copysign(f: Body, ty: str, a: list[int], x: Call) -> int:
-    bits, sign = _bits(ty), 1 << BITS[ty] - 1
-    size, other = (f.op(Op.Bitcast, bits, v) for v in a)
-    size = f.op(Op.BitwiseAnd, bits, size, f.module.number(sign - 1, bits))
-    other = f.op(Op.BitwiseAnd, bits, other, f.module.number(sign, bits))
-    return f.op(Op.Bitcast, ty, f.op(Op.BitwiseOr, bits, size, other))
+    (size, name), (other, _) = (bits_of(f, ty, v) for v in a)
+    sign = 1 << BITS[ty] - 1
+    size = f.op(Op.BitwiseAnd, name, size, f.module.number(sign - 1, name))
+    other = f.op(Op.BitwiseAnd, name, other, f.module.number(sign, name))
+    return float_of_bits(f, ty, f.op(Op.BitwiseOr, name, size, other))
 
 
 def _round(f: Body, ty: str, a: list[int], x: Call) -> int:

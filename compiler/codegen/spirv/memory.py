@@ -8,6 +8,7 @@ A variable on which there are atomics of 8 bytes is an array of these. A constan
 from __future__ import annotations
 
 from ..text.lines import SIZES, Element, Extract, Insert, Load, OnChip, Slot, Store
+from .bits import first_of, values_of, word_of
 from .body import Body, OnChipPlace, SlotPlace, TablePlace
 from .features import Untranslated
 from .module import BITS, SHARED_CONSTANT
@@ -118,7 +119,7 @@ def _load_on_chip(f: Body, ty: str, place: OnChipPlace) -> int:
         return _joined(f, ty, word, high)
     if SIZES[ty] < 4:
         word = f.op(Op.ShiftRightLogical, "i32", word, _shift(f, place))
-    return _low(f, ty, word)
+    return first_of(f, ty, word)
 
 
 def _joined(f: Body, ty: str, low: int, high: int) -> int:
@@ -129,28 +130,6 @@ def _joined(f: Body, ty: str, low: int, high: int) -> int:
 def _shift(f: Body, place: OnChipPlace) -> int:
     """The first bit of a place in its word."""
     return f.op(Op.ShiftLeftLogical, "i32", f.op(Op.BitwiseAnd, "i32", place.offset, f.module.number(3)), f.module.number(3))
-
-
-def _low(f: Body, ty: str, word: int) -> int:
-    """The low bits of a word as a value of a type."""
-    if ty == "i32":
-        return word
-    if BITS[ty] < 32:
-        bits = f"i{BITS[ty]}"
-        word = f.op(Op.UConvert, bits, word)
-        return word if ty == bits else f.op(Op.Bitcast, ty, word)
-    return f.op(Op.Bitcast, ty, word)
-
-
-def _as_word(f: Body, ty: str, value: int) -> int:
-    """A value of at most 4 bytes in the low bits of a word."""
-    if ty == "i32":
-        return value
-    if BITS[ty] < 32:
-        if ty == "half":
-            value = f.op(Op.Bitcast, "i16", value)
-        return f.op(Op.UConvert, "i32", value)
-    return f.op(Op.Bitcast, "i32", value)
 
 
 # -- stores
@@ -172,7 +151,7 @@ def store(f: Body, x: Store) -> None:
 def _store_on_chip(f: Body, ty: str, value: int, place: OnChipPlace) -> None:
     m, size = f.module, SIZES[ty]
     if size == 4:
-        f.do(Op.Store, word_on_chip(f, place), _as_word(f, ty, value))
+        f.do(Op.Store, word_on_chip(f, place), word_of(f, ty, [value]))
     elif size == 8 and f.text.variables[place.variable].wide:
         whole = value if ty == "i64" else f.op(Op.Bitcast, "i64", value)
         f.do(Op.Store, word_on_chip(f, place, 0, "i64"), whole)
@@ -183,7 +162,7 @@ def _store_on_chip(f: Body, ty: str, value: int, place: OnChipPlace) -> None:
     else:
         first, word = _shift(f, place), word_on_chip(f, place)
         hole = f.op(Op.Not, "i32", f.op(Op.ShiftLeftLogical, "i32", m.number((1 << 8 * size) - 1), first))
-        bits = f.op(Op.ShiftLeftLogical, "i32", _as_word(f, ty, value), first)
+        bits = f.op(Op.ShiftLeftLogical, "i32", word_of(f, ty, [value]), first)
         scope, relaxed = m.number(Scope.Workgroup), m.number(Semantics.Relaxed)
         f.op(Op.AtomicAnd, "i32", word, scope, relaxed, hole)
         f.op(Op.AtomicOr, "i32", word, scope, relaxed, bits)
@@ -206,13 +185,7 @@ def _load_vector(f: Body, x: Load) -> list[int]:
         return [f.op(Op.Load, ty, _further(f, x, k), ALIGNED, SIZES[ty]) for k in range(x.many)]
     whole = f.emit(Op.Load, _vector(f, ty, n), _vector_pointer(f, ty, n, x.address), ALIGNED, x.align)
     values = [f.op(Op.CompositeExtract, ty, whole, k) for k in range(n)] if n > 1 else [whole]
-    return values if ty == x.type else [part for word in values for part in _parts(f, x.type, word)]
-
-
-def _parts(f: Body, ty: str, word: int) -> list[int]:
-    """The narrow values of a word."""
-    shifts = [f.module.number(first) for first in range(0, 32, BITS[ty])]
-    return [_low(f, ty, f.op(Op.ShiftRightLogical, "i32", word, s)) for s in shifts]
+    return values if ty == x.type else [part for word in values for part in values_of(f, x.type, word)]
 
 
 def _store_vector(f: Body, x: Store) -> None:
@@ -223,7 +196,7 @@ def _store_vector(f: Body, x: Store) -> None:
         return
     if ty != x.type:
         per = 4 // SIZES[x.type]
-        values = [_packed(f, x.type, values[k * per : (k + 1) * per]) for k in range(n)]
+        values = [word_of(f, x.type, values[k * per : (k + 1) * per]) for k in range(n)]
     whole = f.emit(Op.CompositeConstruct, _vector(f, ty, n), *values) if n > 1 else values[0]
     f.do(Op.Store, _vector_pointer(f, ty, n, x.address), whole, ALIGNED, x.align)
 
@@ -253,12 +226,3 @@ def insert(f: Body, x: Insert) -> None:
 def extract(f: Body, x: Extract) -> None:
     """One of several values."""
     f.values[x.result] = f.vectors[x.vector][x.place]
-
-
-def _packed(f: Body, ty: str, values: list[int]) -> int:
-    """Narrow values side by side in a word."""
-    word = _as_word(f, ty, values[0])
-    for k, value in enumerate(values[1:], 1):
-        bits = f.op(Op.ShiftLeftLogical, "i32", _as_word(f, ty, value), f.module.number(k * BITS[ty]))
-        word = f.op(Op.BitwiseOr, "i32", word, bits)
-    return word

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...ir.types import f16, f64, i8, i16, u1, u8, u16
 from ..gpu.hardware import GpuTarget
 from ..text.hardware import translated_target
 from .approximate import APPROXIMATIONS
@@ -19,4 +20,8 @@ def spirv_target(features: Features, block: int = 128) -> GpuTarget:
         features: of the device.
         block: threads of a block, a power of two: at most what the device takes, 128 in any case.
     """
-    return replace(translated_target(NAME, block), approximations=APPROXIMATIONS)
+    has = {f64: features.float64, f16: features.float16 and features.storage16}
+    has |= dict.fromkeys((i16, u16), features.int16 and features.storage16)
+    has |= dict.fromkeys((i8, u8, u1), features.int8 and features.storage8)
+    missing = frozenset(dtype for dtype, there in has.items() if not there)
+    return replace(translated_target(NAME, block), approximations=APPROXIMATIONS, missing=missing)
