@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compiler.errors import QdrunError
 from . import clock
+from .live.points import Series, live_values
 from .observe import table
 from .observe.arrays import Arrays
 from .store import status
@@ -99,6 +100,13 @@ class Results:
             message = "`run.pandas` is a table of pandas, which is not installed\n  do: pip install pandas, or use run.rows or run.arrow"
             raise PandasMissing(message) from error
         return self.arrow.to_pandas()
+
+    @property
+    def live(self) -> dict[str, Series]:
+        """The values that trials have logged so far, by trial: ``run.live[id].step``, ``run.live[id]["loss"]``. Read at each call, also
+        while the run goes on; trials that have logged nothing are left out.
+        """
+        return live_values(self.folder)
 
     @property
     def gradients(self) -> Arrays:

@@ -143,6 +143,10 @@ class Declared:
         loss, *found = program.read_columns([self._column(field, program) for field in fields])
         return loss, dict(zip(wanted, found)), dict(zip(self.outputs, found[len(wanted) :]))
 
+    def read(self, field: Any, program: Any) -> np.ndarray:
+        """A copy of any field of the program, with a row per trial in a batched one. Waits for launches."""
+        return program.read_columns([self._column(field, program)])[0]
+
     def outcome(self, wanted: Sequence[str], program: Any) -> Outcome:
         """The result of a run in a program that is not batched."""
         loss, gradients, outputs = self.columns(wanted, program)

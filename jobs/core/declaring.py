@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import BaseModel
 
 from ..planning.memory_plan import Launches
@@ -14,6 +16,9 @@ from .declared import Declared
 from .recorded import Recorded
 from .watch import Watch
 from .watched import watched
+
+LOGS = "simulate() logs values"
+"""Why the launches of such a job are not recorded."""
 
 
 class Declaring:
@@ -36,6 +41,7 @@ class Declaring:
     _repeats: bool
     _ran: bool
     _why: str
+    _logs: bool
     watch: Watch
     _made: bool
     _seed_used: bool
@@ -194,7 +200,7 @@ class Declaring:
             launch()
         else:
             if wanted not in self._recorded:
-                self._recorded[wanted] = Recorded(self.program, launch, self._first, clean)
+                self._recorded[wanted] = Recorded(self.program, launch, self._first, clean, LOGS if self._logs else "")
             self._recorded[wanted].run()
             self._declared.forget(self._first.written)
         self.watch.steps = max(self.watch.steps, self.time_steps())
@@ -214,6 +220,29 @@ class Declaring:
         how = f"one by one: {self._why}" if recorded is None else recorded.how
         trials = self.program.trials
         return how if trials is None else f"{how}; trials of a group: {trials.width}"
+
+    def _number(self, name: str, value: Any) -> Any:
+        """A value for ``log`` as a number, or that of a 0-d field, in a batched program with a row for each trial; None: not read now.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        if hasattr(value, "to_numpy") and getattr(value, "shape", None) == () and self.program is not None:
+            if not self.watch.live.may_read():
+                return None
+            began = time.perf_counter()
+            found = self._declared.read(value, self.program)
+            self.watch.live.has_read(time.perf_counter() - began)
+            return found if found.ndim else float(found)
+        try:
+            if np.ndim(value) == 0 and not isinstance(value, str | bytes):
+                return float(value)
+        except (TypeError, ValueError):
+            pass
+        raise TypeError(
+            f"{type(self).__name__} logs `{name}`, which is neither a number nor a 0-d field: {value!r:.80}\n"
+            "  do: log numbers; an array is an output: self.output(name, shape) in build"
+        )
 
     def _begin(self) -> None:
         """Before the first run: look at what it will write."""

@@ -91,6 +91,7 @@ class Job(Declaring, Generic[P]):
         self.window = self.time_steps()
         self.snapshot_bytes: int | None = None
         self.machine_code = True
+        self._logs = False  # ``simulate`` calls ``log``
         self._steps: Any = None  # the plan of the time steps
         self._declared = self._new_declarations()
         self._recorded: dict[bool, Recorded] = {}  # the launches of a run, without gradients and with them
@@ -215,13 +216,10 @@ class Job(Declaring, Generic[P]):
         self.simulate_once()
         return self._declared.outcome(self.wanted, self.program)
 
-    def checkpoint(self, loss: float | None = None) -> None:
+    def checkpoint(self) -> None:
         """Call it at the start of each time step, on the host: it counts the step, and ends the run if a stop was requested.
 
         Recomputed steps of a gradient are not counted.
-
-        Args:
-            loss: the loss so far, which `qdrun watch` shows. To read it from a field waits for the device.
 
         Raises:
             Stopped: a stop was requested.
@@ -230,7 +228,31 @@ class Job(Declaring, Generic[P]):
             self.watch.check()
             return
         self.watch.step()
-        self.watch.loss = self.watch.loss if loss is None else float(loss)
+
+    def log(self, *, step: int | None = None, **values: Any) -> None:
+        """Log numbers by name, as in ``self.log(loss=0.5, height=self.height)``: they are seen while the trial runs, and kept.
+
+        A step has one point: a name that is logged again in the same step has the new value. Recomputed steps of a gradient log nothing.
+        A field is read when there is time for it: reads take 1 % of the time since the trial began at most. The runs of a job whose
+        ``simulate`` logs are launched one by one, because a record of launches runs no Python.
+
+        Args:
+            step: by default that of the optimisation, if the job is optimised, else the number of time steps that ``checkpoint`` has counted.
+            values: numbers, or 0-d fields of the job's program. In a batch a field has a value for each trial.
+
+        Raises:
+            TypeError: a value is neither a number nor a 0-d field.
+        """
+        program = self.program
+        if program is not None and (program.replaying or program.rehearsal is not None):
+            self._logs |= program.rehearsal is not None
+            return
+        for value in values.values():
+            if type(value) is not float:
+                found = {name: self._number(name, value) for name, value in values.items()}
+                values = {name: value for name, value in found.items() if value is not None}
+                break
+        self.watch.log(values, step)
 
     def launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
         """Every kernel that ``run`` launches, in that order, with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
@@ -323,6 +345,7 @@ class Job(Declaring, Generic[P]):
             where = backend, *options.values()
             self._steps = plan_window(self, budget, where, lambda: self._in_program(backend, options), arch)
             self.window = self._steps.window
+            self._logs = False
             self.snapshot_bytes = self._steps.snapshot_bytes or None
 
     @contextmanager

@@ -20,13 +20,14 @@ class Recorded:
         launch: the function.
         first: what it begins with, see ``FirstValues``.
         clean: nothing has run in the program yet.
+        why: see above.
     """
 
-    def __init__(self, program: Any, launch: Callable[[], None], first: Any, clean: bool) -> None:
+    def __init__(self, program: Any, launch: Callable[[], None], first: Any, clean: bool, why: str = "") -> None:
         self._program, self._launch, self._first, self._clean = program, launch, first, clean
         self._graph: Any = None
         self._direct = 0
-        self.why = ""
+        self.why = why
 
     @property
     def once(self) -> Mapping[str, int]:

@@ -101,7 +101,6 @@ class Session:
         outcome = job.run()
         if not job.declares():
             check_outcome(outcome, type(job).__name__, job.params, job.wanted)
-        job.watch.loss = float(outcome.loss)
         return outcome
 
     def measure(self) -> None:

@@ -1,8 +1,20 @@
-"""Observes a running job from other threads: its progress, and requests to stop it."""
+"""Observes a running job from other threads: its progress, the values that it logs, and requests to stop it."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FULL, FEW, NUMBERS = 1024, 64, 1 << 16
+"""Points that are all kept, of one trial; the least of a batch; and the numbers of each name that decide in between."""
+READ_SHARE = 0.01
+"""Of the time since the trial began: the most that reading fields for the log may take."""
+SHOWN = 4
+"""Names whose latest values are part of the text of the progress."""
 
 
 class Stopped(BaseException):
@@ -14,6 +26,80 @@ class Stopped(BaseException):
     outcome: Any = None
 
 
+class Point(NamedTuple):
+    """The values of one step: numbers, of a batch also arrays with a row for each trial. ``t``: seconds since 1970."""
+
+    step: int
+    t: float
+    values: Mapping[str, Any]
+
+    def row(self, trial: int | None = None) -> dict[str, float]:
+        """The values of one trial of a batch; None: of the one with the smallest ``loss``, or the first."""
+        if trial is None:
+            losses = np.asarray(self.values.get("loss", 0.0))
+            trial = int(np.argmin(np.where(np.isnan(losses), np.inf, losses))) if losses.ndim else 0
+        return {name: float(value[trial]) if np.ndim(value) else float(value) for name, value in self.values.items()}
+
+
+class LiveValues:
+    """The values that one attempt logs: a point for each step. The job's thread logs, another one takes the points away.
+
+    Logging again in the same step adds to its point, or replaces a value. The first ``full`` points are all kept, then every second one
+    until there were twice as many, then every fourth, and so on: the points of n steps are ``full * (1 + log2(n / full) / 2)`` at most.
+    The last one is always kept.
+
+    Args:
+        rows: trials of a batch.
+    """
+
+    def __init__(self, rows: int = 1) -> None:
+        self._full = min(FULL, max(FEW, NUMBERS // rows))
+        self._points: deque[Point] = deque()
+        self._now: tuple[int, float, Mapping[str, Any]] | None = None
+        self._values: Mapping[str, Any] = {}  # the last of each name
+        self._count, self._stride, self._next = 0, 1, self._full
+        self._began = time.perf_counter()
+        self._reading = 0.0
+
+    @property
+    def latest(self) -> Point | None:
+        """The present step, with the last value of each name; None before the first."""
+        now, values = self._now, self._values
+        return None if now is None else Point(now[0], now[1], values)
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Add values to the point of a step, which becomes the present one. ``values`` stay as they are from now on."""
+        now = self._now
+        self._values = values if values.keys() == self._values.keys() else {**self._values, **values}
+        if now is not None:
+            if now[0] == step:
+                self._now = step, now[1], {**now[2], **values}
+                return
+            count = self._count
+            if count == self._next:
+                self._stride, self._next = 2 * self._stride, 2 * self._next
+            if count % self._stride == 0:
+                self._points.append(Point._make(now))
+            self._count = count + 1
+        self._now = step, time.time(), values
+
+    def take(self, *, last: bool = False) -> list[Point]:
+        """The points of finished steps since the last call, from any thread. ``last``: the attempt is over, its present step included."""
+        points = [self._points.popleft() for _ in range(len(self._points))]
+        if last and self._now is not None:
+            points.append(Point._make(self._now))
+            self._now = None
+        return points
+
+    def may_read(self) -> bool:
+        """Whether a field may be read for the log: reads have taken less than ``READ_SHARE`` of the time so far."""
+        return self._reading <= READ_SHARE * (time.perf_counter() - self._began)
+
+    def has_read(self, seconds: float) -> None:
+        """A read has taken so long."""
+        self._reading += seconds
+
+
 class Watch:
     """The progress of one open job, and a stop request, for other threads.
 
@@ -22,18 +108,18 @@ class Watch:
         steps: begun time steps of the current run, if the job calls ``Job.checkpoint``.
         time_steps: number of time steps of a run; 0 if unknown.
         descent: the current step of an optimisation and the most steps it may take; None: the job is not optimised.
-        loss: the latest loss: of the last run, or what the job gave to ``checkpoint`` since; None before the first.
+        live: the values that the job and its optimisation have logged.
         asked: the reason of a stop request; empty without one.
     """
 
     def __init__(self) -> None:
         self.reset()
 
-    def reset(self) -> None:
-        """Reset for the next trial, and drop a stop request of the last one."""
+    def reset(self, rows: int = 1) -> None:
+        """Reset for the next trial, or batch of so many, and drop a stop request of the last one."""
         self.runs = self.steps = self.time_steps = 0
         self.descent: tuple[int, int] | None = None
-        self.loss: float | None = None
+        self.live = LiveValues(rows)
         self.asked = ""
 
     def stop(self, why: str) -> None:
@@ -60,11 +146,18 @@ class Watch:
             raise Stopped(self.asked)
         self.steps += 1
 
+    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
+        """Log values. ``step``: by default that of the optimisation, or the number of time steps that have begun."""
+        if step is None:
+            step = self.steps if self.descent is None else self.descent[0]
+        if values:
+            self.live.log(step, values)
+
     def progress(self, program: Any) -> str:
         """The progress of the current run, as text: ``time step 3 of 40``, ``optimize step 2 of 100, backward, loss 0.125``.
 
         Without time steps it names the phase: ``forward`` while a tape records, ``backward`` while the tape runs its gradients, else
-        ``run``.
+        ``run``. The latest logged values follow, ``SHOWN`` of them; those of the trial with the smallest loss in a batch.
 
         Args:
             program: of the job; None for a job without one.
@@ -81,8 +174,9 @@ class Watch:
             parts.append(f"time step {self.steps}" + (f" of {self.time_steps}" if known else ""))
         else:
             parts.append("run" if program is None or program.tape is None else "forward")
-        parts += [] if self.loss is None else [f"loss {self.loss:.6g}"]
+        point = self.live.latest
+        parts += [] if point is None else [f"{name} {value:.6g}" for name, value in list(point.row().items())[:SHOWN]]
         return ", ".join(parts)
 
 
-__all__ = ["Stopped", "Watch"]
+__all__ = ["LiveValues", "Point", "Stopped", "Watch"]

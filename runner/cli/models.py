@@ -232,7 +232,11 @@ class RunningTrialPart(Part):
     device: str = about("name of the device")
     seconds: float = about("since it started")
     bytes: int | None = about("claimed bytes")
-    step: str = about("progress: phase, time step, step of an optimisation, latest loss; empty if not reported yet")
+    step: str = about("progress: phase, time step, step of an optimisation, latest values; empty if not reported yet")
+    values: dict[str, Any] = about(
+        "the values that it has logged last, by name; of a batch those of the trial with the smallest loss"
+    )
+    at: int | None = about("the step at which they were logged; null: nothing was logged")
 
 
 class RunState(Part):

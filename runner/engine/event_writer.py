@@ -132,9 +132,10 @@ class Book:
                 self._shows.append(partial(self.board.started, *shown))
             case m.WriteBegun():
                 place, count = action.place, len(action.trials)
-                self._writes.append((BEGUN, {"trials": list(action.trials), "attempts": list(action.numbers), **place}))
-                label = f"{count} trials from {self._label(action.trials[0])} on"
-                shown = action.launch, count, label, str(place["device"]), int(place["bytes"])
+                named = {"trials": list(action.trials), "attempts": list(action.numbers), "launch": action.launch}
+                self._writes.append((BEGUN, named | place))
+                first = action.trials[0]
+                shown = action.launch, first, count, self._label(first), str(place["device"]), int(place["bytes"])
                 self._shows.append(partial(self.board.batch_started, *shown))
             case m.WriteRows():
                 place = self._short_batches.get(action.launch)

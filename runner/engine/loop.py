@@ -116,7 +116,7 @@ class Runner:
             self.outside.screen.note("the store takes lines again: the run goes on")
             self._tell(m.Storage(full=False))
         seen = self.workers.look()
-        self.outside.board.follow({trial: text for one in seen.values() for trial, text in one.steps().items()})
+        self.outside.board.follow({trial: lane.seen() for one in seen.values() for trial, lane in one.running().items()})
         saving = frozenset(lane.trial for one in seen.values() for lane in one.lanes if lane.trial and lane.phase == "save")
         if saving != self._saving:
             self._saving = saving

@@ -9,7 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..optimize.descent import best_at
-from .view import SHOWN, FailureView, Reason, RunningTrial, RunView, Snapshot, device_views, failure_view, rate, reasons
+from .view import (
+    SHOWN,
+    FailureView,
+    Reason,
+    RunningTrial,
+    RunView,
+    Snapshot,
+    batch_label,
+    device_views,
+    failure_view,
+    rate,
+    reasons,
+)
 
 TICK_S = 1.0
 KEPT_ENDS = 10_000
@@ -46,8 +58,9 @@ class _Started:
 
 @dataclass
 class _Batch:
-    """A batch that runs: how many of its trials have no row yet."""
+    """A batch that runs: its first trial, and how many of its trials have no row yet."""
 
+    first: str
     shown: _Started
     left: int
 
@@ -70,8 +83,8 @@ class Board:
     first_start: float | None = None
     snapshot: Snapshot | None = None
     """Set the devices and the reasons for waiting, from the packer or the ledger; see ``view``."""
-    steps: dict[str, str] = field(default_factory=dict)
-    """Set the progress of running trials, from the last report of their workers: ``time step 3 of 40``."""
+    steps: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Set the progress of running trials, of a batch at its first one, from the last report of their workers: ``LaneState.seen``."""
     retries: Counter[str] = field(default_factory=Counter)
     metrics: Exports | None = None
     """Told of everything that the board is told of: set it to ``Metrics(run)`` when Ray is there, and call ``tick``."""
@@ -102,10 +115,10 @@ class Board:
         if self.metrics is not None:
             self.metrics.started(batch, now - self._waits.pop(trial, self.began))
 
-    def batch_started(self, launch: int, trials: int, label: str, device: str, claimed: int) -> None:
-        """A batch of so many trials has started."""
+    def batch_started(self, launch: int, first: str, trials: int, label: str, device: str, claimed: int) -> None:
+        """A batch of so many trials has started, ``first`` among them."""
         self.batch_passed(launch, trials)
-        self._batches[launch] = _Batch(_Started(label, device, claimed, time.monotonic()), trials)
+        self._batches[launch] = _Batch(first, _Started(batch_label(trials, label), device, claimed, time.monotonic()), trials)
 
     def batch_passed(self, launch: int, trials: int) -> None:
         """So many trials of a batch have started and ended since the board was told last; ``batch_ended`` follows."""
@@ -125,7 +138,8 @@ class Board:
 
     def batch_over(self, launch: int) -> None:
         """A batch runs no more; what became of its other trials has been told."""
-        self._batches.pop(launch, None)
+        over = self._batches.pop(launch, None)
+        self.steps.pop("" if over is None else over.first, None)
 
     def found_best(self, loss: float, label: str, outputs: Mapping[str, Any]) -> None:
         """The smallest loss so far."""
@@ -138,9 +152,10 @@ class Board:
         if self.metrics is not None:
             self.metrics.started(batch, now - self._waits.pop(trial, self.began))
 
-    def follow(self, steps: Mapping[str, str]) -> None:
+    def follow(self, steps: Mapping[str, Mapping[str, Any]]) -> None:
         """The progress of trials by id; a new dict at each call, because the heartbeat's thread reads it."""
-        self.steps = {trial: step for trial, step in steps.items() if trial in self.running}
+        known = self.running.keys() | {batch.first for batch in self._batches.values()}
+        self.steps = {trial: step for trial, step in steps.items() if trial in known}
 
     def shows(self, status: str, loss: float | None) -> bool:
         """Whether the label of a trial that ended so will be shown."""
@@ -189,13 +204,12 @@ class Board:
     def view(self) -> RunView:
         """The board as the views take it."""
         now = time.monotonic()
+        shown = [(trial, one) for trial, one in list(self._lanes.items()) if trial in self.running]
+        shown += [(one.first, one.shown) for one in list(self._batches.values())]
         lanes = tuple(
-            RunningTrial(trial, one.label, one.device, now - one.began, one.bytes, self.steps.get(trial, ""))
-            for trial, one in list(self._lanes.items())
-            if trial in self.running
+            RunningTrial.seen(self.steps.get(trial), trial, one.label, one.device, now - one.began, one.bytes)
+            for trial, one in shown
         )
-        batches = [one.shown for one in list(self._batches.values())]
-        lanes += tuple(RunningTrial("", one.label, one.device, now - one.began, one.bytes) for one in batches)
         counts = Counter(self.counts) + Counter(running=self.now_running)
         counts["waiting"] = max(0, self.total - sum(counts.values()))
         return RunView(

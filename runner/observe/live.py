@@ -32,7 +32,7 @@ EXIT_CODES = {"done": 0, "lost": 5, "interrupted": 5}
 def line(view: RunView) -> str:
     """A run in one line."""
     parts = [f"{view.ended}/{view.total} trials"]
-    alone = view.lanes[0].step if len(view.lanes) == 1 and view.counts.get("running") == 1 else ""
+    alone = view.lanes[0].step if len(view.lanes) == 1 else ""
     parts += [f"{view.counts[word]} {word}" for word in ORDER if view.counts.get(word) and word not in ("done", "waiting")]
     parts += [alone] if alone else []
     parts += [f"{sum(view.retries.values())} tried again"] if view.retries else []

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 POINTS = 3000
 """No plot has more points than this; of more, every k-th is shown, and the best."""
-HISTORIES = 40
+CURVES = 40
 STEPS = 300
 MOMENTS = 600
 INK = "#010203"
 """Stands for the colour of the text around a plot."""
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Steps, and the values there."""
 BLUE, RED, GREEN = "#3f8ccb", "#d9534f", "#2a9d62"
 STYLE = {
     "svg.fonttype": "none",
@@ -192,28 +194,25 @@ def _mark_best(axis: Axes, x: Sequence[float], losses: Sequence[float | None]) -
     axis.plot([x[best[1]]], [best[0]], "o", ms=7, mfc="none", mec=GREEN, mew=1.6)
 
 
-def histories(losses: Sequence[Sequence[float]]) -> str:
-    """The loss of optimised trials by step. Of many trials: some, with the best among them."""
-    order = sorted(range(len(losses)), key=lambda i: _last(losses[i]))
+def by_step(name: str, curves: Sequence[Curve]) -> str:
+    """A logged value of trials by step.
+
+    Args:
+        name: of the value.
+        curves: the best trial first. Of many, some are drawn, with the best among them.
+    """
     with _drawing(3.2) as (figure, axis):
-        shown = [order[i] for i in picked(len(order), HISTORIES)]
-        values = [value for i in shown for value in losses[i] if math.isfinite(value)]
-        if _wide(values):
+        shown = [curves[i] for i in picked(len(curves), CURVES)]
+        if _wide([value for _, values in shown for value in values if math.isfinite(value)]):
             _logarithmic(axis, "y")
-        for i in reversed(shown):
-            steps = [k for k in picked(len(losses[i]), STEPS) if math.isfinite(losses[i][k])]
-            best = i == order[0]
-            style = {"color": GREEN, "lw": 1.8, "label": "best"} if best else {"color": BLUE, "lw": 0.8, "alpha": 0.5}
-            axis.plot(steps, [losses[i][k] for k in steps], **style)
+        for k, (steps, values) in reversed(list(enumerate(shown))):
+            there = [i for i in picked(len(values), STEPS) if math.isfinite(values[i])]
+            style = {"color": BLUE, "lw": 0.8, "alpha": 0.5} if k else {"color": GREEN, "lw": 1.8, "label": "best"}
+            axis.plot([steps[i] for i in there], [values[i] for i in there], **style)
         axis.set_xlabel("step")
-        axis.set_ylabel("loss")
+        axis.set_ylabel(_clean(name, 60))
         axis.legend()
-        return _svg(figure, "histories")
-
-
-def _last(losses: Sequence[float]) -> float:
-    finite = [loss for loss in losses if math.isfinite(loss)]
-    return min(finite) if finite else math.inf
+        return _svg(figure, f"{name} by step")
 
 
 def _unit(top: int) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...jobs.core.paths import get, has
+from ..live.points import Series, live_values
 from ..packing.claims import amount
 from ..store.attempts import ResultMissing, arrays_of
 from ..store.journal import read
@@ -28,8 +29,8 @@ from .page import figure, folded, page, section, table, text, tiles
 from .table import Row, rows_of, write_file
 from .view import RunView, view_of
 
-PARAMETERS, DEVICES = 12, 16
-"""Maximum number of parameters, and of devices, with their own plot."""
+PARAMETERS, DEVICES, NAMES = 12, 16, 8
+"""Maximum number of parameters, of devices, and of logged names, with their own plot."""
 SLOWEST, FAILED, LISTED = 15, 50, 2000
 TRACE = 8000
 
@@ -47,6 +48,7 @@ class Material:
     found: Replay
     norms: Mapping[str, float | None]
     loads: Sequence[Load]
+    live: Mapping[str, Series]
 
     @property
     def swept(self) -> list[str]:
@@ -82,6 +84,7 @@ def gather(folder: RunFolder) -> Material:
         found=found,
         norms={trial.id: _norm(folder, found, trial.id) for trial in trials},
         loads=loads(events.events, began, planned_bytes(folder.plan())),
+        live=live_values(folder),
     )
 
 
@@ -123,7 +126,7 @@ def html(run: Material) -> str:
         for part in (
             _head(run),
             section("Loss", *_losses(run)),
-            section("Optimisation", *_histories(run)),
+            section("Values by step", *_by_step(run)),
             section("Packing over time", *_packing(run)),
             section("Memory: planned and used", *_memory(run)),
             section("Failed trials", *_failed(run)),
@@ -200,14 +203,28 @@ def _value(value: Any) -> Any:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else short(value)
 
 
-def _histories(run: Material) -> list[str]:
-    found = [row["out.opt.history"] for row in run.rows if isinstance(row.get("out.opt.history"), list)]
-    found = [history for history in found if history]
-    if not found:
-        return []
-    shown = min(len(found), plots.HISTORIES)
-    caption = f"Loss by step of {shown} of {len(found)} trials, from the best to the worst; the best one is drawn thick"
-    return [figure([plots.histories(found)], caption)]
+def _by_step(run: Material) -> list[str]:
+    """What trials have logged, finished or not; of a descent that is over the whole history of its loss."""
+    logged = [name for series in run.live.values() for name in series.values]
+    histories = {row["trial"]: row["out.opt.history"] for row in run.rows if isinstance(row.get("out.opt.history"), list)}
+    names: list[str] = list(dict.fromkeys(["loss"] * any(histories.values()) + logged))
+    parts = []
+    for name in names[:NAMES]:
+        curves = []
+        for trial in run.trials:
+            own = histories.get(trial.id) if name == "loss" else None
+            series = run.live.get(trial.id)
+            if own:
+                curves.append((range(len(own)), own))
+            elif series is not None and name in series.values:
+                curves.append((series.step.tolist(), series[name].tolist()))
+        curves.sort(key=lambda curve: min(filter(math.isfinite, curve[1]), default=math.inf))
+        shown = min(len(curves), plots.CURVES)
+        caption = f"{name} by step of {shown} of {len(curves)} trials, from the smallest value to the largest; the trial of the smallest"
+        parts.append(figure([plots.by_step(name, curves)], f"{caption} one is drawn thick"))
+    if len(names) > NAMES:
+        parts.append(f'<p class="soft">Without a plot: {text(", ".join(names[NAMES:]))}.</p>')
+    return parts
 
 
 def _packing(run: Material) -> list[str]:

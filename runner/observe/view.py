@@ -31,7 +31,17 @@ Snapshot = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunningTrial:
-    """A trial that runs: where, since how many seconds, with how many bytes claimed, and how far it is: ``time step 3 of 40``."""
+    """A trial that runs, or a batch by its first trial.
+
+    Attributes:
+        trial, label: its id and its parameters.
+        device: where it runs.
+        seconds: since it began.
+        bytes: that it claims.
+        step: how far it is: ``time step 3 of 40``.
+        values: what it has logged last, of a batch the trial with the smallest loss.
+        at: the step at which that was logged; None: nothing was.
+    """
 
     trial: str
     label: str
@@ -39,6 +49,15 @@ class RunningTrial:
     seconds: float
     bytes: int | None = None
     step: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)
+    at: int | None = None
+
+    @classmethod
+    def seen(cls, said: Mapping[str, Any] | None, *head: Any) -> RunningTrial:
+        """With what its worker said of it, see ``LaneState.seen``. ``head``: the attributes up to ``bytes``."""
+        said = said or {}
+        values = {printable(str(name)): float(value) for name, value in dict(said.get("values", {})).items()}
+        return cls(*head, step=printable(str(said.get("text", ""))), values=values, at=said.get("step"))
 
 
 @dataclass(frozen=True)
@@ -136,7 +155,7 @@ def view_of(folder: RunFolder, snapshot: Snapshot | None = None, *, trials: Sequ
     labels = {trial.id: printable(trial.label) for trial in trials}
     beat = folder.last_beat() if state == "running" else None
     steps = {} if beat is None else beat["steps"]
-    lanes = tuple(_lane(tried, labels, steps, now) for tried in running_attempts(found)) if state == "running" else ()
+    lanes = _lanes(found, labels, steps, now) if state == "running" else ()
     counts = _counts(found, state)
     ends = [tried.ended_t for t in found.trials.values() if t.entry for tried in t.attempts[-1:] if tried.ended_t]
     began = min((t for s in found.trials.values() for a in s.attempts if (t := a.started_t)), default=None)
@@ -198,12 +217,27 @@ def device_of(place: Mapping[str, Any]) -> str:
     return str(place.get("device") or place.get("host") or "not said")
 
 
-def _lane(tried: AttemptState, labels: Mapping[str, str], steps: Mapping[str, str], now: float) -> RunningTrial:
-    trial, place = tried.attempt.trial, tried.place
-    claimed = place.get("bytes")
-    began = tried.started_t or now
-    step = printable(steps.get(trial, ""))
-    return RunningTrial(trial, labels.get(trial, trial), device_of(place), max(0.0, now - began), claimed, step)
+def _lanes(
+    found: Replay, labels: Mapping[str, str], steps: Mapping[str, Mapping[str, Any]], now: float
+) -> tuple[RunningTrial, ...]:
+    """What runs; the trials of a batch have one launch."""
+    launches: dict[Any, list[AttemptState]] = {}
+    for tried in running_attempts(found):
+        launches.setdefault(tried.place.get("launch", tried.attempt), []).append(tried)
+    lanes = []
+    for batch in launches.values():
+        first = batch[0]
+        said = next((steps[one.attempt.trial] for one in batch if one.attempt.trial in steps), None)
+        trial, place, began = first.attempt.trial, first.place, first.started_t or now
+        label = labels.get(trial, trial)
+        label = label if len(batch) == 1 else batch_label(len(batch), label)
+        lanes.append(RunningTrial.seen(said, trial, label, device_of(place), max(0.0, now - began), place.get("bytes")))
+    return tuple(lanes)
+
+
+def batch_label(trials: int, first: str) -> str:
+    """A batch of so many trials by the label of its first one."""
+    return f"{trials} trials from {first} on"
 
 
 def device_views(snapshot: Snapshot | None, lanes: Sequence[RunningTrial]) -> tuple[DeviceView, ...]:

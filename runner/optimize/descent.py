@@ -113,6 +113,7 @@ def descend(session: Session, section: OptimizeSection, kept: Kept | None = None
         given = arrays_of({name: outcome.gradients[name] for name in names}, "gradient")
         g = {name: scale[name] * value.astype(np.float64) for name, value in given.items()}
         norm = global_norm(free_part(now.x, g, bounds))
+        session.job.watch.log({"loss": float(outcome.loss), "grad_norm": norm})
         _look(now, section, outcome, norm)
         stopped = _over(now, section, outcome, norm)
         if stopped or now.step == section.steps:
@@ -126,6 +127,8 @@ def descend(session: Session, section: OptimizeSection, kept: Kept | None = None
             saved = time.monotonic()
     if kept is not None:
         kept.clear()
+    if session.job.saves() and now.kept != now.step:  # fields are to hold the results of the point that is kept
+        session.run(at_point(type(session.job.params), start, _real(section, now.point), now.kept))
     return _result(now, section, stopped or STOPPED[0], session.builds)
 
 

@@ -102,7 +102,10 @@ def descend_batch(
                 now.fail(trial, error)
         g = {name: scale[name] * outcome.gradients[name].astype(np.float64) for name in scale}
         with np.errstate(all="ignore"):  # rows that are over may hold anything
-            _look(now, section, outcome, row_norms(free_part(now.x, g, bounds)), step)
+            norms = row_norms(free_part(now.x, g, bounds))
+            logged = {"loss": outcome.losses, "grad_norm": norms}
+            batch.job.watch.log({name: np.where(now.running, column, np.nan) for name, column in logged.items()})
+            _look(now, section, outcome, norms, step)
             if step == section.steps or not now.running.any():
                 break
             g = g if section.clip is None else clipped_rows(g, section.clip)

@@ -391,7 +391,7 @@ class Journal:
                 return False
             return True
 
-    def beat(self, steps: Mapping[str, str] | None = None) -> None:
+    def beat(self, steps: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """Give a sign of life, also on a full disk, and while another thread waits for the store to take lines.
 
         ``steps``: see ``RunFolder.beat``.

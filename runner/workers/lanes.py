@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...jobs.base import Job
+from ..live.points import Logged
 from ..store.columns import Rows
 from .program_cache import Keeper
 from .spec import BatchEnd, BatchSpec, LaneState, TrialEnd, TrialSpec
@@ -103,10 +104,13 @@ class WorkerCall:
 
 @dataclass(slots=True)
 class Now:
-    """The attempt that a lane runs. ``phase``: see ``LaneState``. ``saving``: since when its result is written down."""
+    """The attempt that a lane runs. ``phase``: see ``LaneState``. ``saving``: since when its result is written down. ``trials``: all of
+    those that run at once.
+    """
 
     trial: TrialSpec
     lease: str
+    trials: Sequence[TrialSpec]
     phase: str = "open"
     since: float = field(default_factory=time.monotonic)
     job: Job[Any] | None = None
@@ -188,7 +192,7 @@ class Lane(threading.Thread):
     def _together(self, batch: BatchSpec) -> tuple[list[TrialEnd], tuple[Rows, ...]]:
         """The trials of a batch at once; one by one where the job raises for all of them: each then has its own error, or its row."""
         assert self._floats is not None and batch.together is not None
-        self.now = Now(batch.trials[0], batch.lease)
+        self.now = Now(batch.trials[0], batch.lease, batch.trials)
         self._floats.restore()
         try:
             found = Context().run(self._lanes.together, self, batch)
@@ -206,7 +210,7 @@ class Lane(threading.Thread):
         for trial in trials:
             if ends and self._lanes.lost:  # by the one before; a trial that does not begin has no end
                 break
-            self.now = Now(trial, batch.lease)
+            self.now = Now(trial, batch.lease, (trial,))
             floats.restore()
             # a context of its own: whatever program or setting a trial leaves behind in its context, the next one does not see
             try:
@@ -225,11 +229,32 @@ class Lane(threading.Thread):
             if why is not None:
                 job.watch.stop(why)
 
+    def runs(self, trials: Sequence[TrialSpec]) -> None:
+        """Those trials of the batch that were not stopped before run at once now: the rows of what they log."""
+        with self._lock:
+            assert self.now is not None
+            self.now.trials = trials
+
     def save(self) -> None:
         """The running attempt no longer uses its job and cannot be stopped: another trial may use the job."""
         with self._lock:
             assert self.now is not None
+            logged = self._logged(last=True)
             self.now.phase, self.now.job, self.now.saving = "save", None, time.monotonic()
+        if logged is not None:
+            self._lanes.tell(logged)
+
+    def logged(self) -> Logged | None:
+        """What the running attempt has logged since this was called last, from another thread; None: nothing."""
+        with self._lock:
+            return self._logged()
+
+    def _logged(self, *, last: bool = False) -> Logged | None:
+        now = self.now
+        points = [] if now is None or now.job is None else now.job.watch.live.take(last=last)
+        if now is None or not points:
+            return None
+        return Logged.of([one.trial for one in now.trials], [one.attempt for one in now.trials], points)
 
     def take_folder(self) -> TemporaryDirectory[str] | None:
         """The folder with the files of the running attempt, None where it has none; the caller removes it."""
@@ -283,8 +308,10 @@ class Lane(threading.Thread):
         runs, steps = (0, 0) if job is None else (job.watch.runs, job.watch.steps)
         phase = "run" if now.phase == "open" and runs else now.phase
         progress = job.watch.progress(job.program) if phase == "run" and job is not None else PHASES.get(phase, phase)
-        trial = now.trial
-        return LaneState(self.number, trial.trial, trial.attempt, now.lease, phase, seconds, runs, steps, self.held(), progress)
+        trial, point = now.trial, None if job is None else job.watch.live.latest
+        shown = None if point is None else point._replace(values=point.row())
+        head = self.number, trial.trial, trial.attempt, now.lease, phase, seconds, runs, steps
+        return LaneState(*head, self.held(), progress, shown)
 
 
 class Lanes:
@@ -297,6 +324,7 @@ class Lanes:
         begin: is told the lane and the launch before each.
         failed: is told what the close of a program between two trials raised, and why a lane has died.
         broken: makes the end of an attempt from what it raised, or from the death of its lane.
+        tell: takes the last values that an attempt has logged.
         lost: nothing can be run here any more.
         dropped: launches that are not to begin.
         free: those that have no task, and no program.
@@ -313,9 +341,10 @@ class Lanes:
         begin: Callable[[int, int], None],
         failed: Callable[[BaseException], None],
         broken: Broken,
+        tell: Callable[[Logged], None],
     ) -> None:
         self.run, self.retire, self.begin, self.failed, self.lost = run, retire, begin, failed, False
-        self.together, self.broken = together, broken
+        self.together, self.broken, self.tell = together, broken, tell
         self.dropped: set[int] = set()
         self.running: dict[str, Lane] = {}
         self._over: set[str] = set()  # leases of which nothing runs any more
@@ -375,6 +404,10 @@ class Lanes:
             ends = tuple(self.broken(batch, trial, error) for trial in batch.trials) if begun else ()
             task.tell(BatchEnd(batch.lease, ends, self.retire(), batch.launch))
         task.over.set()
+
+    def logged(self) -> list[Logged]:
+        """What the attempts that run have logged since this was called last."""
+        return [logged for lane in self.all if (logged := lane.logged()) is not None]
 
     def held(self) -> int:
         """Bytes of all open programs."""

@@ -106,8 +106,9 @@ class Keeper:
                 self.close()
                 self.program = OpenProgram(key, BatchSession.open(job, params, len(together.seeds), **options))
                 self.program.plan = self.program.here().run(self.program.session.job.plan)
-            self.program.session.job.watch.reset()  # a request to stop may have come when the batch before could not see it any more
-            self._watch(self.program.session.job)
+            made = self.program.session.job
+            made.watch.reset(len(rows))  # a request to stop may have come when the batch before could not see it any more
+            self._watch(made)
             return self.program.here().run(self._run_batch, self.program, together, rows, InputFiles.of(spec), start)
         except BaseException:
             self.close_after_failure()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...jobs.core.watch import Point
 from ..store.columns import Rows
 from ..store.files import escaped
 
@@ -198,6 +199,7 @@ class LaneState:
         steps: begun time steps of that run, if the job calls ``checkpoint``.
         bytes: what its program holds now, by category.
         progress: how far the trial is, as text, see ``Watch.progress``; empty when the lane is idle.
+        point: the latest values that it has logged, of a batch those of the trial with the smallest loss; None: none yet.
     """
 
     lane: int
@@ -210,6 +212,11 @@ class LaneState:
     steps: int = 0
     bytes: dict[str, int] = field(default_factory=dict)
     progress: str = ""
+    point: Point | None = None
+
+    def seen(self) -> dict[str, Any]:
+        """What is shown of the trial, as plain data: ``text``, and of its latest point ``step``, ``t`` and ``values``."""
+        return {"text": self.progress} | ({} if self.point is None else self.point._asdict())
 
 
 @dataclass(frozen=True)
@@ -231,9 +238,9 @@ class Progress:
     total_bytes: int
     retire: str = ""
 
-    def steps(self) -> dict[str, str]:
-        """The progress of each running trial, by its id."""
-        return {lane.trial: lane.progress for lane in self.lanes if lane.trial is not None}
+    def running(self) -> dict[str, LaneState]:
+        """The lanes at work, each by the id of its trial, or of the first of its batch."""
+        return {lane.trial: lane for lane in self.lanes if lane.trial is not None}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from ...jobs.base import Job, Stopped
 from ...jobs.core.debug import BOUNDS, Debug
 from ..clock import now
 from ..config.values import INTERPRETER
+from ..live.points import Logged
+from ..live.writer import LiveWriter
 from ..optimize.descent import body_of
 from ..optimize.descent_state import KeptFile
 from ..store.attempts import Attempt, Failure, pack, write_spec
@@ -87,7 +89,10 @@ class Worker:
             self._begin,
             self._not_closed,
             self._broken,
+            self._tell,
         )
+        self._live = LiveWriter(self.folder, path, self._lanes.logged, self._check_owner)
+        self._live.start()
 
     def __repr__(self) -> str:
         """Ray's dashboard asks once, before anything runs: what does not change. What runs now is in ``progress``."""
@@ -158,6 +163,9 @@ class Worker:
         """Do not begin with launches, whether they are here already or not; each that had not begun ends without ends of trials."""
         self._lanes.dropped.update(launches)
 
+    def _tell(self, logged: Logged) -> None:
+        self._live.put(logged)
+
     def _begin(self, lane: int, launch: int) -> None:
         if self._marks is not None:
             self._marks.begin(lane, launch)
@@ -178,6 +186,7 @@ class Worker:
             return True
         self._closed = True
         ended = self._lanes.close(timeout_s)
+        self._live.close()
         uninstall()
         if self._log is not None:
             self._log.close()
@@ -222,6 +231,7 @@ class Worker:
         if rows:
             spec = self._spec_of(batch, TrialSpec("", 0, together.own_spec("", 0)))
             trials = [batch.trials[row] for row in rows]
+            lane.runs(trials)
             try:
                 with self._host.trial(count):
                     ran = lane.open.run_batch(self._job(spec["target"]), spec, together, rows)

@@ -258,8 +258,10 @@ def test_status_says_why_trials_wait(alive):
 def test_status_and_watch_say_how_far_running_trials_are(alive):
     folder, journal = alive
     journal.write("started", sync=True, trial=A1, attempt=1, device="cpu", bytes=4096)
-    journal.beat({A1: "time step 3 of 40, loss 0.25"})
+    said = {"text": "time step 3 of 40, loss 0.25", "step": 3, "t": 1.5, "values": {"loss": 0.25}}
+    journal.beat({A1: said})
     (state,) = call("status", folder.path)[1]["runs"]
+    assert [(lane["values"], lane["at"]) for lane in state["lanes"]] == [({"loss": 0.25}, 3)]
     assert [(lane["trial"], lane["step"]) for lane in state["lanes"]] == [(A1, "time step 3 of 40, loss 0.25")]
     assert call("watch", folder.path)[1]["lanes"][0]["step"] == "time step 3 of 40, loss 0.25"
     shown = text("status", folder.path).splitlines()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from runner_helpers import FAKES, only_run, write_config
 
+from qdrun.runner.api import load
 from qdrun.runner.engine.resume import look, resume
 from qdrun.runner.observe.listing import view_data
 from qdrun.runner.observe.table import rows
@@ -281,12 +282,16 @@ def test_how_far_a_long_trial_is_reaches_watch_by_the_heartbeat(local_ray, tmp_p
     seen, deadline = set(), time.monotonic() + 120
     while runner.poll() is None and time.monotonic() < deadline:
         for run in tmp_path.glob("runs/*/run.json"):
-            seen |= {lane["step"] for lane in view_data(RunFolder(run.parent))["lanes"]}
+            lanes = view_data(RunFolder(run.parent))["lanes"]
+            seen |= {lane["step"] for lane in lanes}
+            assert all(lane["values"]["loss"] == 2.0 ** -lane["at"] for lane in lanes if lane["at"] is not None)
         if "time step 3 of 40, loss 0.125" in seen:
             door.touch()
         time.sleep(0.2)
     assert runner.wait(60) == 0, seen
     assert "time step 3 of 40, loss 0.125" in seen
+    (series,) = load(run.parent).live.values()
+    assert series.step.tolist() == list(range(1, 41)) and series["loss"].tolist() == [2.0**-k for k in range(1, 41)]
 
 
 def test_trials_read_files_beside_the_config_and_leave_files_in_the_run_folder(local_ray, tmp_path):

@@ -81,7 +81,7 @@ def test_a_thousand_trials_make_a_page_of_some_megabytes(report, source):
     assert report[1] == str(report[0])
     assert 100_000 < len(source) < 4_000_000
     said = " ".join(Page(source).said)
-    for words in ("950 of 1000", "Loss against", "Loss by step of 40 of 950 trials", "Packing over time", "Slowest trials"):
+    for words in ("950 of 1000", "Loss against", "loss by step of 40 of 950 trials", "Packing over time", "Slowest trials"):
         assert words in said.replace("Loss and gradient norm against", "Loss against"), words
 
 

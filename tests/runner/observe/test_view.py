@@ -1,5 +1,6 @@
 """One model of a run: from the runner's board, and from the journal alone."""
 
+import math
 import subprocess
 import sys
 
@@ -116,8 +117,10 @@ def test_the_board_says_the_same_as_the_journal(half, monkeypatch):
 def test_steps_of_running_trials_are_shown_and_forgotten():
     board = Board(run="r", total=1)
     board.started("0", "x=0")
-    board.follow({"0": "time step 3 of 40", "gone": "time step 9"})
-    assert [lane.step for lane in board.view().lanes] == ["time step 3 of 40"] and "gone" not in board.steps
+    logged = {"step": 3, "t": 0.0, "values": {"loss": 0.5}}
+    board.follow({"0": {"text": "time step 3 of 40"} | logged, "gone": {"text": "time step 9"}})
+    (lane,) = board.view().lanes
+    assert (lane.step, lane.values, lane.at) == ("time step 3 of 40", {"loss": 0.5}, 3) and "gone" not in board.steps
     assert line(board.view()) == "starting Ray: 0/1 trials, 1 running, time step 3 of 40"
     board.stopped("0", "done", "x=0", 1.0)
     assert board.steps == {} and board.view().lanes == ()
@@ -125,14 +128,34 @@ def test_steps_of_running_trials_are_shown_and_forgotten():
 
 def test_the_heartbeat_says_how_far_running_trials_are(half):
     names = [trial.id for trial in half.trials]
-    half.journal.beat({names[2]: "time step 3 of 40, loss 0.5", names[3]: "no \x1b[31m"})
-    assert [lane.step for lane in view_of(half.folder).lanes] == ["time step 3 of 40, loss 0.5", "no \ufffd[31m"]
-    half.journal.beat({names[3]: "backward"})
+    far = {"text": "time step 3 of 40, loss inf", "step": 3, "t": 1.5, "values": {"loss": math.inf, "\x1b": 1.0}}
+    half.journal.beat({names[2]: far, names[3]: {"text": "no \x1b[31m"}})
+    lanes = view_of(half.folder).lanes
+    assert [lane.step for lane in lanes] == ["time step 3 of 40, loss inf", "no \ufffd[31m"]
+    assert [(lane.values, lane.at) for lane in lanes] == [({"loss": math.inf, "\ufffd": 1.0}, 3), ({}, None)]
+    half.journal.beat({names[3]: {"text": "backward"}})
     assert [lane.step for lane in view_of(half.folder).lanes] == ["", "backward"]
-    half.journal.beat({f"t{k}": "run" for k in range(2 * BEAT_STEPS)})
+    half.journal.beat({f"t{k}": {"text": "run"} for k in range(2 * BEAT_STEPS)})
     assert len(half.folder.last_beat()["steps"]) == BEAT_STEPS
     half.journal.beat()
     assert [lane.step for lane in view_of(half.folder).lanes] == ["", ""] and half.folder.last_beat()["steps"] == {}
+
+
+def test_a_batch_is_one_line_with_what_the_best_of_its_trials_has_logged(half):
+    first, second = half.trials[4].id, half.trials[5].id
+    half.journal.write("begun", trials=[first, second], attempts=[1, 1], launch=7, device="gpu:1", bytes=GIB, sync=True)
+    said = {"text": "optimize step 3 of 9", "step": 3, "t": 0.0, "values": {"loss": 0.5}}
+    half.journal.beat({first: said})
+    board = Board(run="r", total=6, phase="running")
+    board.batch_started(7, first, 2, "x=4", "gpu:1", GIB)
+    board.follow({first: said, second: said})
+    for view in (view_of(half.folder), board.view()):
+        lane = next(lane for lane in view.lanes if lane.trial == first)
+        assert (lane.trial, lane.label, lane.bytes) == (first, "2 trials from x=4 on", GIB)
+        assert (lane.step, lane.values, lane.at) == ("optimize step 3 of 9", {"loss": 0.5}, 3)
+    assert len(view_of(half.folder).lanes) == 3
+    board.batch_over(7)
+    assert board.steps == {}
 
 
 class Exported:

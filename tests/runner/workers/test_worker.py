@@ -262,7 +262,7 @@ def test_stop_reaches_a_trial_whose_job_is_being_imported(bench, monkeypatch):
     thread = threading.Thread(target=lambda: found.append(worker.run(bench.batch("t1"))), daemon=True)
     thread.start()
     wait_for(lambda: worker.progress().lanes[0].phase == "open")
-    assert worker.progress().steps() == {"t1": "build"}
+    assert [lane.seen() for lane in worker.progress().running().values()] == [{"text": "build"}]
     assert worker.stop("t1")
     asked.set()
     thread.join(60)
@@ -280,7 +280,7 @@ def test_progress_says_what_each_lane_does_and_what_it_holds(bench):
     now = worker.progress()
     lane, idle = now.lanes
     assert (lane.trial, lane.attempt, lane.lease, lane.phase, lane.runs) == ("t9", 3, "lease of t9", "run", 1)
-    assert now.steps() == {"t9": lane.progress} and lane.progress.startswith(("time step ", "backward"))
+    assert now.running() == {"t9": lane} and lane.progress.startswith(("time step ", "backward"))
     assert lane.bytes["fields"] > 0 and lane.bytes["gradients"] > 0
     assert idle.trial is None and idle.bytes == {}
     assert now.total_bytes > now.free_bytes > 0 and now.process_bytes > 0
