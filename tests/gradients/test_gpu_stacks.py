@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,12 +22,18 @@ STARTS, WEIGHTS = (np.random.default_rng(7).uniform(low, 0.9, N) for low in (0.2
 GATE = (np.random.default_rng(8).random(N) < 0.3).astype(np.int32)
 
 
+WHERE = {
+    "cpu": {"arch": qd.cpu, "cpu_lanes": 1},
+    "emulated": {"arch": qd.cuda, "device": "emulated"},
+    "amdgpu": {"arch": qd.amdgpu, "device": "emulated:gfx942"},
+}
+
+
 class Case:
     """The kernels of these tests in one program, with content."""
 
     def __init__(self, arch: str, dtype, **options) -> None:
-        where = {"arch": qd.cuda, "device": "emulated"} if arch == "emulated" else {"arch": qd.cpu, "cpu_lanes": 1}
-        qd.init(**where, default_fp=dtype, **options)
+        qd.init(**WHERE[arch], default_fp=dtype, **options)
         x, y = qd.field(dtype, N, needs_grad=True), qd.field(dtype, N, needs_grad=True)
         gate, table = qd.field(qd.i32, N), qd.field(dtype, N)
         table.from_numpy(STARTS[::-1].astype(dtype.numpy))
@@ -140,6 +147,24 @@ def test_the_gradient_has_the_bits_of_the_processor_at_every_level(dtype):
             assert np.array_equal(got[0], values) and np.array_equal(got[1], gradient), (name, args, levels)
             placed.add((bool(got[2].far), any(t.shared for t in got[2].tasks)))
     assert placed == {(True, False), (False, True), (True, True)}
+
+
+FEW = [("behind", (5,)), ("nest", (3, 4)), ("mixed", (6,))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [qd.f32, qd.f64], ids=str)
+def test_the_gradient_on_an_emulated_amd_card_has_the_bits_of_the_processor(dtype):
+    """``QDRUN_AMD_BITS=1``: all of the launches, at every level."""
+    whole = bool(os.environ.get("QDRUN_AMD_BITS"))
+    launches = LAUNCHES if whole else FEW
+    here = Case("cpu", dtype)
+    want = [here.gradient(name, args)[:2] for name, args in launches]
+    for levels in (1, 2, 3) if whole else (2,):
+        there = Case("amdgpu", dtype, ad_checkpoint_levels=levels)
+        for (name, args), (values, gradient) in zip(launches, want, strict=True):
+            got = there.gradient(name, args)
+            assert np.array_equal(got[0], values) and np.array_equal(got[1], gradient), (name, args, levels)
 
 
 @pytest.mark.parametrize("name,args", [("two", (300,)), ("nest", (60, 40)), ("behind", (200,)), ("decay", ())])
