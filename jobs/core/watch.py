@@ -26,7 +26,7 @@ class Stopped(BaseException):
     outcome: Any = None
 
 
-class Point(NamedTuple):
+class StepValues(NamedTuple):
     """The values of one step: numbers, of a batch also arrays with a row for each trial. ``t``: seconds since 1970."""
 
     step: int
@@ -54,7 +54,7 @@ class LiveValues:
 
     def __init__(self, rows: int = 1) -> None:
         self._full = min(FULL, max(FEW, NUMBERS // rows))
-        self._points: deque[Point] = deque()
+        self._points: deque[StepValues] = deque()
         self._now: tuple[int, float, Mapping[str, Any]] | None = None
         self._values: Mapping[str, Any] = {}  # the last of each name
         self._count, self._stride, self._next = 0, 1, self._full
@@ -62,10 +62,10 @@ class LiveValues:
         self._reading = 0.0
 
     @property
-    def latest(self) -> Point | None:
+    def latest(self) -> StepValues | None:
         """The present step, with the last value of each name; None before the first."""
         now, values = self._now, self._values
-        return None if now is None else Point(now[0], now[1], values)
+        return None if now is None else StepValues(now[0], now[1], values)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Add values to the point of a step, which becomes the present one. ``values`` stay as they are from now on."""
@@ -79,15 +79,15 @@ class LiveValues:
             if count == self._next:
                 self._stride, self._next = 2 * self._stride, 2 * self._next
             if count % self._stride == 0:
-                self._points.append(Point._make(now))
+                self._points.append(StepValues._make(now))
             self._count = count + 1
         self._now = step, time.time(), values
 
-    def take(self, *, last: bool = False) -> list[Point]:
+    def take(self, *, last: bool = False) -> list[StepValues]:
         """The points of finished steps since the last call, from any thread. ``last``: the attempt is over, its present step included."""
         points = [self._points.popleft() for _ in range(len(self._points))]
         if last and self._now is not None:
-            points.append(Point._make(self._now))
+            points.append(StepValues._make(self._now))
             self._now = None
         return points
 
@@ -179,4 +179,4 @@ class Watch:
         return ", ".join(parts)
 
 
-__all__ = ["LiveValues", "Point", "Stopped", "Watch"]
+__all__ = ["LiveValues", "StepValues", "Stopped", "Watch"]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic_core import to_json
 
-from ...jobs.core.watch import Point
+from ...jobs.core.watch import StepValues
 from ..store.columns import decoded, encoded
 from ..store.encoding import sealed, unsealed
 from ..store.layout import RunFolder
@@ -36,7 +36,7 @@ class Logged(NamedTuple):
     values: Mapping[str, np.ndarray]
 
     @classmethod
-    def of(cls, trials: Sequence[str], attempts: Sequence[int], points: Sequence[Point]) -> Logged:
+    def of(cls, trials: Sequence[str], attempts: Sequence[int], points: Sequence[StepValues]) -> Logged:
         """Points as arrays. Of a batch a number is that of all trials."""
         names = dict.fromkeys(name for point in points for name in point.values)
         values = {name: _column([point.values.get(name, np.nan) for point in points], len(trials)) for name in names}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...jobs.core.watch import Point
+from ...jobs.core.watch import StepValues
 from ..store.columns import Rows
 from ..store.files import escaped
 
@@ -212,7 +212,7 @@ class LaneState:
     steps: int = 0
     bytes: dict[str, int] = field(default_factory=dict)
     progress: str = ""
-    point: Point | None = None
+    point: StepValues | None = None
 
     def seen(self) -> dict[str, Any]:
         """What is shown of the trial, as plain data: ``text``, and of its latest point ``step``, ``t`` and ``values``."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from qdrun.jobs.core.watch import Point
+from qdrun.jobs.core.watch import StepValues
 from qdrun.runner.live.points import Logged, Reader, live_values, series
 from qdrun.runner.live.writer import LiveWriter
 from qdrun.runner.store.files import StorageFull
@@ -22,7 +22,7 @@ def folder(request, tmp_path):
 def random_points(count, rows=None, first=0):
     rng = np.random.default_rng()
     values = [rng.normal(size=rows or ()) for _ in range(count)]
-    return [Point(first + k, 100.0 + k, {"loss": value, "n": float(k)}) for k, value in enumerate(values)]
+    return [StepValues(first + k, 100.0 + k, {"loss": value, "n": float(k)}) for k, value in enumerate(values)]
 
 
 def test_points_of_a_trial_and_of_a_batch_are_read_as_they_were_written(folder):
@@ -52,7 +52,7 @@ def test_a_later_attempt_replaces_what_the_earlier_one_had_from_its_first_step_o
 
 
 def test_values_of_one_step_that_come_in_parts_are_joined():
-    parts = [Point(1, 5.0, {"a": 1.0, "b": 2.0}), Point(1, 6.0, {"b": 3.0}), Point(2, 7.0, {"c": 4.0})]
+    parts = [StepValues(1, 5.0, {"a": 1.0, "b": 2.0}), StepValues(1, 6.0, {"b": 3.0}), StepValues(2, 7.0, {"c": 4.0})]
     found = series([Logged.of(["x"], [1], [part]) for part in parts])["x"]
     assert found.step.tolist() == [1, 2] and found.t.tolist() == [6.0, 7.0]
     np.testing.assert_array_equal(found["a"], [1.0, np.nan])
