@@ -72,8 +72,8 @@ def _by_halves(f: Body, ty: str, args: list[int]) -> int:
     total = f.exact(Op.FAdd, ty, product, c)
     small = f.exact(Op.FAdd, ty, _rest(f, ty, product, c, total), error)
     whole = f.exact(Op.FAdd, ty, total, small)
-    lost = f.op(Op.IsNan, "i1", small)
-    return f.op(Op.Select, ty, lost, total, whole)
+    some = f.op(Op.FOrdNotEqual, "i1", small, f.module.constant(ty, "0.0"))  # else a sum of zeros would lose its sign
+    return f.op(Op.Select, ty, some, whole, total)
 
 
 def _halves(f: Body, ty: str, x: int) -> tuple[int, int]:

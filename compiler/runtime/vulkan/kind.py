@@ -22,7 +22,7 @@ _NEEDED = {
     "timelineSemaphore": "timeline semaphores (timelineSemaphore)",
 }
 _ON_METAL = ("moltenvk", "kosmickrisp")
-_FENCE_WAITS = "llvmpipe"
+_FAULTY = "llvmpipe"
 
 
 def features_of(device: PhysicalDevice) -> Features:
@@ -44,7 +44,8 @@ def features_of(device: PhysicalDevice) -> Features:
         round_to_even=frozenset(b for b in widths if f"shaderRoundingModeRTEFloat{b}" in has),
         signed_zero=frozenset(b for b in widths if f"shaderSignedZeroInfNanPreserveFloat{b}" in has),
         fused=frozenset(widths),
-        fence_waits=_FENCE_WAITS in device.driver,
+        fence_waits=_FAULTY in device.driver,
+        folds_zeros=_FAULTY in device.driver,
     )
 
 
