@@ -31,6 +31,8 @@ class GpuTarget(Target):
         global_space: the address space of the device's memory; 0: pointers do not say.
         scope: LLVM's name of the scope of atomics that all threads of the device see.
         block_scope: the same for the threads of a block.
+        wide_atomics: there are atomics of 8 bytes.
+        wide_accesses: consecutive iterations may share accesses of 16 bytes.
         coherent: plain accesses to the device's memory see what other blocks have written before the last fence; else only accesses by
             atomics of 4 bytes do.
         tapes_on_chip: adstack tapes lie in on-chip memory, unless a plan says otherwise; else all of them lie in the heap.
@@ -48,6 +50,8 @@ class GpuTarget(Target):
     global_space: int = 0
     scope: str = "device"
     block_scope: str = "block"
+    wide_atomics: bool = True
+    wide_accesses: bool = True
     coherent: bool = True
     tapes_on_chip: bool = True
     launch_end: int = 0

@@ -138,8 +138,8 @@ def _shift(x: Operand, index: Op) -> int | None:
     return shift
 
 
-def copies_of(task: Task, plain: frozenset[Op]) -> tuple[int, Wide | None]:
-    """The number of iterations that a thread runs together, and their merged accesses."""
+def copies_of(task: Task, plain: frozenset[Op], merge: bool = True) -> tuple[int, Wide | None]:
+    """The number of iterations that a thread runs together, and their merged accesses, if they may be merged."""
     body = list(walk(task.body))
     if not task.parallel or task.stacks or cooperates(task) or len(body) > STATEMENTS:
         return 1, None
@@ -149,7 +149,7 @@ def copies_of(task: Task, plain: frozenset[Op]) -> tuple[int, Wide | None]:
     if not loads:
         return 1, None
     n = max(1, min(MOST_COPIES, LOADS // loads))
-    wide = plan_wide(task, plain) if TILED and loads <= LOADS else None
+    wide = plan_wide(task, plain) if merge and TILED and loads <= LOADS else None
     if wide is None or wide.group * len(body) > MOST_COPIES * STATEMENTS:
         return n, None
     return max(n, wide.group), wide

@@ -13,9 +13,15 @@ _FOLDED = frozenset("add sub mul min max and or xor".split())
 
 
 class Uniform:
-    """The values of a task that are the same in all threads of a launch, and the values that are used."""
+    """The values of a task that are the same in all threads of a launch, and the values that are used.
 
-    def __init__(self, task: Task) -> None:
+    Args:
+        task: of a kernel.
+        waves: threads that execute together can combine what they do.
+    """
+
+    def __init__(self, task: Task, waves: bool = True) -> None:
+        self._waves = waves
         self.used = {x for s in task_blocks(task) for x in operands(s) if isinstance(x, Op)}
         self._written = Aliases(written_places(task.body) | {r.place for r in task.reductions})
         self._same: dict[Op, bool] = {}
@@ -42,7 +48,7 @@ class Uniform:
     def way(self, s: Op) -> str:
         """How a warp can combine an atomic: "count" (lanes add one integer), "fold" (the old value is unused), or "": not at all."""
         place, code = atomic_of(s)
-        if code not in _FOLDED or place.dtype.size < 4 or memory.alignment(place) != place.dtype.size:
+        if not self._waves or code not in _FOLDED or place.dtype.size < 4 or memory.alignment(place) != place.dtype.size:
             return ""
         if not all(map(self.same, s.args[: place.ndim])):
             return ""

@@ -171,10 +171,22 @@ class Fn:
 
     def _int_to_float(self, x: str, src: DType, dst: DType, v: bool) -> str:
         op = "sitofp" if src.kind == "i" else "uitofp"
-        if dst is f16:  # through a type that holds every integer that f16 can round: no double rounding
-            mid = f32 if src.bits <= 16 else f64
-            return self.convert(self._to(op, x, src, mid, v), mid, f16, v)
-        return self._to(op, x, src, dst, v)
+        if dst is not f16:
+            return self._to(op, x, src, dst, v)
+        # through a type that holds every integer that f16 can round: no double rounding
+        if src.bits <= 16:
+            return self.convert(self._to(op, x, src, f32, v), f32, f16, v)
+        if self.module.target.doubles:
+            return self.convert(self._to(op, x, src, f64, v), f64, f16, v)
+        return self.convert(self._to(op, self._within(x, src, 1 << 17, v), src, f32, v), f32, f16, v)
+
+    def _within(self, x: str, src: DType, most: int, v: bool) -> str:
+        """An integer, or the nearest one to it within [-most, most]."""
+        ty, sign, flag = self.ty(src, v), "s" if src.kind == "i" else "u", self.ty(u1, v)
+        for order, end in (("gt", most), ("lt", -most)) if src.kind == "i" else (("gt", most),):
+            limit = self.lit(str(end), src, v)
+            x = self.t(f"select {flag} {self.t(f'icmp {sign}{order} {ty} {x}, {limit}')}, {ty} {limit}, {ty} {x}")
+        return x
 
     def _float_to_int(self, x: str, src: DType, dst: DType, v: bool) -> str:
         """Truncates; out of range saturates, NaN gives 0 (a plain fptosi would be undefined)."""
@@ -219,6 +231,23 @@ class Fn:
 
     def to_word(self, x: str, dtype: DType) -> str:
         """A uniform value as 8 bytes: a float as f64 bits, an integer as i64."""
+        if dtype.is_real and not self.module.target.doubles:
+            return self._double_bits(self.convert(x, dtype, f32, False))
         if dtype.is_real:
             return self.t(f"bitcast double {self.convert(x, dtype, f64, False)} to i64")
         return self.convert(x, dtype, i64, False)
+
+    def _double_bits(self, x: str) -> str:
+        """The bits of an f32 as f64, as i64: by integers, which keep subnormal numbers, too."""
+        self.module.declare("llvm.ctlz.i32", "declare i32 @llvm.ctlz.i32(i32, i1)")
+        raw = self.t(f"bitcast float {x} to i32")
+        size = self.t(f"and i32 {raw}, {2**31 - 1}")
+        zeros = self.t(f"sub i32 {self.t(f'call i32 @llvm.ctlz.i32(i32 {size}, i1 false)')}, 8")
+        shift = self.t(f"select i1 {self.t(f'icmp ult i32 {size}, {1 << 23}')}, i32 {zeros}, i32 0")  # of a subnormal number
+        above = self.t(f"select i1 {self.t(f'icmp uge i32 {size}, {255 << 23}')}, i32 {2 * 896}, i32 896")  # infinite or NaN
+        exponent = self.t(f"zext i32 {self.t(f'sub i32 {above}, {shift}')} to i64")
+        digits = self.t(f"zext i32 {self.t(f'shl i32 {size}, {shift}')} to i64")
+        bits = self.t(f"add i64 {self.t(f'shl i64 {digits}, 29')}, {self.t(f'shl i64 {exponent}, 52')}")
+        bits = self.t(f"select i1 {self.t(f'icmp eq i32 {size}, 0')}, i64 0, i64 {bits}")
+        sign = self.t(f"zext i32 {self.t(f'lshr i32 {raw}, 31')} to i64")
+        return self.t(f"or i64 {bits}, {self.t(f'shl i64 {sign}, 63')}")

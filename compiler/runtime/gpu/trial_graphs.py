@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...codegen.abi import CTX_SEED
+from ...codegen.gpu.abilities import needs_wide_atomics
 from ...codegen.gpu.grid.rows import chip_bytes, tapes_of
 from ...codegen.gpu.hardware import GpuTarget, Word
 from ...codegen.gpu.prologue import literal_count
@@ -241,7 +242,9 @@ class TrialGraphs(Pacing):
         codes = list(dict.fromkeys(r.compiled.gpu for r in launches))
         sources = [self._source(code) for code in codes]
         room = Room(self.threads, self.info.sms, resident, target.wave, target.block)
-        shape = shape_of(layout, [task for source in sources for task in source.kernel.tasks], self.gpu_lanes, room)
+        alone = not target.wide_atomics and any(needs_wide_atomics(s.kernel, s.plain) for s in sources)
+        tasks = [task for source in sources for task in source.kernel.tasks]
+        shape = shape_of(layout, tasks, 1 if alone else self.gpu_lanes, room)
         fills = sorted({r.key for r in rows if isinstance(r, _Fill)})
         module = Module(target)
         same = [_same([r for r in launches if r.compiled.gpu is c]) for c in codes]

@@ -57,7 +57,7 @@ class GridEmitter(TaskEmitter, GridFn):
         self.barriers = 0
         self.way_out = ""  # where code that only such threads run ends
         self.threads_of_block = threads_of(task, self.target)
-        self.copies, self.wide_accesses = copies_of(task, info.plain)
+        self.copies, self.wide_accesses = copies_of(task, info.plain, self.target.wide_accesses)
         self.flexible = task.parallel and not (task.stacks or task.reductions or task.block) and self.copies == 1
         self.finish = self.label("finish")
         self.count = ""  # of iterations
@@ -187,7 +187,7 @@ class GridEmitter(TaskEmitter, GridFn):
     @once
     def uniform(self) -> Uniform:
         """The values that are the same in all threads."""
-        return Uniform(self.task)
+        return Uniform(self.task, self.target.wave > 1)
 
 
 def from_word(f: Fn, word: str, ty: str) -> str:

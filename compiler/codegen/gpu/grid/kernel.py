@@ -11,6 +11,7 @@ from ...llvm.function import Module
 from ...llvm.kernel import symbol
 from ...llvm.report import prints
 from ...llvm.target import Target
+from ..abilities import check
 from ..hardware import DeviceFunction, GpuTarget
 from ..prologue import where
 from .emitter import Failures, fails
@@ -43,8 +44,10 @@ def emit_grid(
         far: the names of the tapes in the heap, see ``rows.name_of``; all other tapes are on chip.
 
     Raises:
+        QdrunTypeError: the kernel has a type, or an atomic, that this GPU does not have.
         Unsupported: the kernel has something that this GPU cannot do.
     """
+    check(kernel, target, plain)
     module = Module(target)
     info = info_of(kernel, plain, far)
     functions: list[DeviceFunction] = []

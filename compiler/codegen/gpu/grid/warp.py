@@ -34,7 +34,7 @@ def atomic(e: GridEmitter, s: Op, ptr: str, values: list[str]) -> str | None:
     None: every lane does its own; on a GPU without operations of a warp (``GpuTarget.wave`` is 1) always.
     """
     way = e.uniform.way(s)
-    if not way or e.target.wave == 1:
+    if not way:
         return None
     place, code = atomic_of(s)
     d, wanted = place.dtype, s in e.uniform.used

@@ -11,13 +11,14 @@ words, and the other words of the chunk. One more launch stands at the end, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....ir.nodes import Kernel, Op, Task
 from ...llvm.function import Module
 from ...llvm.kernel import symbol
 from ...llvm.target import Target
+from ..abilities import check
 from ..grid.entry import emit_entry
 from ..grid.kernel import GridCode, info_of
 from ..hardware import GpuTarget, Word
@@ -233,6 +234,7 @@ def _define(e: GridTrialEmitter, name: str, words: int) -> None:
 
 def emit_trial_grid(kernel: Kernel, target: GpuTarget, plain: frozenset[Op], far: frozenset[str]) -> GridCode:
     """Both modules of a kernel of a batched program; see ``grid.kernel.emit_grid``. ``kernel``: not nested (``passes.batch``)."""
+    check(kernel, replace(target, wide_atomics=True))  # one thread has a trial, and no atomics
     shape, module = TrialShape(target.block), Module(target)
     entry = symbol(kernel)
     host, size = Module(Target(libm=False)), 0
