@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -202,6 +203,8 @@ def test_a_plan_for_another_backend_takes_its_rows():
 
 
 GPU = {"backend": "cuda", "device": "emulated", "threads": 1}
+BACKEND = "amdgpu" if os.environ.get("QDRUN_TEST_ARCH") == "amdgpu" else "cuda"
+"""What ``GPU`` opens (``tests/conftest.py``)."""
 
 
 @pytest.fixture
@@ -350,8 +353,8 @@ def test_a_gpu_is_planned_without_one_to_the_byte(job, budget):
         total = there.plan().bytes
     limit = None if budget is None else total * budget // 100
     try:
-        with again().opened(threads=1, memory_budget_bytes=limit, arch="cuda") as here:
-            planned = here.plan(arch="cuda")
+        with again().opened(threads=1, memory_budget_bytes=limit, arch=BACKEND) as here:
+            planned = here.plan(arch=BACKEND)
     except qd.OutOfMemory:
         with pytest.raises(qd.OutOfMemory), again().opened(**GPU, memory_budget_bytes=limit) as there:
             there.plan()
