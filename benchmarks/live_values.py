@@ -65,7 +65,8 @@ class Bench:
         job = limits | {"target": resolve(target, Path(where)).model_dump(), "gradients": gradients}
         who = {"run": self.folder.uri, "owner": self.owner.number, "token": self.owner.token, "device": "cpu"}
         self.worker = Worker(WorkerSpec(**who, own_process=False, lanes=1, job=job))
-        self.worker._live._over.set()  # it writes when it is told to, so that its time can be taken
+        self.worker._live._over = True  # it writes when it is told to, so that its time can be taken
+        self.worker._live._ended.set()
         self.worker._live.join()
         self.count = 0
 

@@ -15,6 +15,8 @@ from ..store.owner import OwnerLost
 from .points import FOLDER, Logged
 
 WRITE_EVERY_S = 1.0
+SOON_S = 0.05
+"""After the end of an attempt its last points are written so soon, with those of others that end meanwhile."""
 SYNC_EVERY_S, SHARE = 5.0, 0.1
 """Between two writes to a store without append, which writes a file again; and the most that they may take of the time."""
 SEGMENT_BYTES = {True: 64 << 20, False: 256 << 10}
@@ -37,19 +39,28 @@ class LiveWriter(threading.Thread):
         self._waiting = deque[Logged]()
         self._file: Growing | None = None
         self._number, self._sync_due = 0, 0.0
-        self._over, self._lost = threading.Event(), False
+        self._ended, self._writing = threading.Event(), threading.Lock()
+        self._over = self._lost = False
 
     def put(self, logged: Logged) -> None:
         """The last points of an attempt that is over."""
         self._waiting.append(logged)
+        self._ended.set()
 
     def run(self) -> None:
         """The thread."""
-        while not self._over.wait(WRITE_EVERY_S):
+        while not self._over:
+            if self._ended.wait(WRITE_EVERY_S) and not self._over:
+                time.sleep(SOON_S)
+            self._ended.clear()
             self.write()
 
     def write(self, *, sync: bool = False) -> None:
-        """Write what there is. ``sync``: also to a store without append, now."""
+        """Write what there is, from any thread. ``sync``: also to a store without append, now."""
+        with self._writing:
+            self._write(sync)
+
+    def _write(self, sync: bool) -> None:
         self._waiting.extend(self._look())
         lines = b"".join(self._waiting.popleft().line() for _ in range(len(self._waiting)))
         if self._lost or not (lines or self._file):
@@ -79,7 +90,8 @@ class LiveWriter(threading.Thread):
 
     def close(self) -> None:
         """End the thread after a last write."""
-        self._over.set()
+        self._over = True
+        self._ended.set()
         if self.is_alive():
             self.join()
         self.write(sync=True)

@@ -50,6 +50,10 @@ class WorkerActor:
         """The state of every lane."""
         return self._worker.progress()
 
+    def flush(self) -> None:
+        """What jobs have logged."""
+        self._worker.flush()
+
     def stop(self, trials: Sequence[str]) -> bool:
         """Trials that are to end."""
         return any([self._worker.stop(trial) for trial in trials])

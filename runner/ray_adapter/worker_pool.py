@@ -21,6 +21,7 @@ UNEXPECTED = "The actor died unexpectedly"
 HEAD_S = 2.0
 TOLD_S = 2.0
 """Seconds to wait for the results of a dead worker, which may have been on a lost node."""
+FLUSH_S = 2.0
 LEFT_S = 0.5
 """Seconds to wait for the files of a dead worker."""
 LOOK_EVERY_S = 2.0
@@ -357,7 +358,13 @@ class RayWorkers:
         return self._seen
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, which write what jobs have logged before, if they can within ``FLUSH_S``."""
+        import ray
+
+        asked = [unlisted(one.handle.flush).remote() for one in self._actors.values() if one.info is not None and not one.dead]
+        with suppress(ray.exceptions.RayError):
+            if asked:
+                ray.wait(asked, num_returns=len(asked), timeout=FLUSH_S)
         for worker in list(self._actors):
             self.kill(worker)
 

@@ -180,6 +180,10 @@ class Worker:
         """Ask a trial to end at its next step; one that waits in a lease does not begin. False: it neither runs nor waits here."""
         return any([lane.stop(trial, why) for lane in self._lanes.all])
 
+    def flush(self) -> None:
+        """Write what jobs have logged; before the process is ended."""
+        self._live.write(sync=True)
+
     def close(self, timeout_s: float = 10.0) -> bool:
         """End the lanes after what they run, and the log. False: a trial still runs after ``timeout_s``; end the process."""
         if self._closed:
@@ -414,8 +418,10 @@ class Worker:
         with self._wear_lock:
             self._wear.ended()
             now = time.monotonic()
-            look = now - self._looked >= LOOK_S
+            look, retires = now - self._looked >= LOOK_S, bool(self._wear.retire)
             self._looked = now if look else self._looked
+        if retires:
+            self.flush()
         if look:
             self._look()
 
