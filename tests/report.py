@@ -193,7 +193,7 @@ def text(title: str, facts: Sequence[str], found: Sequence[Outcome], whole: int)
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns 0 if nothing has failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.report", description=__doc__.splitlines()[0])
-    parser.add_argument("--arch", choices=("amdgpu", "cuda"), default="amdgpu")
+    parser.add_argument("--arch", choices=("amdgpu", "cuda", "vulkan"), default="amdgpu")
     parser.add_argument(
         "--device", default="0", help="its number, UUID or PCI address; emulated:gfx942 tries the command without a card"
     )

@@ -4,7 +4,7 @@ What the word after ``` means:
 
 - ``python``: executed, all blocks of a page in order in one namespace, in a folder of their own. A ``text`` block right after it
   is what it prints.
-- ``python torch``: as ``python``, where torch is installed.
+- ``python torch``: as ``python``, where torch is installed; ``python vulkan``: where Vulkan's llvmpipe is.
 - ``python error``: executed, and must raise; the ``text`` block right after it is the message. ``...`` in it stands for anything.
 - ``python file=name``, ``yaml file=name``: appended to that file in the page's folder. A YAML file must plan.
 - ``sh``: lines that start with ``qdrun`` are run in the page's folder, in this process, which has a Ray open. Those of README.md, and of a
@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from qdrun.compiler.runtime.registry import devices
 from qdrun.runner.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +117,9 @@ def some_slow(*names: str) -> list:
 
 def test_every_block_is_of_a_known_kind(page):
     for block in blocks(page):
-        known = block.language in ("text", "python", "yaml", "sh") and re.fullmatch(r"|error|torch|file=\S+", block.words)
+        known = block.language in ("text", "python", "yaml", "sh") and re.fullmatch(
+            r"|error|torch|vulkan|file=\S+", block.words
+        )
         known = known or (block.language == "text" and block.words in GRAMMARS)
         assert known, f"```{block.language} {block.words}"
         assert block.words != "error" or block.then, "an error without its message"
@@ -126,8 +129,9 @@ def test_every_block_is_of_a_known_kind(page):
     "page", some_slow("docs/cuda.md", "docs/interop.md", "docs/memory.md", "docs/time-steps.md"), ids=named
 )
 def test_python_blocks_run_and_print_what_the_page_says(page, tmp_path):
-    left_out = "torch" if importlib.util.find_spec("torch") is None else None
-    python = [b for b in blocks(page) if b.language == "python" and not b.words.startswith("file=") and b.words != left_out]
+    left_out = {"torch"} if importlib.util.find_spec("torch") is None else set()
+    left_out |= set() if any("llvmpipe" in row.detail for row in devices()) else {"vulkan"}
+    python = [b for b in blocks(page) if b.language == "python" and not b.words.startswith("file=") and b.words not in left_out]
     if not python:
         pytest.skip("no Python on this page")
     write_files(page, tmp_path)
