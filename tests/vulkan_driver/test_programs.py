@@ -273,3 +273,54 @@ def test_a_recorded_launch_takes_about_a_microsecond(rig):
     rig.driver.graph_free(rig.driver.capture_end(rig.stream))
     rig.driver.unload(module)
     assert best < 20e-6
+
+
+def test_iterations_that_are_no_multiple_of_a_block_leave_the_rest_alone(start):
+    """Row 26: blocks of 192 threads and 65,700 iterations; threads beyond the plan's leave at once."""
+    n, steps = 65_700, 5
+    start(default_fp=qd.f64)
+    x = qd.field(qd.f64, shape=n + 100, needs_grad=True)
+    loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def grow(count: qd.i32, steps: qd.i32):
+        qd.loop_config(block_dim=192)
+        for i in range(count):
+            v = x[i]
+            for _ in range(steps):
+                v = v * 1.5
+            loss[None] += v
+
+    x.fill(1.0)
+    with qd.ad.Tape(loss=loss):
+        grow(n, steps)
+    assert loss[None] == n * 1.5**steps
+    assert (x.grad.to_numpy() == np.where(np.arange(n + 100) < n, 1.5**steps, 0.0)).all()
+
+
+def test_an_overflow_is_raised_when_the_host_waits_and_the_next_launch_is_clean(start):
+    """Row 29: the status record lies in mapped memory."""
+    start(default_fp=qd.f64, ad_stack_size=4)
+    x = qd.field(qd.f64, shape=8, needs_grad=True)
+    y = qd.field(qd.f64, shape=8, needs_grad=True)
+
+    @qd.kernel
+    def many(n: qd.i32):
+        for i in x:
+            v, k = x[i], 0
+            while k < n:
+                v = v * v
+                k += 1
+            y[i] = v
+
+    for n, fails in ((9, True), (3, False), (9, True)):
+        x.fill(1.0)
+        x.grad.fill(0.0)
+        y.grad.fill(1.0)
+        if fails:
+            with pytest.raises(qd.AdStackOverflow):
+                many.grad(n)
+                qd.sync()
+        else:
+            many.grad(n)
+            assert x.grad.to_numpy().tolist() == [8.0] * 8
