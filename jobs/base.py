@@ -18,7 +18,8 @@ job that needs it is opened.
 from .core.batch import BatchOutcome, BatchSession
 from .core.checks import GradientCheck, check_gradients
 from .core.debug import Debug
-from .core.job import Job, JobParams
+from .core.inputs import JobParams
+from .core.job import Job
 from .core.outcome import BadOutcome, Gradient, Outcome
 from .core.session import Finished, Session, execute, run_trial
 from .core.watch import Stopped, Watch

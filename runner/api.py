@@ -118,8 +118,8 @@ class Results:
         """Trial to its outputs by name, as ``gradients``."""
         return Arrays(self.folder, self._replay, "outputs")
 
-    def files(self, trial: str) -> dict[str, str]:
-        """The files that a trial has left in its ``Job.folder``: their names there, each with its path, or its URI where the run is not
+    def artifacts(self, trial: str) -> dict[str, str]:
+        """The files that a trial has left in its ``Job.artifacts``: their names there, each with its path, or its URI where the run is not
         local. Of a trial that was tried again those of its last attempt.
 
         Raises:
@@ -130,20 +130,12 @@ class Results:
         from .store.attempts import check_inside
 
         row = next(row for row in self.rows if row["trial"] == trial_of(self.folder, trial))
-        folder = row.get("folder")
+        folder = row.get("artifacts_folder")
         if folder is None:
             return {}
         check_inside(self.folder, folder)
         below = self.folder.files.below(folder)
         return {path.removeprefix(f"{folder}/"): f"{self.folder.uri}/{path}" for path in sorted(below)}
-
-    def best(self, column: str = "loss") -> dict[str, Any] | None:
-        """The row of the finished trial with the smallest value of a column, or, for ``max:column``, with the largest.
-
-        Raises:
-            NotFound: there is no such column.
-        """
-        from .observe.picking import best_row
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -159,6 +151,14 @@ class Results:
         from .provenance.devices import devices_of
 
         return devices_of(self.folder)
+
+    def best(self, column: str = "loss") -> dict[str, Any] | None:
+        """The row of the finished trial with the smallest value of a column, or, for ``max:column``, with the largest.
+
+        Raises:
+            NotFound: there is no such column.
+        """
+        from .observe.picking import best_row
 
         return best_row(self.rows, column, table.columns(self.rows))
 

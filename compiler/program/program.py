@@ -26,7 +26,7 @@ from .memory.process_memory import Accounts
 from .memory.versions import Versions
 from .plans.launch_facts import launch_note, parallel_iterations
 from .recorders import ForwardRecorder, TapeRecorder
-from .rehearsal import Rehearsal, rehearse
+from .rehearsal import Reading, Rehearsal, rehearse
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())
@@ -202,6 +202,16 @@ class Program(Accounts):
         """The launches of a function, without running them; see ``rehearsal.rehearse``."""
         with self:
             return rehearse(self, function, name, gradients)
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[None]:
+        """Python reads fields; it is refused to write to them, and to launch kernels. ``name``: what messages call it."""
+        before, self.rehearsal = self.rehearsal, Reading(name)
+        try:
+            with self:
+                yield
+        finally:
+            self.rehearsal = before
 
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """Python is about to write to a field or an ndarray: one element, or all of it.

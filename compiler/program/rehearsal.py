@@ -58,7 +58,7 @@ class Rehearsal:
             self._kept.append(given)
         self._found.setdefault((variant, decisive), (kernel, given))
 
-    def touched(self, tensor: Any, how: str) -> NoReturn:
+    def touched(self, tensor: Any, how: str) -> None:
         """Python reads or writes a field or an ndarray between launches.
 
         Raises:
@@ -85,6 +85,33 @@ class Rehearsal:
 
     def _refuse(self, what: str, do: str) -> NoReturn:
         raise QdrunRuntimeError(f"{what} in {self.name}, which may only launch kernels\n  do: {do}")
+
+
+class Reading(Rehearsal):
+    """While it is there, Python reads fields, and neither writes to them nor launches kernels."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, gradients=False)
+
+    def launch(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        """A kernel is launched.
+
+        Raises:
+            QdrunRuntimeError: always.
+        """
+        self._refuse(f"kernel `{kernel.source.name}` is launched", "launch it before, where the plan counts its memory")
+
+    def touched(self, tensor: Any, how: str) -> None:
+        """Python reads or writes a field or an ndarray.
+
+        Raises:
+            QdrunRuntimeError: it writes.
+        """
+        if how == "writes":
+            self._refuse(f"Python writes `{tensor.name}`", "write it before, or to an array of numpy")
+
+    def _refuse(self, what: str, do: str) -> NoReturn:
+        raise QdrunRuntimeError(f"{what} in {self.name}, which may only read\n  do: {do}")
 
 
 def rehearse(program: Any, function: Callable[[], Any], name: str, gradients: bool) -> Rehearsal:

@@ -45,7 +45,7 @@ class Declaring:
     watch: Watch
     _made: bool
     _seed_used: bool
-    _folder_used: bool
+    _artifacts_used: bool
 
     def input(self, name: str) -> Any:
         """Declare a parameter as an input, in ``build``: a float, an integer, or a list of them.
@@ -172,11 +172,11 @@ class Declaring:
 
     def reads_of_its_own(self) -> str:
         """The per-trial value that ``build`` or ``simulate`` has read, as a phrase; empty if none."""
-        return "it reads its seed" if self._seed_used else "it uses its folder" if self._folder_used else ""
+        return "it reads its seed" if self._seed_used else "it uses its artifacts" if self._artifacts_used else ""
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Parameters refuse to show the values of inputs; it is noted whether the seed or the folder are asked for."""
+        """Parameters refuse to show the values of inputs; it is noted whether the seed or the artifacts are asked for."""
         before, self.params = self.params, watched(self.params, self._declared.reads)
         made, self._made = self._made, False
         try:

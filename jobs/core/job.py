@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from ..planning.explain import Explanation, explain
 from ..planning.memory_plan import Launches, MemoryPlan, PlanEntry
@@ -18,23 +16,17 @@ from ..planning.windows import plan_window, snapshots_of
 from .debug import Debug
 from .declared import same
 from .declaring import Declaring
+from .inputs import JobFiles
 from .outcome import Outcome
 from .recorded import Recorded
 from .watch import Watch
-
-
-class JobParams(BaseModel):
-    """Base of a job's parameters: frozen, unknown names refused. Give each field a default and a description with its unit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
-
 
 P = TypeVar("P", bound=BaseModel)
 NO_MEMORY = MemoryPlan()
 """The plan of every trial without a program. Shared, because it is frozen and slow to create."""
 
 
-class Job(Declaring, Generic[P]):
+class Job(Declaring, JobFiles, Generic[P]):
     """One differentiable simulation. Subclass it as ``class Mine(Job[MineParams])`` and give it ``build`` and ``simulate``.
 
     ``build`` declares what goes in and out (``input``, ``objective``, ``output``), ``simulate`` launches kernels; first values, gradients
@@ -54,7 +46,7 @@ class Job(Declaring, Generic[P]):
         program: the open program, while the job is open.
         window: time steps that the arrays of ``build`` hold; all of them unless a memory budget says less.
         snapshot_bytes: of a job with fewer, the budget of its ``qd.ad.checkpointed_steps``; else None.
-        folder: for files of this trial.
+        artifacts: a folder for files of this trial.
         watch: its progress, and a requested stop.
         machine_code: plans compile the kernels, and count their code; False: they compile nothing.
     """
@@ -86,8 +78,7 @@ class Job(Declaring, Generic[P]):
         self._seed, self._seed_used, self._made = seed, False, False
         self.program: Any = None
         self.watch = Watch()
-        self._folder: TemporaryDirectory[str] | None = None
-        self._folder_used = False  # by ``build``
+        self._begin_files()
         self.window = self.time_steps()
         self.snapshot_bytes: int | None = None
         self.machine_code = True
@@ -122,23 +113,6 @@ class Job(Declaring, Generic[P]):
         return self._ran
 
     @property
-    def folder(self) -> Path:
-        """An empty folder for files of this trial, made when it is first asked for.
-
-        In a sweep its files are moved into the run folder when the attempt ends, and another attempt begins with an empty one. Without a
-        runner it is a temporary folder that goes with the job. A job that asks for it in ``build`` is built for each trial.
-        """
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="qdrun-", ignore_cleanup_errors=True)
-        self._folder_used = self._folder_used or not self._made
-        return Path(self._folder.name)
-
-    def take_folder(self) -> TemporaryDirectory[str] | None:
-        """The folder, where the trial has asked for it; from now on it is the caller's, and the job has another one."""
-        taken, self._folder = self._folder, None
-        return taken
-
-    @property
     def steps_plan(self) -> Any:
         """The ``StepsPlan`` of an open job whose time steps were fitted into a memory budget; else None."""
         return self._steps
@@ -154,6 +128,23 @@ class Job(Declaring, Generic[P]):
 
     def fill(self) -> None:
         """Give the fields first values, after ``build``. Runs no kernel. A job that overrides it is built again for each run."""
+
+    def save(self) -> None:
+        """Write files to ``artifacts``. Called once, after the run, when fields hold its results; it reads them and launches no kernel."""
+
+    def saves(self) -> bool:
+        """Whether the job has a ``save`` of its own."""
+        return type(self).save is not Job.save
+
+    def save_once(self) -> None:
+        """Call ``save``.
+
+        Raises:
+            QdrunRuntimeError: it launches a kernel, or writes to a field.
+        """
+        if self.saves():
+            with nullcontext() if self.program is None else self.program.reading(f"{type(self).__name__}.save()"):
+                self.save()
 
     def set(self, params: P) -> bool:
         """Give an open job other parameters: ``run`` then gives what it would in a job built with them.

@@ -58,7 +58,7 @@ class Session:
         """Make the open job that of another trial: what follows, its numbers and its bytes, is what it would be in a job built for it.
 
         False: that is not possible, and the session must be closed: other parameters than inputs differ, or gradients; the job runs once in
-        a program (``Job.why_built_again``); it has read its seed or its folder while it was built, or has an ``__init__`` of its own.
+        a program (``Job.why_built_again``); it has read its seed or its artifacts while it was built, or has an ``__init__`` of its own.
         """
         job = self.job
         names = tuple(job.gradients if wanted is None else wanted)
@@ -179,7 +179,8 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     job.watch.check()
     planned = time.perf_counter()
     outcome = body(session)
-    done = time.perf_counter()
     session.measure()
+    job.save_once()
+    done = time.perf_counter()
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
     return Finished(outcome, plan, session.used, session.peak_bytes, seconds, device_name(job.program), job.launched())

@@ -113,6 +113,8 @@ def _of_class(job: type[Job[Any]]) -> str:
         return "it has no simulate()"
     if job.fill is not Job.fill:
         return "it overrides fill()"
+    if job.save is not Job.save:
+        return "it overrides save()"
     return "it has an __init__ of its own" if job.__init__ is not Job.__init__ else ""
 
 

@@ -90,7 +90,7 @@ def refuse(planned: Sequence[Planned], *, local: bool = True) -> None:
 
 
 OF_THIS_MACHINE = (
-    *("ImportError: ", "ModuleNotFoundError: ", "OSError: ", "FileNotFoundError: ", "NotADirectoryError: "),
+    *("ImportError: ", "ModuleNotFoundError: ", "OSError: ", "FileNotFoundError: ", "InputMissing: ", "NotADirectoryError: "),
     *("IsADirectoryError: ", "PermissionError: ", "ConnectionError: ", "MemoryError: ", "OutOfMemory: ", "DeviceError: "),
 )
 """Prefixes of errors that may come from the planning machine instead of the job."""

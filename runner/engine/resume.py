@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ...jobs.base import Job
-from ...jobs.core.inputs import InputFiles
 from .. import clock
 from ..config.model import load_config
 from ..config.yaml_lines import ConfigError
@@ -29,6 +28,7 @@ from ..store.owner import gone_from_here, latest_owner, seems
 from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..store.status import status
 from ..store.summary import current
+from ..study.input_files import input_files
 from ..study.plan import Prepared
 from ..study.prepare import prepare
 from ..study.shipping import Shipped
@@ -238,7 +238,7 @@ def config_of(
     if debug and prepared.loaded.config.debug is None:
         changes["loaded"] = load_config(place, [*overrides, "debug=true"], text)
     if shipped is not None:
-        there = {"target": shipped.target(prepared.target), "inputs": InputFiles(os.path.dirname(shipped.config))}
+        there = {"target": shipped.target(prepared.target), "inputs": input_files({"folder": os.path.dirname(shipped.config)})}
         return prepared.model_copy(update=changes | there), job
     if not force:
         folder.check_config(prepared.resolved)

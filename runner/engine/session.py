@@ -26,7 +26,7 @@ from ..observe.live import Display, display
 from ..observe.timing import Timing
 from ..observe.view import view_of
 from ..private import NotPrivate
-from ..provenance.record import record
+from ..provenance.record import record, record_data
 from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from ..ray_adapter.head_watch import ClusterLost, HeadWatch
 from ..ray_adapter.known_clusters import DASHBOARD, remember
@@ -317,6 +317,7 @@ def _planned(
     groups = [group for group, _ in planned]
     how.timing.planned_t = now()
     folder.save_plan(groups)
+    record_data(folder.files, prepared, [name for group in groups for name in group.data])
     if prepared.choice is not None:
         screen.note(prepared.choice.text)
     failed = [group for group in groups if group.plan is None]

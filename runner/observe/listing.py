@@ -80,7 +80,9 @@ def json_rows(rows: Iterable[table.Row], indent: int) -> Iterator[str]:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return "-"
-    if name == "folder" or "_file." in name:  # a path is of no use in part
+    if name == "artifacts":
+        return ", ".join(value)
+    if name == "artifacts_folder" or "_file." in name:  # a path is of no use in part
         return str(value)
     return f"[{len(value)}]" if isinstance(value, list) else str(value) if isinstance(value, table.Large) else short(value)
 

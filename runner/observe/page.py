@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -22,6 +23,7 @@ p { margin: 6px 0; } .soft { color: var(--soft); font-size: 0.87rem; }
 figure { margin: 14px 0; background: var(--card); border-radius: 8px; padding: 8px 10px; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 8px; }
 figure svg { display: block; width: 100%; height: auto; max-width: 520px; margin: 0 auto; }
+img { max-width: 100%; max-height: 260px; border-radius: 6px; }
 figcaption { color: var(--soft); font-size: 0.85rem; padding: 2px 4px; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.86rem; width: 100%; }
 th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -71,9 +73,14 @@ def folded(title: str, inside: str) -> str:
     return f"<details><summary>{text(title)}</summary>{inside}</details>"
 
 
+def image(data: bytes, kind: str) -> str:
+    """A picture that is a part of the page. ``kind``: as in ``image/png``."""
+    return f'<img src="data:{text(kind)};base64,{b64encode(data).decode()}" alt="">'
+
+
 def page(title: str, body: str) -> str:
     """A whole document. Its policy lets nothing be loaded or run, whatever stands in it."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'

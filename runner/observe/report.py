@@ -8,14 +8,16 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from mimetypes import guess_type
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from ...jobs.core.paths import get, has
 from ..live.points import Series, live_values
 from ..packing.claims import amount
-from ..store.attempts import ResultMissing, arrays_of
+from ..store.attempts import ResultMissing, arrays_of, check_inside
 from ..store.journal import read
 from ..store.layout import RunFolder
 from ..store.replay import Replay, replay
@@ -25,7 +27,7 @@ from ..workers.records import gradient_norm
 from . import plots
 from .device_load import Load, loads
 from .live import duration
-from .page import figure, folded, page, section, table, text, tiles
+from .page import figure, folded, image, page, section, table, text, tiles
 from .table import Row, rows_of, write_file
 from .view import RunView, view_of
 
@@ -33,6 +35,9 @@ PARAMETERS, DEVICES, NAMES = 12, 16, 8
 """Maximum number of parameters, of devices, and of logged names, with their own plot."""
 SLOWEST, FAILED, LISTED = 15, 50, 2000
 TRACE = 8000
+ARTIFACTS, PICTURE_BYTES = 200, 2 << 20
+"""Trials whose artifacts are listed, and bytes of the pictures among these that are shown."""
+PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(frozen=True)
@@ -112,14 +117,14 @@ def write_report(folder: RunFolder, out: str | os.PathLike[str] | None = None) -
         OSError: the run cannot be read.
     """
     plots.check_matplotlib()
-    data = html(gather(folder)).encode("utf-8", "replace")
+    data = html(gather(folder), "" if out is None else f"{folder.uri}/").encode("utf-8", "replace")
     if out is None:
         folder.files.put("report.html", data)
         return f"{folder.uri}/report.html"
     return write_file(out, data)
 
 
-def html(run: Material) -> str:
+def html(run: Material, base: str = "") -> str:
     """The whole page."""
     body = "\n".join(
         part
@@ -131,6 +136,7 @@ def html(run: Material) -> str:
             section("Memory: planned and used", *_memory(run)),
             section("Failed trials", *_failed(run)),
             section("Slowest trials", _slowest(run)),
+            section("Artifacts", *_artifacts(run, base)),
             section("All trials", _all(run)),
             section("Config", folded("config.yaml", f"<pre>{text(run.config)}</pre>")),
         )
@@ -325,6 +331,30 @@ def _all(run: Material) -> str:
     counts = Counter(row["status"] for row in run.rows)
     title = f"{len(rows)} of {sum(counts.values())} trials"
     return folded(title, table(headers, rows, numbers=(*names, "loss", "gradient norm", "seconds", "planned", "used")))
+
+
+def _artifacts(run: Material, base: str) -> list[str]:
+    """The files that trials have left, with links to them below ``base``, and pictures as long as there is room for them."""
+    lines, pictures, room = [], [], PICTURE_BYTES
+    for trial, row in zip(run.trials, run.rows, strict=True):
+        where, names = row.get("artifacts_folder"), row.get("artifacts") or []
+        if where is None or len(lines) == ARTIFACTS:
+            continue
+        check_inside(run.folder, where)
+        sizes = run.folder.files.below(where)
+        links = [f'<a href="{text(base + quote(f"{where}/{name}"))}">{text(name)}</a>' for name in names]
+        rest = len(sizes) - len(names)
+        lines.append(
+            [text(trial.label), ", ".join(links) + (f" and {rest} more" if rest > 0 else ""), amount(sum(sizes.values()))]
+        )
+        for name in names:
+            kind, size = guess_type(name)[0] or "", sizes.get(f"{where}/{name}", PICTURE_BYTES)
+            if kind in PICTURES and size <= room:
+                room -= size
+                pictures.append(figure([image(run.folder.files.read(f"{where}/{name}"), kind)], f"{trial.label}: {name}"))
+    left = sum(row.get("artifacts_folder") is not None for row in run.rows)
+    said = f'<p class="soft">{text(counted(left - len(lines), "more trial"))} with artifacts</p>' if left > len(lines) else ""
+    return [table(["trial", "files", "size"], lines, wide=["files"]), said, *pictures] if lines else []
 
 
 def _number(value: float | None, digits: int = 6) -> str:

@@ -322,9 +322,9 @@ def summary_text(done: Ended) -> str:
     parts += [("overhead per trial", timing["overhead_ms_per_trial"], "ms")]
     lines.append("time: " + ", ".join(f"{value:.2f} {unit} {word}" for word, value, unit in parts if value is not None))
     lines += [f"results: {done.folder.table}"]
-    left = sum(value is not None for value in column_of(done.rows, "folder"))
-    where = f"`qdrun results {done.folder.uri} --columns trial,folder` says where"
-    lines += [f"files: {counted(left, 'trial')} left some; {where}"] if left else []
+    left = sum(value is not None for value in column_of(done.rows, "artifacts_folder"))
+    where = f"`qdrun results {done.folder.uri} --columns trial,artifacts` names them"
+    lines += [f"artifacts: {counted(left, 'trial')} left some; {where}"] if left else []
     lines += [f"next: qdrun {'resume' if done.state in ('lost', 'interrupted') else 'results'} {done.folder.uri}"]
     return "\n".join(lines)
 

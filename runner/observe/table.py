@@ -144,8 +144,8 @@ def _end(row: Row, event: Event) -> None:
         row["used_of_planned"] = row["used_bytes"] / row["planned_bytes"]
     if event.get("error"):
         row |= {"error_type": event["error"]["type"], "error": event["error"]["message"]}
-    if event.get("folder"):
-        row["folder"] = event["folder"]["path"]
+    if event.get("artifacts"):
+        row |= {"artifacts": event["artifacts"]["names"], "artifacts_folder": event["artifacts"]["path"]}
     for prefix, kind in PREFIXES:
         for name, value in event.get(kind, {}).items():  # large ones lie in files of their own: a column says which
             if isinstance(value, dict) and "file" in value:
@@ -167,7 +167,7 @@ def numbers(value: Any) -> Any:
 def columns(table: Sequence[Row]) -> list[str]:
     """The names of all columns: the fixed ones, parameters, gradients, outputs, bytes by kind, and the error at the end."""
     seen = dict.fromkeys(name for names in dict.fromkeys(map(tuple, table)) for name in names)  # most rows have equal ones
-    groups = ("param.", "grad.", "grad_file.", "out.", "out_file.", "planned.", "used.", "folder")
+    groups = ("param.", "grad.", "grad_file.", "out.", "out_file.", "planned.", "used.", "artifacts")
     named = [name for prefix in groups for name in seen if name.startswith(prefix)]
     return [*FIXED, *named, *ERRORS]
 

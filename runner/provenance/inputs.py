@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,8 +22,8 @@ class RecordedFile(BaseModel):
     """A file that a run depends on, as it was when the run began.
 
     Attributes:
-        path: of a copied source, below ``source/``; of an input, as the config names it.
-        origin: where it was.
+        path: of a copied source, below ``source/``; of an input, as the config or ``Job.data`` names it.
+        origin: where it was: a path, or a URI.
         sha256: of its bytes; of a folder, of the names and bytes of all files below it.
         kept: of an input, its copy below the run's folder; empty: there is none.
     """
@@ -37,22 +37,36 @@ class RecordedFile(BaseModel):
 
 
 def contents(prepared: Prepared, job: type[Job]) -> tuple[RecordedFile, ...]:
-    """The present checksums of the input files of trials; files on other machines are left out."""
-    paths = dict.fromkeys(path for _, _, path in named_paths(job, prepared.trials))
-    found = [(path, prepared.inputs.find(path)) for path in paths]
+    """The present checksums of the files that parameters of trials name; files on other machines are left out."""
+    return recorded(prepared.inputs, dict.fromkeys(str(path) for _, _, path in named_paths(job, prepared.trials)))
+
+
+def recorded(inputs: InputFiles, names: Iterable[str]) -> tuple[RecordedFile, ...]:
+    """The present checksums of files by their names; those that are not there are left out."""
+    found = [(name, inputs.find(name), name if "://" in name else "") for name in names]
     return tuple(
-        RecordedFile(path=str(path), origin=str(where), sha256=digest(where).hex()) for path, where in found if where.exists()
+        RecordedFile(path=name, origin=uri or str(where), sha256=digest(where).hex())
+        for name, where, uri in found
+        if where.exists()
     )
 
 
 def changed(inputs: InputFiles, before: Sequence[RecordedFile]) -> list[str]:
     """The files, as the config names them, that do not hold what they did."""
-    now = {one.path: inputs.find(PurePath(one.path)) for one in before}
+    now = {one.path: inputs.find(one.path) for one in before}
     return [one.path for one in before if not now[one.path].exists() or digest(now[one.path]).hex() != one.sha256]
 
 
-def keep(files: Files, found: Sequence[RecordedFile]) -> tuple[tuple[RecordedFile, ...], list[str]]:
+def keep(
+    files: Files, inputs: InputFiles, found: Sequence[RecordedFile], before: Sequence[RecordedFile] = ()
+) -> tuple[tuple[RecordedFile, ...], list[str]]:
     """Copy input files into a run folder, up to ``INPUT_BYTES`` in all.
+
+    Args:
+        files: of the run.
+        inputs: where the files lie now.
+        found: the files.
+        before: those that were copied already.
 
     Returns:
         The files, each with the place of its copy, and a note on each that was not copied.
@@ -60,9 +74,9 @@ def keep(files: Files, found: Sequence[RecordedFile]) -> tuple[tuple[RecordedFil
     Raises:
         StorageFull: no room.
     """
-    room, kept, notes = INPUT_BYTES, list[RecordedFile](), list[str]()
-    for number, one in enumerate(found):
-        origin = Path(one.origin)
+    room, kept, notes = INPUT_BYTES - sum(files.below(INPUTS).values()), list[RecordedFile](), list[str]()
+    for number, one in enumerate(found, len(before)):
+        origin = inputs.find(one.path)
         size = sum(path.stat().st_size for path, _ in files_below(origin))
         if size > room:
             notes.append(f"{one.path} is not copied: {size:,} bytes, and all inputs may take {INPUT_BYTES >> 20} MiB")
@@ -98,4 +112,4 @@ def digest(path: Path) -> bytes:
         return hashlib.file_digest(stream, "sha256").digest()
 
 
-__all__ = ["INPUTS", "RecordedFile", "changed", "contents", "digest", "files_below", "keep"]
+__all__ = ["INPUTS", "RecordedFile", "changed", "contents", "digest", "files_below", "keep", "recorded"]

@@ -15,6 +15,7 @@ from ...compiler.errors import QdrunError
 from ...compiler.runtime.cache import cache_dir
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
+from ..study.input_files import input_files
 from .inputs import INPUTS, RecordedFile, digest
 from .record import SOURCE, Provenance, own_digest, packages, provenance_of
 
@@ -103,7 +104,7 @@ def _input(folder: RunFolder, one: RecordedFile, place: Path) -> str:
     """The path of an input on this machine: its copy, or, where it was too large for one, where it was."""
     if not one.kept:
         with suppress(OSError):
-            if digest(Path(one.origin)).hex() == one.sha256:
+            if digest(input_files({}).find(one.origin)).hex() == one.sha256:
                 return one.origin
         raise NotKept(
             f"the run has read {one.path}, which was too large to be copied, and {one.origin} is not, or no more, what it was\n"

@@ -13,7 +13,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from ...jobs.base import Job
 from ..store.files import Files
 from ..study.plan import Prepared
 from ..study.target import Target
-from .inputs import RecordedFile, contents, keep
+from .inputs import RecordedFile, contents, keep, recorded
 from .sources import sources_of
 
 FILE, SOURCE, DIFF = "provenance.json", "source", "source.diff"
@@ -58,7 +58,7 @@ class Provenance(BaseModel):
         target: of the job.
         root: the folder in which imports of the job began; paths of ``sources`` are relative to it.
         sources: the copied files.
-        inputs: the files that the parameters of trials name.
+        inputs: the files that the parameters of trials name, and those that jobs were built from.
         git: None: the job's file is in no repository, or git cannot be run.
         notes: what could not be kept, and why.
     """
@@ -86,9 +86,26 @@ def record(files: Files, prepared: Prepared, job: type[Job[Any]]) -> None:
     Raises:
         StorageFull: no room.
     """
-    inputs, notes = keep(files, contents(prepared, job))
+    inputs, notes = keep(files, prepared.inputs, contents(prepared, job))
     for path, data in files_of(prepared.target, inputs, notes).items():
         files.put(path, data, durable=False)
+
+
+def record_data(files: Files, prepared: Prepared, names: Iterable[str]) -> None:
+    """Add the files that a job was built from (``Job.data``) to the provenance of its run. They are known once it is planned.
+
+    Raises:
+        InputMissing: one of them has disappeared meanwhile.
+        StorageFull: no room.
+    """
+    made = provenance_of(files)
+    known = set() if made is None else {one.path for one in made.inputs}
+    found = recorded(prepared.inputs, [name for name in dict.fromkeys(names) if name not in known])
+    if made is None or not found:
+        return
+    kept, notes = keep(files, prepared.inputs, found, made.inputs)
+    made = made.model_copy(update={"inputs": (*made.inputs, *kept), "notes": (*made.notes, *notes)})
+    files.put(FILE, _document(made), durable=False)
 
 
 def provenance_of(files: Files) -> Provenance | None:
@@ -142,7 +159,11 @@ def files_of(target: Target, inputs: Sequence[RecordedFile] = (), notes: Sequenc
         git=git,
         notes=tuple(notes),
     )
-    return {FILE: json.dumps(made.model_dump(), indent=1).encode(), **out}
+    return {FILE: _document(made), **out}
+
+
+def _document(made: Provenance) -> bytes:
+    return json.dumps(made.model_dump(), indent=1).encode()
 
 
 def packages() -> dict[str, str]:
@@ -220,4 +241,5 @@ __all__ = [
     "packages",
     "provenance_of",
     "record",
+    "record_data",
 ]

@@ -67,9 +67,9 @@ class Attempt(NamedTuple):
         return f"{self.folder}/result.json"
 
     @property
-    def files(self) -> str:
-        """The folder of the job's own files, in the run's folder."""
-        return f"{self.folder}/files"
+    def artifacts(self) -> str:
+        """The folder of the job's artifacts, in the run's folder."""
+        return f"{self.folder}/artifacts"
 
 
 def started(journal: Journal, attempts: Mapping[Attempt, Event] | list[tuple[Attempt, Event]], *, sync: bool = False) -> None:

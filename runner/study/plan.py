@@ -33,7 +33,8 @@ TOO_SLOW = "Timeout: "
 class PlannedGroup(BaseModel):
     """Trials of one shape and their common plan, which is that of the first one.
 
-    ``plan`` is None where the job could not be built for any trial that was tried; ``error`` says why, with the user's line.
+    ``plan`` is None where the job could not be built for any trial that was tried; ``error`` says why, with the user's line. ``data``: the
+    names of the files that the job was built from, see ``Job.data``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,6 +43,7 @@ class PlannedGroup(BaseModel):
     example: str
     plan: MemoryPlan | None
     error: str = ""
+    data: tuple[str, ...] = ()
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True).encode
@@ -163,13 +165,13 @@ def plan_each(
     def work(group: Sequence[Trial]) -> Planned:
         code = learns and group is groups[0]
 
-        def plan_of(trial: Trial) -> tuple[MemoryPlan, Points]:
+        def plan_of(trial: Trial) -> tuple[MemoryPlan, Points, tuple[str, ...]]:
             with opened(prepared, job, trial, config.budget_bytes, arch, threads=threads, machine_code=code) as made:
                 plan = made.plan(**({} if other is None else {"arch": other}))
-                return plan, curve(made, plan, other) if curves and config.elastic else ()
+                return plan, curve(made, plan, other) if curves and config.elastic else (), tuple(made.asked)
 
-        example, (plan, points) = first_that_works(group, plan_of)
-        return group_of(group, example, plan), points
+        example, (plan, points, data) = first_that_works(group, plan_of)
+        return group_of(group, example, plan, data=data), points
 
     for group, found in zip(groups, each_within(work, groups, limit_s), strict=True):
         if isinstance(found, KeyboardInterrupt):
@@ -212,11 +214,13 @@ def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[Sequence[Trial]]:
     return list(groups.values())
 
 
-def group_of(group: Sequence[Trial], example: Trial, plan: MemoryPlan | None, error: str = "") -> PlannedGroup:
+def group_of(
+    group: Sequence[Trial], example: Trial, plan: MemoryPlan | None, error: str = "", data: tuple[str, ...] = ()
+) -> PlannedGroup:
     """The planned group of trials of one shape; ``example`` is the one that was planned, and comes first."""
     ids = group.ids if isinstance(group, Trials) else [trial.id for trial in group]
     names = (example.id, *(name for name in ids if name != example.id))
-    return PlannedGroup(trials=names, example=example.label, plan=plan, error=error)
+    return PlannedGroup(trials=names, example=example.label, plan=plan, error=error, data=data)
 
 
 def first_that_works(group: Sequence[Trial], work: Callable[[Trial], T]) -> tuple[Trial, T]:

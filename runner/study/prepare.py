@@ -14,6 +14,7 @@ from ..config.yaml_lines import KeyPath
 from ..ledger.inventory import Found
 from .backend_choice import chosen
 from .devices import AUTO, ChosenDevice, places_of_auto, places_of_cluster, require_device
+from .input_files import input_files
 from .plan import Prepared
 from .target import Target, TargetError, load, resolve
 from .trials import Trial, check_optimize, make_trials, wanted_gradients
@@ -52,7 +53,7 @@ def prepare(
     if debug and loaded.config.debug is None:
         loaded = load_config(Path(path), [*overrides, "debug=true"], text)
     target, job = load_job(loaded, root)
-    inputs = InputFiles(str(loaded.folder), copies or {})
+    inputs = input_files({"folder": str(loaded.folder), "copies": copies or {}})
     device = loaded.config.device
     elsewhere = cluster if backend is None and device.backends == AUTO and device.id is None else None
     place = require_device(loaded, local=local, backend=backend) if elsewhere is None else ChosenDevice("cpu")

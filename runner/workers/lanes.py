@@ -256,10 +256,10 @@ class Lane(threading.Thread):
             return None
         return Logged.of([one.trial for one in now.trials], [one.attempt for one in now.trials], points)
 
-    def take_folder(self) -> TemporaryDirectory[str] | None:
-        """The folder with the files of the running attempt, None where it has none; the caller removes it."""
+    def take_artifacts(self) -> TemporaryDirectory[str] | None:
+        """The folder with the artifacts of the running attempt, None where it has none; the caller removes it."""
         now = self.now
-        return None if now is None or now.job is None else now.job.take_folder()
+        return None if now is None or now.job is None else now.job.take_artifacts()
 
     def asked(self, trial: str) -> str | None:
         """Why a trial was asked to stop; None when it was not."""

@@ -15,8 +15,9 @@ from contextvars import Context
 from typing import Any
 
 from ...jobs.base import Job
-from ...jobs.core.inputs import InputFiles, located
+from ...jobs.core.inputs import located
 from ...jobs.core.loading import load_code
+from ..study.input_files import input_files
 from .program_cache import options_of
 from .spec import Shape
 
@@ -61,7 +62,7 @@ def build_and_load(job: type[Job[Any]], spec: Mapping[str, Any]) -> None:
     Raises:
         BaseException: what the job raises.
     """
-    params = located(job.Params.model_validate(spec["params"]), InputFiles.of(spec))
+    params = located(job.Params.model_validate(spec["params"]), input_files(spec))
     made = job(params, wanted=spec["gradients"], seed=spec["seed"])
     with made.opened(**options_of(spec)):
         load_code(made)

@@ -23,6 +23,7 @@ from ...jobs.core.session import device_name
 from ...jobs.planning.groups import group_key
 from ..config.optimize_section import OptimizeSection
 from ..optimize.descent_of_batch import descend_batch
+from ..study.input_files import input_files
 from .capture import has_printed, printing_as_here
 from .spec import Together
 from .together import Ran
@@ -98,7 +99,7 @@ class Keeper:
         """
         start = time.perf_counter()
         try:
-            params = located(job.Params.model_validate(spec["params"]), InputFiles.of(spec))
+            params = located(job.Params.model_validate(spec["params"]), input_files(spec))
             options = {name: spec[name] for name in BATCH_OPTIONS} | {"debug": spec.get("debug"), "wanted": spec["gradients"]}
             group = group_key(job, params, wanted=spec["gradients"])
             key = job, repr(options), len(together.seeds), group
@@ -109,7 +110,7 @@ class Keeper:
             made = self.program.session.job
             made.watch.reset(len(rows))  # a request to stop may have come when the batch before could not see it any more
             self._watch(made)
-            return self.program.here().run(self._run_batch, self.program, together, rows, InputFiles.of(spec), start)
+            return self.program.here().run(self._run_batch, self.program, together, rows, input_files(spec), start)
         except BaseException:
             self.close_after_failure()
             raise
@@ -139,7 +140,7 @@ class Keeper:
         Raises:
             BaseException: what the job raises; nothing is open then.
         """
-        params, options = located(job.Params.model_validate(spec["params"]), InputFiles.of(spec)), options_of(spec)
+        params, options = located(job.Params.model_validate(spec["params"]), input_files(spec)), options_of(spec)
         start = time.perf_counter()
         try:
             key = job, repr(options)

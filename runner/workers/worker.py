@@ -33,12 +33,12 @@ from ..store.files import StorageFull, escaped
 from ..store.layout import RunFolder
 from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
 from ..study.target import Target, load
+from .artifacts import TooManyArtifacts, keep
 from .capture import ProcessLog, captured, install, process_stream, uninstall
 from .device_check import Wear, process_bytes, take_device
 from .host_limit import HostLimit, spare_bytes
 from .lanes import Lane, LaneDied, Lanes, WorkerCall
 from .marks import Marks
-from .own_files import FolderTooLarge, keep
 from .preload import build_and_load, preload
 from .records import Record, failed_record, finished_record, place_of
 from .spec import (
@@ -204,7 +204,7 @@ class Worker:
         started, clock = now(), time.perf_counter()
         with captured(self.folder, attempt):
             record = self._execute(lane, batch, trial)
-        own = lane.take_folder()
+        own = lane.take_artifacts()
         if batch.claim_bytes is not None:
             self._against_claim(record, batch, batch.claim_bytes)
         record.update(self._who, lane=lane.number, started_t=started, ended_t=now())
@@ -346,7 +346,7 @@ class Worker:
     def _saved(
         self, lane: Lane, attempt: Attempt, record: Record, own: Path | None = None, until: float | None = None
     ) -> Record:
-        """The record for the journal; its large arrays are in the store, and the files of its folder, ``own``. Waits for room, see
+        """The record for the journal; its large arrays are in the store, and its artifacts, which lie in ``own``. Waits for room, see
         ``WorkerSpec.storage_wait_s``; ``until``: by the monotonic clock, of the results of a batch.
         """
         end = time.monotonic() + self.spec.storage_wait_s if until is None else until
@@ -355,7 +355,7 @@ class Worker:
                 if time.monotonic() - self._checked > LOOK_S:
                     self._check_owner()
                 if own is not None:
-                    record = self._with_files(attempt, record, own)
+                    record = self._with_artifacts(attempt, record, own)
                 return pack(self.folder, attempt, record, self._check_owner)
             except StorageFull as error:
                 if time.monotonic() > end or lane.asked(attempt.trial) is not None:
@@ -366,20 +366,20 @@ class Worker:
                     self._lose(f"the run was taken over: {str(error).splitlines()[0]}")
                 return self._unsaved(record, error)
 
-    def _with_files(self, attempt: Attempt, record: Record, own: Path) -> Record:
-        """A record that names the files of its attempt, which are in the store then.
+    def _with_artifacts(self, attempt: Attempt, record: Record, own: Path) -> Record:
+        """A record that names the artifacts of its attempt, which are in the store then.
 
         Raises:
-            FolderTooLarge: of one that is ``done``; another keeps its own error, and says that no file was kept.
+            TooManyArtifacts: of one that is ``done``; another keeps its own error, and says that no file was kept.
         """
         try:
-            kept = keep(self.folder.files, attempt.files, own, self._check_owner)
-        except FolderTooLarge as error:
+            kept = keep(self.folder.files, attempt.artifacts, own, self._check_owner)
+        except TooManyArtifacts as error:
             if record["status"] == "done":
                 raise
             said = f"{record['error']['message']}\n  {error}"
             return record | {"error": record["error"] | {"message": said}}
-        return record if kept is None else record | {"folder": kept}
+        return record if kept is None else record | {"artifacts": kept}
 
     def _check_owner(self) -> None:
         """In front of every file, and now and then: what goes back to the runner is the runner's to refuse."""

@@ -69,15 +69,15 @@ class Writes(Job[WritesParams]):
     def build(self): ...
 
     def run(self):
-        (self.folder / f"{self.params.x}.txt").write_text("text")
-        return Outcome(self.params.x, {}, {"files": np.array(float(len(list(self.folder.iterdir()))))})
+        (self.artifacts / f"{self.params.x}.txt").write_text("text")
+        return Outcome(self.params.x, {}, {"files": np.array(float(len(list(self.artifacts.iterdir()))))})
 
 
 def test_the_folder_of_a_job_is_made_when_it_is_asked_for_and_goes_with_the_job():
     one = Writes(WritesParams())
-    assert one.take_folder() is None
+    assert one.take_artifacts() is None
     execute(one, **HOW)
-    where = one.folder
+    where = one.artifacts
     assert (where / "1.0.txt").read_text() == "text"
     del one
     assert not where.exists()
@@ -87,8 +87,8 @@ def test_a_folder_that_was_taken_is_the_takers_and_the_next_run_has_an_empty_one
     one = Writes(WritesParams())
     with Session(one, backend="cpu", threads=1) as session:
         session.run()
-        taken = one.take_folder()
+        taken = one.take_artifacts()
         assert session.run(WritesParams(x=2.0)).outputs["files"] == 1.0
-        assert [path.name for path in one.folder.iterdir()] == ["2.0.txt"]
+        assert [path.name for path in one.artifacts.iterdir()] == ["2.0.txt"]
     assert [path.name for path in Path(taken.name).iterdir()] == ["1.0.txt"]
     taken.cleanup()

@@ -11,8 +11,10 @@ from qdrun.runner import load
 from qdrun.runner.cli.app import app
 from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.engine.resume import config_of
+from qdrun.runner.observe.report import gather
+from qdrun.runner.observe.report import html as page
 from qdrun.runner.provenance.inputs import changed, contents
-from qdrun.runner.provenance.record import inputs_of, record
+from qdrun.runner.provenance.record import inputs_of, record, record_data
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import ConfigChanged, create
 from qdrun.runner.study.plan import make_plan
@@ -120,21 +122,70 @@ def test_a_folder_of_files_has_changed_when_a_name_or_a_content_has(tmp_path):
     assert changed(prepared.inputs, before) == ["data"]
 
 
-def test_a_run_says_which_files_its_trials_have_left(tmp_path):
+def test_a_run_says_which_artifacts_its_trials_have_left(tmp_path):
     prepared, folder = made(tmp_path)
     first, second = (trial.id for trial in prepared.trials)
-    own = {"path": f"trials/{first}/a1/files", "files": 1, "bytes": 5}
+    own = {"path": f"trials/{first}/a1/artifacts", "files": 1, "bytes": 5, "names": ["sub/seen.txt"]}
     folder.files.put(f"{own['path']}/sub/seen.txt", b"1 2 3")
     with Journal(folder) as journal:
-        journal.write("ended", sync=True, trial=first, attempt=1, status="done", loss=6.0, folder=own)
+        journal.write("ended", sync=True, trial=first, attempt=1, status="done", loss=6.0, artifacts=own)
         journal.write(
-            "ended", sync=True, trial=second, attempt=1, status="done", loss=9.0, folder=own | {"path": "../elsewhere"}
+            "ended", sync=True, trial=second, attempt=1, status="done", loss=9.0, artifacts=own | {"path": "../elsewhere"}
         )
     run = load(folder.uri)
-    assert run.files(first) == {"sub/seen.txt": f"{folder.uri}/{own['path']}/sub/seen.txt"}
-    assert Path(run.files("@0")["sub/seen.txt"]).read_bytes() == b"1 2 3"
+    assert run.artifacts(first) == {"sub/seen.txt": f"{folder.uri}/{own['path']}/sub/seen.txt"}
+    assert Path(run.artifacts("@0")["sub/seen.txt"]).read_bytes() == b"1 2 3"
     with pytest.raises(LookupError, match="a file outside of itself"):
-        run.files(second)
-    assert run.rows[0]["folder"] == own["path"] and run.arrow.column("folder").to_pylist()[0] == own["path"]
-    shown = CliRunner().invoke(app, ["results", folder.uri, "--columns", "trial,folder"]).stdout
-    assert own["path"] in shown
+        run.artifacts(second)
+    assert run.rows[0]["artifacts"] == ["sub/seen.txt"] and run.arrow.column("artifacts").to_pylist()[0] == ["sub/seen.txt"]
+    assert run.arrow.column("artifacts_folder").to_pylist()[0] == own["path"]
+    with pytest.raises(LookupError, match="a file outside of itself"):
+        page(gather(folder))
+    shown = CliRunner().invoke(app, ["results", folder.uri, "--columns", "trial,artifacts,artifacts_folder"]).stdout
+    assert own["path"] in shown and "sub/seen.txt" in shown
+
+
+def test_the_report_lists_artifacts_with_links_and_shows_pictures(tmp_path):
+    prepared, folder = made(tmp_path)
+    first, second = (trial.id for trial in prepared.trials)
+    names = ["a & b.txt", "shot.png", "late.png"]
+    picture = b"\x89PNG" + bytes(10)
+    for name in (first, second):
+        own = {"path": f"trials/{name}/a1/artifacts", "files": 4, "bytes": 9, "names": names}
+        for one in (*names, "unlisted"):
+            folder.files.put(f"{own['path']}/{one}", picture if one == "shot.png" else b"x" * (3 << 20))
+        with Journal(folder) as journal:
+            journal.write("ended", sync=True, trial=name, attempt=1, status="done", loss=6.0, artifacts=own)
+            journal.write("finished", state="done")
+    shown = page(gather(folder), "/runs/it/")
+    assert shown.count(f'href="/runs/it/trials/{first}/a1/artifacts/a%20%26%20b.txt">a &amp; b.txt</a>') == 1
+    assert shown.count(" and 1 more") == 2 and shown.count("data:image/png;base64,iVBOR") == 2, (
+        "a large picture is a link alone"
+    )
+    assert f"{prepared.trials[0].label}: shot.png" in shown and f'href="trials/{second}/' in page(gather(folder))
+
+
+def test_files_of_data_are_in_the_provenance_once_the_job_is_planned_and_compared_when_a_run_goes_on(tmp_path):
+    config = write(tmp_path)
+    (tmp_path / "configs" / "own.py").write_text(
+        "from qdrun.jobs.base import Job, JobParams, Outcome\n\n\nclass Own(Job[JobParams]):\n    needs_compiler = False\n\n"
+        "    def build(self):\n        self.text = self.data('numbers.txt').read_text()\n\n"
+        "    def run(self):\n        return Outcome(float(len(self.text)))\n"
+    )
+    config.write_text(config.read_text().replace(f"{JOBS}:Reads", "own.py:Own"))
+    prepared, job = prepare(config)
+    folder = create(prepared, tmp_path / "runs")
+    record(folder.files, prepared, job)
+    (group,) = make_plan(prepared, job)
+    assert group.data == ("numbers.txt",) and inputs_of(folder.files) == ()
+    record_data(folder.files, prepared, group.data)
+    record_data(folder.files, prepared, group.data)
+    (one,) = inputs_of(folder.files)
+    assert (one.path, one.kept) == ("numbers.txt", "inputs/0/numbers.txt") and folder.files.read(one.kept) == b"1 2 3"
+    config_of(folder)
+    (config.parent / "numbers.txt").write_text("1 2 4")
+    with pytest.raises(ConfigChanged, match=r"^numbers\.txt: changed since trials"):
+        config_of(folder)
+    (config.parent / "numbers.txt").unlink()
+    result = CliRunner().invoke(app, ["submit", str(config), "--quiet"])
+    assert result.exit_code == 2 and "Own.data('numbers.txt') names " in result.stderr and "  do: put it there" in result.stderr

@@ -118,11 +118,11 @@ def test_the_end_of_a_run_is_said_with_all_that_failed_and_what_the_best_descent
     done.rows = [{name: value for name, value in rows[0].items() if not name.startswith("out.")}]
     said = summary_text(done).splitlines()
     assert said[:2] == ["failed: 1 done of 1 trial", "best: loss 0.5 at its parameters (trial a1)"]
-    assert not any(line.startswith("files:") for line in said)
-    done.rows[0]["folder"] = "trials/a1/a1/files"
+    assert not any(line.startswith("artifacts:") for line in said)
+    done.rows[0]["artifacts_folder"] = "trials/a1/a1/artifacts"
     uri = done.folder.uri
     said = summary_text(done).splitlines()
-    assert said[-2] == f"files: 1 trial left some; `qdrun results {uri} --columns trial,folder` says where"
+    assert said[-2] == f"artifacts: 1 trial left some; `qdrun results {uri} --columns trial,artifacts` names them"
 
 
 def test_equal_failures_are_one_line(tmp_path):

@@ -18,10 +18,11 @@ from qdrun.runner.engine.resume import config_of
 from qdrun.runner.provenance import inputs as inputs_module
 from qdrun.runner.provenance.again import KEPT_OF, prepared_again
 from qdrun.runner.provenance.kept import NotKept, check_imports, differences, kept, options_as_then
-from qdrun.runner.provenance.record import FILE, Provenance, record
+from qdrun.runner.provenance.record import FILE, Provenance, record, record_data
 from qdrun.runner.store.attempts import Attempt, ended, pack
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
+from qdrun.runner.study.plan import make_plan
 from qdrun.runner.study.prepare import prepare
 
 JOB = """
@@ -44,6 +45,7 @@ class Pull(Job[PullParams]):
     def build(self):
         self.k, self.loss = self.input("k"), self.objective()
         values = np.array([float(word) for word in self.params.table.read_text().split()])
+        values += np.load(self.data("shift.npy"))
         self.x = qd.field(qd.f64, shape=len(values))
         self.x.from_numpy(values)
         k, x, loss, steps = self.k, self.x, self.loss, self.params.steps
@@ -71,6 +73,7 @@ def home(tmp_path, monkeypatch):
     (folder / "pull.py").write_text(JOB.format(helper=helper))
     (folder / f"{helper}.py").write_text("FACTOR = 1.5\n")
     (folder / "numbers.txt").write_text(" ".join(map(repr, np.random.default_rng().normal(size=4).tolist())))
+    np.save(folder / "shift.npy", np.random.default_rng().normal(size=4))
     (folder / "pull.yaml").write_text(
         "version: 1\nname: pull\njob: {target: 'pull.py:Pull'}\ngradients: [k]\n"
         f"sweep: {{params: {{k: [0.5, 1.5, 2.5]}}}}\nstorage: {tmp_path / 'runs'}\n"
@@ -86,6 +89,7 @@ def made(home):
     prepared, job = prepare(home / "pull.yaml")
     folder = create(prepared, home.parent / "runs")
     record(folder.files, prepared, job)
+    record_data(folder.files, prepared, [name for group in make_plan(prepared, job) for name in group.data])
     done(folder, prepared)
     return folder
 
@@ -129,7 +133,7 @@ def test_a_run_is_run_again_from_its_folder_alone_with_equal_numbers(local_ray, 
     assert len(third["numbers"]["equal"] + third["numbers"]["close"]) == 1, "alone it has no batch"
     (about,) = load(third["ended"]["folder"]).devices.values()
     assert about["backend"] == "cpu" and about["memory_bytes"] > 0 and about["driver"] == "Linux"
-    assert load(third["ended"]["folder"]).provenance["inputs"][0]["path"] == "numbers.txt"
+    assert [one["path"] for one in load(third["ended"]["folder"]).provenance["inputs"]] == ["numbers.txt", "shift.npy"]
 
 
 def test_everything_comes_from_the_folder_and_its_numbers_are_the_same(home, tmp_path):
@@ -138,7 +142,8 @@ def test_everything_comes_from_the_folder_and_its_numbers_are_the_same(home, tmp
     found = kept(folder)
     prepared, _ = prepared_again(folder, found, folder.trials())
     assert Path(prepared.target.file) == found.root / "pull.py" and prepared.target.import_root == str(found.root)
-    assert prepared.inputs.copies == {"numbers.txt": str(folder.path / "inputs/0/numbers.txt")}
+    copies = {name: str(folder.path / f"inputs/{k}/{name}") for k, name in enumerate(("numbers.txt", "shift.npy"))}
+    assert prepared.inputs.copies == copies
     again = create(prepared, tmp_path / "again", {KEPT_OF: folder.uri})
     record(again.files, prepared, prepared_again(folder, found, folder.trials())[1])
     done(again, prepared)
@@ -184,7 +189,7 @@ def test_an_input_that_is_too_large_is_read_where_it_was_as_long_as_it_is_what_i
     folder = made(home)
     assert load(folder.uri).provenance["notes"][0].startswith("numbers.txt is not copied: ")
     assert not (folder.path / "inputs").exists()
-    assert kept(folder).copies == {"numbers.txt": str(home / "numbers.txt")}
+    assert kept(folder).copies == {name: str(home / name) for name in ("numbers.txt", "shift.npy")}
     (home / "numbers.txt").write_text("0")
     with pytest.raises(
         NotKept, match=r"^the run has read numbers\.txt, which was too large .* no more, what it was\n  do: put it there"

@@ -29,10 +29,10 @@ class Leaves(Job[LeavesParams]):
         p = self.params
         if p.mood == "none":
             return Outcome(0.0)
-        before = len(list(self.folder.iterdir()))
-        (self.folder / "frames").mkdir()
+        before = len(list(self.artifacts.iterdir()))
+        (self.artifacts / "frames").mkdir()
         for k in range(p.count):
-            (self.folder / "frames" / f"{k} of {p.x}.bin").write_bytes(bytes([k]) * p.size)
+            (self.artifacts / "frames" / f"{k} of {p.x}.bin").write_bytes(bytes([k]) * p.size)
         if p.mood == "raise":
             raise RuntimeError("after its files")
         if p.mood == "stop":
@@ -40,8 +40,8 @@ class Leaves(Job[LeavesParams]):
                 time.sleep(0.01)
                 self.checkpoint()
         if p.mood == "link":
-            (self.folder / "link").symlink_to("/etc/passwd")
-            os.mkfifo(self.folder / "pipe")
+            (self.artifacts / "link").symlink_to("/etc/passwd")
+            os.mkfifo(self.artifacts / "pipe")
         return Outcome(p.x, {}, {"before": float(before)})
 
 
@@ -64,7 +64,7 @@ class Reads(Job[ReadsParams]):
         self.numbers = [float(word) for word in self.params.table.read_text().split()]
 
     def run(self):
-        (self.folder / "seen.txt").write_text(self.params.table.read_text())
+        (self.artifacts / "seen.txt").write_text(self.params.table.read_text())
         total = sum(self.numbers)
         found = {"scale": total}
         return Outcome(self.params.scale * total, {name: found[name] for name in self.wanted})

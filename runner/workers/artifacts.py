@@ -1,4 +1,4 @@
-"""The files that a trial leaves in ``Job.folder``: moved into the run folder, below its attempt, when it ends."""
+"""The files that a trial leaves in ``Job.artifacts``: moved into the run folder, below its attempt, when it ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from ..store.files import Files
 
 MOST_BYTES, MOST_FILES = 1 << 30, 10_000
 """The limits of an attempt's folder."""
+LISTED = 32
+"""The row of a trial names so many of its files."""
 
 
-class FolderTooLarge(QdrunError):
+class TooManyArtifacts(QdrunError):
     """A trial has left more files than a run folder takes."""
 
 
@@ -31,14 +33,14 @@ def keep(files: Files, where: str, own: Path, before: Callable[[], None]) -> dic
         before: is called before the first file.
 
     Raises:
-        FolderTooLarge: nothing was copied.
+        TooManyArtifacts: nothing was copied.
         StorageFull: no room; call it again.
     """
     found = dict(_files(own))
     size = sum(found.values())
     if size > MOST_BYTES or len(found) > MOST_FILES:
-        raise FolderTooLarge(
-            f"its folder holds {size:,} bytes in {len(found):,} files, and a trial may leave {MOST_BYTES:,} bytes in {MOST_FILES:,}:"
+        raise TooManyArtifacts(
+            f"its artifacts are {size:,} bytes in {len(found):,} files, and a trial may leave {MOST_BYTES:,} bytes in {MOST_FILES:,}:"
             " none was kept\n  do: let the trial write less, or write to a place of your own that a parameter names"
         )
     if not found:
@@ -47,7 +49,7 @@ def keep(files: Files, where: str, own: Path, before: Callable[[], None]) -> dic
     for path in found:
         with open(own / path, "rb") as source, files.writing(f"{where}/{path}") as target:
             shutil.copyfileobj(source, target, 1 << 20)
-    return {"path": where, "files": len(found), "bytes": size}
+    return {"path": where, "files": len(found), "bytes": size, "names": sorted(found)[:LISTED]}
 
 
 def _files(own: Path) -> Iterator[tuple[str, int]]:
@@ -61,4 +63,4 @@ def _files(own: Path) -> Iterator[tuple[str, int]]:
                 yield os.path.relpath(path, own), about.st_size
 
 
-__all__ = ["MOST_BYTES", "MOST_FILES", "FolderTooLarge", "keep"]
+__all__ = ["MOST_BYTES", "MOST_FILES", "TooManyArtifacts", "keep"]

@@ -7,9 +7,10 @@ import pytest
 from lane_helpers import Bench, record, wait_for
 
 from qdrun.runner.store.files import LocalFiles, StorageFull
-from qdrun.runner.workers import own_files
+from qdrun.runner.workers import artifacts
 
 HERE = Path(__file__).parent
+NAMES = ["frames/0 of 2.0.bin", "frames/1 of 2.0.bin"]
 TARGET = {"target": "jobs_with_files.py", "gradients": []}
 
 
@@ -33,8 +34,8 @@ def test_the_files_of_a_trial_are_in_the_run_folder_when_it_has_ended(bench, tem
     worker = bench.worker("Leaves", **TARGET)
     found = record(worker.run(bench.batch("t/1", x=2.0)))
     assert (found["status"], found["outputs"]["before"]) == ("done", 0.0)
-    assert found["folder"] == {"path": "trials/t%2F1/a1/files", "files": 2, "bytes": 6}
-    assert files_of(bench, found["folder"]["path"]) == {"frames/0 of 2.0.bin": bytes(3), "frames/1 of 2.0.bin": b"\1\1\1"}
+    assert found["artifacts"] == {"path": "trials/t%2F1/a1/artifacts", "files": 2, "bytes": 6, "names": NAMES}
+    assert files_of(bench, found["artifacts"]["path"]) == {"frames/0 of 2.0.bin": bytes(3), "frames/1 of 2.0.bin": b"\1\1\1"}
 
 
 def test_a_failed_trial_leaves_its_files_and_each_attempt_begins_with_an_empty_folder(bench, temporary):
@@ -42,8 +43,9 @@ def test_a_failed_trial_leaves_its_files_and_each_attempt_begins_with_an_empty_f
     first = record(worker.run(bench.batch("t1", mood="raise")))
     second = record(worker.run(bench.batch("t1", 2, count=1)))
     assert (first["status"], first["error"]["message"]) == ("failed", "after its files")
-    assert first["folder"] == {"path": "trials/t1/a1/files", "files": 2, "bytes": 6}
-    assert (second["outputs"]["before"], second["folder"]["path"], second["folder"]["files"]) == (0.0, "trials/t1/a2/files", 1)
+    names = [name.replace("2.0", "1.0") for name in NAMES]
+    assert first["artifacts"] == {"path": "trials/t1/a1/artifacts", "files": 2, "bytes": 6, "names": names}
+    assert (second["outputs"]["before"], second["artifacts"]["path"], second["artifacts"]["files"]) == (0.0, "trials/t1/a2/artifacts", 1)
 
 
 def test_trials_that_follow_each_other_in_one_program_have_folders_of_their_own(bench, temporary):
@@ -52,7 +54,7 @@ def test_trials_that_follow_each_other_in_one_program_have_folders_of_their_own(
     for k, end in enumerate(ends):
         found = record(end)
         assert found["outputs"]["before"] == 0.0
-        assert set(files_of(bench, found["folder"]["path"])) == {f"frames/{i} of {float(k)}.bin" for i in range(2)}
+        assert set(files_of(bench, found["artifacts"]["path"])) == {f"frames/{i} of {float(k)}.bin" for i in range(2)}
 
 
 def test_a_trial_that_was_stopped_leaves_its_files(bench, temporary):
@@ -62,47 +64,47 @@ def test_a_trial_that_was_stopped_leaves_its_files(bench, temporary):
     wait_for(lambda: worker.progress().lanes[0].steps > 2)
     worker.stop("t1", "enough")
     thread.join(60)
-    assert record(found[0])["status"] == "cancelled" and record(found[0])["folder"]["files"] == 2
+    assert record(found[0])["status"] == "cancelled" and record(found[0])["artifacts"]["files"] == 2
 
 
 def test_a_trial_without_files_has_no_folder_and_links_and_pipes_are_left_out(bench, temporary):
     worker = bench.worker("Leaves", **TARGET)
-    assert "folder" not in record(worker.run(bench.batch("t1", mood="none")))
-    assert record(worker.run(bench.batch("t2", mood="link")))["folder"]["files"] == 2
-    assert "folder" not in record(worker.run(bench.batch("t3", count=0))), "a folder without a file is none"
+    assert "artifacts" not in record(worker.run(bench.batch("t1", mood="none")))
+    assert record(worker.run(bench.batch("t2", mood="link")))["artifacts"]["files"] == 2
+    assert "artifacts" not in record(worker.run(bench.batch("t3", count=0))), "a folder without a file is none"
 
 
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES"])
 def test_a_folder_that_is_too_large_fails_its_trial_and_nothing_of_it_is_kept(bench, temporary, monkeypatch, limit):
-    monkeypatch.setattr(own_files, limit, 5 if limit == "MOST_BYTES" else 1)
+    monkeypatch.setattr(artifacts, limit, 5 if limit == "MOST_BYTES" else 1)
     worker = bench.worker("Leaves", **TARGET)
     found = record(worker.run(bench.batch("t1")))
-    assert (found["status"], found["failure"], found["error"]["type"]) == ("failed", "user_error", "FolderTooLarge")
-    assert found["error"]["message"].startswith("its folder holds 6 bytes in 2 files, and a trial may leave ")
-    assert "loss" not in found and "folder" not in found and not (bench.folder.path / "trials/t1/a1/files").exists()
+    assert (found["status"], found["failure"], found["error"]["type"]) == ("failed", "user_error", "TooManyArtifacts")
+    assert found["error"]["message"].startswith("its artifacts are 6 bytes in 2 files, and a trial may leave ")
+    assert "loss" not in found and "artifacts" not in found and not (bench.folder.path / "trials/t1/a1/artifacts").exists()
     found = record(worker.run(bench.batch("t2", mood="raise")))
     assert found["error"]["type"] == "RuntimeError", "its own error stays the one that counts"
-    assert found["error"]["message"].startswith("after its files\n  its folder holds 6 bytes")
+    assert found["error"]["message"].startswith("after its files\n  its artifacts are 6 bytes")
 
 
 def test_files_wait_for_room_as_results_do(bench, temporary, monkeypatch):
     real, left = LocalFiles.writing, [2]
 
     def writing(self, path):
-        if "/files/" in path and left[0]:
+        if "/artifacts/" in path and left[0]:
             left[0] -= 1
             raise StorageFull("no room")
         return real(self, path)
 
     monkeypatch.setattr(LocalFiles, "writing", writing)
     found = record(bench.worker("Leaves", **TARGET).run(bench.batch("t1")))
-    assert (found["status"], found["folder"]["files"], left) == ("done", 2, [0])
+    assert (found["status"], found["artifacts"]["files"], left) == ("done", 2, [0])
 
 
 def test_files_go_to_an_object_store_too(temporary):
     bench = Bench("memory://own-files/runs")
     try:
         found = record(bench.worker("Leaves", **TARGET).run(bench.batch("t1", x=2.0)))
-        assert set(files_of(bench, found["folder"]["path"])) == {"frames/0 of 2.0.bin", "frames/1 of 2.0.bin"}
+        assert set(files_of(bench, found["artifacts"]["path"])) == {"frames/0 of 2.0.bin", "frames/1 of 2.0.bin"}
     finally:
         assert bench.workers[0].close(30.0)
