@@ -1,10 +1,10 @@
 """Every pass checks the IR that it produces, in all tests and in the processes that they start (see ``docs/ir.md``).
 
 ``--arch cuda`` or ``--arch emulated`` runs tests that ask for the processor on a GPU, or on the emulated one; ``--arch amdgpu`` on the
-emulator of AMD's instructions (gfx942), and ``--arch vulkan`` on Mesa's llvmpipe, unless ``--device`` names something else. What
-``not_on_a_device.txt`` names is about the processor itself and is skipped, with its reason; so is what ``not_on_amdgpu.txt`` or
-``not_on_vulkan.txt`` names, with these. ``--device`` chooses the GPU. With ``QDRUN_VULKAN_VALIDATION=1`` a test fails of which the
-validation layer says something.
+emulator of AMD's instructions (gfx942), ``--arch vulkan`` on Mesa's llvmpipe, and ``--arch metal`` on what clang makes of Metal's
+language, for a GPU that has f64, unless ``--device`` names something else. What ``not_on_a_device.txt`` names is about the processor
+itself and is skipped, with its reason; so is what ``not_on_amdgpu.txt``, ``not_on_vulkan.txt`` or ``not_on_metal.txt`` names, with these.
+``--device`` chooses the GPU. With ``QDRUN_VULKAN_VALIDATION=1`` a test fails of which the validation layer says something.
 """
 
 import atexit
@@ -119,7 +119,8 @@ def _check_modules():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--arch", choices=("cpu", "cuda", "emulated", "amdgpu", "vulkan", "metal"), default="cpu", help="where tests for the CPU run")
+    archs = ("cpu", "cuda", "emulated", "amdgpu", "vulkan", "metal")
+    parser.addoption("--arch", choices=archs, default="cpu", help="where tests for the CPU run")
     parser.addoption("--device", default=None, help="which GPU: its number, UUID or PCI address")
 
 
@@ -133,7 +134,7 @@ def pytest_configure(config):
     elif arch == "vulkan":
         _redirect("vulkan", device or "llvmpipe")
     elif arch == "metal":
-        _redirect("metal", device or "emulated")
+        _redirect("metal", device or "emulated:f64")
     elif arch == "cuda":
         _redirect("cuda", device)
 

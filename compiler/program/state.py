@@ -315,7 +315,7 @@ class ProgramState:
         if device.on_host:
             return cpu(device.threads, lanes.width, lanes.fewer)
         own = machine(device.arch, fast_math=self.options.fast_math)
-        return replace(own, trial_lanes=max(own.trial_lanes, self.options.gpu_lanes))
+        return replace(own, wide=device.wide_states, trial_lanes=max(own.trial_lanes, self.options.gpu_lanes))
 
     def machine(self, arch: str) -> Machine | None:
         """The parameters of a backend for plans; None: the program's own device.

@@ -79,8 +79,16 @@ class Body:
         self._facts = analyse(events)
         for slot, ty in self._facts.slots.items():
             self.declared[TYPES[ty]].append(name_of(slot))
-        for k, event in enumerate(events):
-            self._event(event, events[k + 1] if k + 1 < len(events) else None)
+        k = 0
+        while k < len(events):
+            if _is_turn(events[k : k + 5]):
+                last = events[k]
+                assert isinstance(last, If)
+                self.put(f"if {self._condition(last.condition, not last.when)} break;")
+                k += 4
+                continue
+            self._event(events[k], events[k + 1] if k + 1 < len(events) else None)
+            k += 1
 
     # ---- statements
     def put(self, text: str) -> None:
@@ -93,9 +101,7 @@ class Body:
                 for line in lines:
                     self._line(line)
             case If(condition=condition, when=when):
-                text = self.value("i1", condition)
-                text = text if text[0] == "(" and when else f"({text})" if when else f"(!{text})"
-                self.put(f"if {text} {{")
+                self.put(f"if {self._condition(condition, when)} {{")
                 self._depth += 1
             case Else():
                 self._depth -= 1
@@ -117,6 +123,12 @@ class Body:
                     self.put(f"return {self.value(ty, value)};")
                 elif self._depth > 1 or following is not None:
                     self.put("return;")
+
+    def _condition(self, word: str, when: bool) -> str:
+        text = self.value("i1", word)
+        if not when:
+            return f"(!{text})"
+        return text if text[0] == "(" else f"({text})"
 
     # ---- values
     def value(self, ty: str, word: str) -> str:
@@ -296,6 +308,12 @@ class Body:
                 self.put(f"{text};")
             else:
                 self._set(line, line.result, TYPES[line.type], text)
+
+
+def _is_turn(events: Sequence[Event]) -> bool:
+    """Whether a loop ends here by a condition: it goes on where that holds, and is left where not."""
+    kinds = [type(e) for e in events]
+    return kinds == [If, Continue, EndIf, Break, EndLoop]
 
 
 def _times(word: str, size: int, suffix: str) -> str:

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ...errors import QdrunRuntimeError
@@ -20,7 +21,9 @@ from .source import KernelFacts, head_of
 from .values import TYPES, literal
 
 MOST_THREADS = 1024
-"""Threads of a block that the launch decides."""
+"""Of a block."""
+_BLOCK = re.compile(r"; .*, blocks of (\d+)")
+"""The first line of a text: threads of a block whose size the launch decides, at most."""
 ON_CHIP_BYTES = 32 << 10
 """Of every device."""
 
@@ -60,6 +63,8 @@ class _Module:
 
     def __init__(self, text: DeviceText) -> None:
         self.text = text
+        head = _BLOCK.fullmatch(text.lines[0]) if text.lines else None
+        self.block = int(head[1]) if head else MOST_THREADS
         self.on_chip, self.shared = self._layout()
         self.inputs = {name: self._inputs(f, {}) for name, f in text.functions.items()}
         self.helpers: set[tuple[str, str, str]] = set()
@@ -90,7 +95,7 @@ class _Module:
     def source(self) -> str:
         """The whole source."""
         functions = [self._function(f) for f in self._in_order()]
-        facts = {f.name: KernelFacts(self._shared(f), f.packed, f.threads or MOST_THREADS, f.words) for f in self.text.entries}
+        facts = {f.name: KernelFacts(self._shared(f), f.packed, f.threads or self.block, f.words) for f in self.text.entries}
         helpers = dict.fromkeys(accesses.helper(*h) for h in sorted(self.helpers))
         parts = [head_of(facts), _HEAD, *map(_table, self.text.tables.values()), *helpers, *functions]
         return "".join(parts)
@@ -122,7 +127,7 @@ class _Module:
         if f.entry:
             given = ["constant ulong* qw [[buffer(0)]]"] if f.parameters else []
             given += [_INPUTS[n] for n in inputs]
-            threads = f.threads or MOST_THREADS
+            threads = f.threads or self.block
             head = f"[[max_total_threads_per_threadgroup({threads})]] kernel void {f.name}({', '.join(given)})"
             words = [f"  const ulong {name_of(r)} = qw[{k}];" for k, (_, r) in enumerate(f.parameters)]
         else:

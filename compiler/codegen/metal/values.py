@@ -66,7 +66,7 @@ def _float(value: float) -> str:
         if abs(single) >= 1e9 or 0 < abs(single) < 1e-4
         else repr(float(str(single)))
     )
-    return f"{text}f"
+    return f"({text}f)" if text[0] == "-" else f"{text}f"
 
 
 def _half(bits: int) -> str:

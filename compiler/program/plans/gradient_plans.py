@@ -78,6 +78,9 @@ class GradientPlans:
 
         A plan is kept as long as nothing that it was made from has changed, see ``plan_guard``. ``launched``: any plan with the right
         bytes and parameters will do; what it predicts of the time may be that of a launch with other numbers.
+
+        Raises:
+            QdrunTypeError: see ``plan_with``.
         """
         if machine is not None:
             return self.plan_with(call, machine=machine, budget=self._allowed(budget))
@@ -108,7 +111,7 @@ class GradientPlans:
             QdrunTypeError: a loop keeps words that the machine does not have.
         """
         options = replace(self.plan_options(), **changes)
-        return check_words(self._make_plan(call, options), options.machine)
+        return self._make_plan(call, options)
 
     def plan_batch(self, call: Call, trials: TrialLayout, machine: Machine | None = None) -> HeapPlan:
         """The heap of a launch in a program of other trials than this one's, which all hold what the first one of this program holds.
@@ -128,11 +131,12 @@ class GradientPlans:
 
     def _make_plan(self, call: Call, options: PlanOptions) -> HeapPlan:
         try:
-            return make_plan(self.head.name, self.sizing, self._host(call), options)
+            made = make_plan(self.head.name, self.sizing, self._host(call), options)
         except OutOfMemory as e:
             if e.smallest is None or options.budget != self.program.heap_room():
                 raise
             raise OutOfMemory(_over_budget(self.program, e), e.smallest) from None
+        return check_words(made, options.machine)
 
     def plan_options(self, machine: Machine | None = None) -> PlanOptions:
         """The options of a plan without a budget, for the program's own machine or another."""

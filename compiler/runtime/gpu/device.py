@@ -86,7 +86,7 @@ class GpuDevice(Graphs, Device):
         self._finalizer = weakref.finalize(self, self._holdings.abandon)  # for a program that is never closed
         self._finalizer.atexit = False  # then everything goes with the process
         self._target = kind.target(self.info)
-        self.approximates = bool(self._target.approximations)
+        self.approximates, self.wide_states = bool(self._target.approximations), self._target.doubles
         self.dlpack: tuple[int, int] | None = None if kind.dlpack is None else (kind.dlpack, self.info.index)
         self.link = self
         self._closed = False

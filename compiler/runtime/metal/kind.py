@@ -25,7 +25,7 @@ def _target(info: DeviceInfo) -> GpuTarget:
             f"{info.name} cannot be used: code is made for Apple's own processors, from the M1 on"
             "\n  do: use another device (device=..), or another backend"
         )
-    return metal_target(info.chip)
+    return metal_target()
 
 
 METAL = Kind(

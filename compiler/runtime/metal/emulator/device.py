@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ....codegen.gpu.hardware import GpuTarget
 from ....codegen.metal.hardware import metal_target
 from ....errors import DeviceError
 from ...emulated.driver import EmulatedDriver
+from ...gpu.driver import DeviceInfo
 from ..kind import METAL
 from .executor import MetalExecutor, clang
 
 BLOCK = 32
 """Threads of a block, by default: those of a SIMD group."""
 
-KIND = replace(METAL, name="emulated", target=lambda info: metal_target(info.chip, BLOCK), stays=False)
+WIDE = "f64"
+"""The name of a GPU that has f64 and atomics of 8 bytes beside all that Apple's have: most tests use f64."""
+
+
+def _target(info: DeviceInfo) -> GpuTarget:
+    return metal_target(BLOCK, wide=info.chip == WIDE)
+
+
+KIND = replace(METAL, name="emulated", target=_target, stays=False)
 """It stands for an Apple GPU; a failure ends with its test (``EmulatedMachine.heal``)."""
 
 
@@ -21,12 +31,15 @@ def emulated_driver(name: str) -> tuple[EmulatedDriver, str]:
     """A driver object of an emulated GPU, and the number of the device.
 
     Args:
-        name: the number of the device; empty: the first.
+        name: the number of the device; empty: the first. ``f64``, or ``f64:1``: one that has f64.
 
     Raises:
         DeviceError: there is no such device, or no clang to compile with.
     """
-    if name and not name.isdecimal():
-        raise DeviceError(f"no Apple GPU `{name}` is emulated\n  do: device='emulated'")
+    wide = name.partition(":")[0] == WIDE
+    number = name.removeprefix(WIDE).removeprefix(":") if wide else name
+    if number and not number.isdecimal():
+        raise DeviceError(f"no Apple GPU `{name}` is emulated\n  do: device='emulated', or 'emulated:f64' for one that has f64")
     clang()
-    return EmulatedDriver(MetalExecutor(), KIND, "emulated Apple GPU", "apple7", 2 * BLOCK), name or "0"
+    label, chip = ("emulated Apple GPU with f64", WIDE) if wide else ("emulated Apple GPU", "apple7")
+    return EmulatedDriver(MetalExecutor(), KIND, label, chip, 2 * BLOCK), number or "0"
