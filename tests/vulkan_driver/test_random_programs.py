@@ -1,0 +1,63 @@
+"""Random programs on Mesa's llvmpipe, byte by byte as in the interpreter. The memory of this process is the device's there."""
+
+from __future__ import annotations
+
+import ctypes as C
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdrun.compiler.codegen import abi
+from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
+from qdrun.compiler.codegen.spirv.target import spirv_target
+from qdrun.compiler.ir.verify import verify_kernel
+from qdrun.compiler.runtime import cache
+from qdrun.compiler.runtime.gpu.driver import Texts
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
+from grid_harness import RING_WORDS, SCRATCH_WORDS, GridCompiled
+from irgen import generate
+from test_grid import run_like_the_interpreter
+
+
+class VulkanCompiled(GridCompiled):
+    """A kernel for blocks of one thread, launched by the driver's own recorder."""
+
+    def __init__(self, kernel, rig) -> None:
+        verify_kernel(kernel)
+        self.kernel, self.rig, driver = kernel, rig, rig.driver
+        code = self.code = emit_grid(kernel, spirv_target(driver._here.features, 1))
+        texts = Texts(kernel.name, code.device, code.host, code.entry, tuple(code.functions), code.features)
+        module = driver.load_module(driver.build(texts, rig.info, False).data, kernel.name)
+        functions = [driver.function(module, name) for name in code.functions]
+        self.handles = np.array([f.handle for f in functions], np.int64)
+        imports = {"qd_launch": driver.launch_address, "qd_memset": driver.memset_address}
+        self.host, _ = cache.load_cached(code.host, kernel.name, [code.entry], imports, 2)
+        self.entry = C.CFUNCTYPE(None, C.c_void_p)(self.host.addresses[code.entry])
+        self.table = np.zeros(abi.TABLE_WORDS, np.int64)
+        self.table[:5] = rig.stream, 1, 1, 0, 8 * SCRATCH_WORDS
+        self.layout = abi.context_layout(kernel)
+        self.status = np.zeros(abi.STATUS_WORDS, np.int64)
+        self.returned = np.zeros(max(1, len(kernel.returns)), np.int64)
+        self.tmp, self.scratch, self.ring = (np.zeros(n, np.int64) for n in (4096, SCRATCH_WORDS, RING_WORDS))
+        self.ring[abi.RING_SIZE] = RING_WORDS - abi.RING_RECORDS
+        self.driver = self
+        self.launches: list = []
+
+    def __call__(self, *args, **rest):
+        entry = self.entry
+        self.entry = lambda words: (entry(words), self.rig.driver.synchronize(self.rig.stream))
+        return super().__call__(*args, **rest)
+
+
+@pytest.mark.parametrize("seed", range(7000, 7030))
+def test_a_random_program_agrees_with_the_interpreter(rig, seed):
+    if "llvmpipe" not in rig.info.name:
+        pytest.skip("the memory of this process is not the device's")
+    program = generate(seed, 60)
+    for number, decl in enumerate(program.kernel.args):
+        decl.index = number
+    run_like_the_interpreter(program, VulkanCompiled(program.kernel, rig), zeros=True)
