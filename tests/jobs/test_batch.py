@@ -153,7 +153,7 @@ def _reads_seed(self):
         ({"fill": lambda self: None}, "it overrides fill()"),
         ({"needs_compiler": False}, "it uses no kernels"),
         ({"build": _reads_seed}, "it reads its seed"),
-        ({"simulate": lambda self: (self.add(), self.folder)}, "it uses its folder"),
+        ({"simulate": lambda self: (self.add(), self.artifacts)}, "it uses its artifacts"),
         (
             {"simulate": lambda self: self.add() if self.declared.loss[None] == 0.0 else None},
             "Python reads `objective` in Changed.simulate",
