@@ -275,3 +275,16 @@ def test_a_failed_submission_is_the_failure_of_all_that_follows(rig):
     assert e.value.restart
     rig.inner._words[words.FAILED] = 0
     rig.driver.unload(module)
+
+
+def test_memory_is_of_the_type_that_suits_its_use(rig, monkeypatch):
+    """On a card: its own memory for blocks, cached memory of the host for copies, what both see for words; none of an extension's."""
+    buffers, gib = rig.inner.shared.buffers, 1 << 30
+    local, host, both = 1, 2 | 4, 1 | 2 | 4
+    card = [(0, 1), (local | 0x40, 0), (local, 0), (host, 1), (host | 8, 1), (both, 2), (host | 8 | 0xC0, 1)]
+    monkeypatch.setattr(buffers, "_types", card)
+    monkeypatch.setattr(buffers, "_heaps", [80 * gib, 64 * gib, gib // 4])
+    assert [buffers._kind(place, -1) for place in ("device", "host", "words")] == [2, 4, 5]
+    assert buffers._kind("words", 0b0011111) == 3, "without such memory, the host's that is only written"
+    with pytest.raises(DeviceError, match="the device has no memory for buffers"):
+        buffers._kind("device", 0b0000010)

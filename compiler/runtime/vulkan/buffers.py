@@ -18,6 +18,7 @@ Place = Literal["device", "host", "words"]
 ALIGN = 256
 _USAGE = 0x1 | 0x2 | 0x20 | 0x20000  # transfer source and destination, storage, device address
 _LOCAL, _VISIBLE, _COHERENT, _CACHED = 1, 2, 4, 8
+_USED = _LOCAL | _VISIBLE | _COHERENT | _CACHED
 _WHOLE = (1 << 64) - 1
 _BY_ADDRESS = 2  # VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
 
@@ -82,7 +83,7 @@ class Buffers:
                 raise device_error(
                     OUT_OF_DEVICE_MEMORY, doing, detail=f"there may be {limits.allocations:,} (maxMemoryAllocationCount)"
                 )
-            block = self._aligned(nbytes, place, doing)
+            block = self._placed(nbytes, place, doing)
             self._taken[block.heap] += block.size
             self._blocks[block.address] = block
             bisect.insort(self._starts, block.address)
@@ -90,6 +91,14 @@ class Buffers:
                 self._mapped[block.host] = block
                 bisect.insort(self._mapped_starts, block.host)
         return block
+
+    def _placed(self, nbytes: int, place: Place, doing: str) -> Block:
+        try:
+            return self._aligned(nbytes, place, doing)
+        except DeviceError as e:
+            if place != "words" or e.code != OUT_OF_DEVICE_MEMORY:
+                raise
+            return self._aligned(nbytes, "host", doing)  # of the device's memory, the host may see a small part
 
     def _aligned(self, nbytes: int, place: Place, doing: str) -> Block:
         block = self._new(nbytes, nbytes, place, doing)
@@ -154,7 +163,8 @@ class Buffers:
                 return flags & visible == visible, flags & _LOCAL, not flags & _CACHED
             return flags & visible == visible, not flags & _LOCAL, flags & _CACHED
 
-        kinds = [k for k in range(len(self._types)) if allowed >> k & 1]
+        # Types with other properties are for extensions that are not enabled.
+        kinds = [k for k, (flags, _) in enumerate(self._types) if allowed >> k & 1 and not flags & ~_USED]
         best = max(kinds, key=lambda k: score(*self._types[k]), default=None)
         if best is None or not score(*self._types[best])[0]:
             raise device_error(UNKNOWN, f"the device has no memory for buffers ({place})")

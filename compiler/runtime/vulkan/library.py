@@ -31,6 +31,7 @@ class Library:
         self._package = package
         self.ffi: Any = package.ffi
         self.lib: Any = package.lib
+        self._types: dict[str, int | None] = {}
 
     def constant(self, name: str) -> int:
         """A constant of Vulkan. ``name``: without ``VK_``."""
@@ -38,11 +39,11 @@ class Library:
 
     def type_of(self, kind: str) -> int | None:
         """The number that a structure begins with; None if it has none. ``kind``: its name."""
-        fields = self.ffi.typeof(kind).fields
-        if fields[0][0] != "sType":
-            return None
-        name = "_".join(_WORDS.split(kind.removeprefix("Vk"))).upper()
-        return self.constant("STRUCTURE_TYPE_" + _VERSION.sub(r"VULKAN_\1_\2", name))
+        if kind not in self._types:
+            name = "_".join(_WORDS.split(kind.removeprefix("Vk"))).upper()
+            has = self.ffi.typeof(kind).fields[0][0] == "sType"
+            self._types[kind] = self.constant("STRUCTURE_TYPE_" + _VERSION.sub(r"VULKAN_\1_\2", name)) if has else None
+        return self._types[kind]
 
     def text(self, raw: Any) -> str:
         """What C has as text."""

@@ -27,8 +27,8 @@ from .recorder.link import SERVE, make_recorder
 from .results import OUT_OF_DEVICE_MEMORY, UNKNOWN
 from .stream import Shared, Stream, numbers
 
-MOST_QUEUES = 16
-"""Streams of more programs share queues."""
+MOST_QUEUES = 4
+"""Streams of more programs share queues, of which each takes memory."""
 
 
 class OpenDevice:
