@@ -101,13 +101,15 @@ def adstack_bytes(lib: Any, case: Case) -> dict[str, Any]:
 
 
 def figures(lib: Any, case: Case, arch: str, seconds: float, together: int = 1) -> dict[str, Any]:
-    """Everything about one case: see ``Case``. ``compile_s``: what the first calls of its functions take longer than later ones."""
+    """Everything about one case: see ``Case``. ``compile_s``, ``compile_cpu_s``: what the first calls of its functions take
+    longer than later ones.
+    """
     clock = Clock(lib.sync, stream_of(lib, arch))
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     for f in case.timed.values():
         f()
     lib.sync()
-    first_s = time.perf_counter() - begin
+    first_s, first_cpu_s = time.perf_counter() - begin, time.process_time() - cpu
     case.load()
     out: dict[str, Any] = {**adstack_bytes(lib, case), "values": case.values(), "errors": case.errors(), "timed": {}}
     for name, f in case.timed.items():
@@ -120,20 +122,23 @@ def figures(lib: Any, case: Case, arch: str, seconds: float, together: int = 1) 
         if arch != "cpu" and row["launches"] > 10 and hasattr(lib, "capture"):
             out["timed"][f"{name}_graph"] = graph(lib, f, clock, seconds) | per_launch(case, name)
     out["compile_s"] = first_s - sum(1e-3 * out["timed"][name]["wall_ms"] for name in case.timed)
+    out["compile_cpu_s"] = first_cpu_s - sum(1e-3 * out["timed"][name]["cpu_ms"] for name in case.timed)
     if arch == "cuda":
         out["device_bytes"] = used_bytes()
     return out
 
 
 def measured(clock: Clock, f: Callable[[], None], seconds: float, times: int) -> dict[str, Any]:
-    """``Clock.measure`` of one of so many calls between two waits."""
+    """``Clock.measure`` of one of so many calls between two waits; ``cpu_ms``: of all threads of this process."""
 
     def repeated() -> None:
         for _ in range(times):
             f()
 
+    begin = time.process_time()
     row = clock.measure(repeated, seconds)
-    return row | {name: row[name] / times for name in ("ms", "least_ms", "wall_ms", "host_ms")}
+    row["cpu_ms"] = 1e3 * (time.process_time() - begin) / (row["runs"] + 1)
+    return row | {name: row[name] / times for name in ("ms", "least_ms", "wall_ms", "host_ms", "cpu_ms")}
 
 
 def per_launch(case: Case, name: str) -> dict[str, int]:
@@ -149,7 +154,7 @@ def graph(lib: Any, f: Any, clock: Clock, seconds: float) -> dict[str, Any]:
     except lib.QdrunError as e:
         return {"error": str(e)}
     capture_ms = 1e3 * (time.perf_counter() - begin)
-    return clock.measure(made, seconds) | {"capture_ms": capture_ms}
+    return measured(clock, made, seconds, 1) | {"capture_ms": capture_ms}
 
 
 def cold(package: str, arch: str, cache: str, small: bool) -> dict[str, Any]:
