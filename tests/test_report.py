@@ -72,7 +72,8 @@ def test_without_a_device_the_command_says_why():
 
 
 @pytest.mark.slow
-def test_the_first_steps_on_the_emulated_device(report):
-    found = report.probe("cuda", "emulated")
+@pytest.mark.parametrize("arch", ["cuda", "metal"])
+def test_the_first_steps_on_the_emulated_device(report, arch):
+    found = report.probe(arch, "emulated")
     assert found.fine and found.passed == 1, found.crashed
     assert "a recorded graph gives the right sum" in found.said

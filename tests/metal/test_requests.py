@@ -356,3 +356,31 @@ def test_on_other_systems_there_is_one_clear_line():
     )
     with pytest.raises(qd.DeviceError, match="no Apple GPU `m1` is emulated"):
         qd.init(arch=qd.metal, device="emulated:m1")
+
+
+def test_shared_arrays_of_two_loops_use_the_same_memory_and_too_large_ones_are_refused(program):
+    x = qd.field(qd.f32, shape=128)
+
+    @qd.kernel
+    def two(size: qd.template()):
+        qd.loop_config(block_dim=64)
+        for i in range(128):
+            a = qd.simt.block.SharedArray(size, qd.f32)
+            a[i % 64] = 1.0 * i
+            qd.simt.block.sync()
+            x[i] = a[63 - i % 64]
+        qd.loop_config(block_dim=32)
+        for i in range(128):
+            b = qd.simt.block.SharedArray(size, qd.f32)
+            b[i % 32] = x[i]
+            qd.simt.block.sync()
+            x[i] = b[31 - i % 32]
+
+    two(5000)
+    expected = np.arange(128.0).reshape(2, 64)[:, ::-1].reshape(4, 32)[:, ::-1].ravel()
+    assert x.to_numpy().tolist() == expected.tolist()
+    with pytest.raises(
+        qd.QdrunRuntimeError,
+        match=r"a loop of kernel `two` needs 36,000 bytes of on-chip memory for a block; Apple's GPUs have 32,768",
+    ):
+        two(9000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ...errors import QdrunRuntimeError
 from ..text.control_flow import Unstructured
@@ -53,9 +54,24 @@ def translate(text: str, name: str) -> str:
         QdrunRuntimeError: something in the text has no translation; names the kernel.
     """
     try:
-        return _Module(read(text)).source()
+        module = _Module(read(text))
+        source = module.source()
     except (QdrunRuntimeError, Unstructured) as e:
         raise QdrunRuntimeError(f"kernel `{name}` cannot be translated to Metal Shading Language: {e}") from e
+    needed = max((f.shared for f in module.facts.values()), default=0)
+    if needed > ON_CHIP_BYTES:
+        raise QdrunRuntimeError(
+            f"a loop of kernel `{name}` needs {needed:,} bytes of on-chip memory for a block; Apple's GPUs have {ON_CHIP_BYTES:,}\n"
+            "  do: declare smaller simt.block.SharedArray, or give the loop a smaller block_dim"
+        )
+    return source
+
+
+class OnChipLayout(NamedTuple):
+    """Where the variables of a function begin in the on-chip memory of a block, and the bytes of all of them."""
+
+    places: dict[str, str]
+    size: int
 
 
 class _Module:
@@ -63,20 +79,26 @@ class _Module:
 
     def __init__(self, text: DeviceText) -> None:
         self.text = text
+        self.facts: dict[str, KernelFacts] = {}
         head = _BLOCK.fullmatch(text.lines[0]) if text.lines else None
         self.block = int(head[1]) if head else MOST_THREADS
-        self.on_chip, self.shared = self._layout()
+        self.layouts = self._layouts()
         self.inputs = {name: self._inputs(f, {}) for name, f in text.functions.items()}
         self.helpers: set[tuple[str, str, str]] = set()
 
-    def _layout(self) -> tuple[dict[str, str], int]:
-        """Where the variables of on-chip memory begin, and their bytes. The one whose size the launch decides is last."""
-        places: dict[str, str] = {}
-        at = 0
-        for v in sorted(self.text.variables.values(), key=lambda v: v.dynamic):
-            places[v.name] = f"{at}u"
-            at += -(-v.size // 16) * 16
-        return places, at
+    def _layouts(self) -> dict[str, OnChipLayout]:
+        """The on-chip memory of each function: first what functions have that others call, then the function's own."""
+        used = {n: {x.variable for x in _lines(f) if isinstance(x, OnChip)} for n, f in self.text.functions.items()}
+        common = set[str]().union(*(used[n] for n, f in self.text.functions.items() if not f.entry))
+        out: dict[str, OnChipLayout] = {}
+        for name in self.text.functions:
+            wanted = [v for v in self.text.variables.values() if v.name in used[name] | common]
+            places, at = {}, 0
+            for v in sorted(wanted, key=lambda v: (v.dynamic, v.name not in common)):
+                places[v.name] = f"{at}u"
+                at += -(-v.size // 16) * 16
+            out[name] = OnChipLayout(places, at)
+        return out
 
     def _inputs(self, f: Function, seen: dict[str, set[str]]) -> tuple[str, ...]:
         """What a function, or one that it calls, reads of ``_INPUTS``."""
@@ -95,13 +117,14 @@ class _Module:
     def source(self) -> str:
         """The whole source."""
         functions = [self._function(f) for f in self._in_order()]
-        facts = {f.name: KernelFacts(self._shared(f), f.packed, f.threads or self.block, f.words) for f in self.text.entries}
+        for f in self.text.entries:
+            self.facts[f.name] = KernelFacts(self._shared(f), f.packed, f.threads or self.block, f.words)
         helpers = dict.fromkeys(accesses.helper(*h) for h in sorted(self.helpers))
-        parts = [head_of(facts), _HEAD, *map(_table, self.text.tables.values()), *helpers, *functions]
+        parts = [head_of(self.facts), _HEAD, *map(_table, self.text.tables.values()), *helpers, *functions]
         return "".join(parts)
 
     def _shared(self, f: Function) -> int:
-        return self.shared if "qs" in self.inputs[f.name] else 0
+        return self.layouts[f.name].size if "qs" in self.inputs[f.name] else 0
 
     def _in_order(self) -> list[Function]:
         """Each function after those that it calls."""
@@ -120,7 +143,7 @@ class _Module:
         return list(out.values())
 
     def _function(self, f: Function) -> str:
-        body = Body(Places(self.on_chip, self.inputs))
+        body = Body(Places(self.layouts[f.name].places, self.inputs))
         body.run(structured(f))
         self.helpers |= body.helpers
         inputs = self.inputs[f.name]

@@ -90,7 +90,7 @@ class MetalDriver:
             index=index,
             name=name,
             uuid=f"GPU-{number:016x}",
-            pci="",
+            pci="built in",
             chip=f"apple{family}" if family and o.send(device, "hasUnifiedMemory") else "other",
             sms=PROCESSORS,
             threads_per_sm=THREADS,
