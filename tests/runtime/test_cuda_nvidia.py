@@ -10,6 +10,7 @@ from qdrun.compiler.errors import DeviceError
 from qdrun.compiler.runtime.cuda import driver as nvidia
 from qdrun.compiler.runtime.cuda import native
 from qdrun.compiler.runtime.cuda.native import Addresses, launchers
+from qdrun.compiler.runtime.gpu.driver import Function
 
 Code = IntEnum("Code", {"CUDA_SUCCESS": 0, "CUDA_ERROR_INVALID_PTX": 218, "CUDA_ERROR_LAUNCH_FAILED": 719})
 OURS, OTHERS = 0xC0, 0xD0
@@ -137,6 +138,38 @@ def test_memory_comes_from_the_pool_in_the_order_of_the_stream(d, driver):
         ("cuMemFreeAsync", 512, 3),
         ("cuMemPoolTrimTo", "pool", 0),
     ]
+
+
+def test_what_is_shared_with_other_libraries_calls_the_drivers_functions(d, driver):
+    """The class that knows libraries by their names alone (``runtime/gpu/library.py``)."""
+    d.gives |= {"cuModuleGetFunction": (7,), "cuFuncGetAttribute": (5,), "cuEventCreate": (8,), "cuEventElapsedTime": (1.5,)}
+    d.gives |= {"cuStreamEndCapture": ("graph",), "cuGraphInstantiate": (9,), "cuMemPoolGetAttribute": (6,)}
+    function, pool, rows = "CU_FUNC_ATTRIBUTE_", "CU_MEMPOOL_ATTR_", (64, 32, 7, 3)
+    for work, gives, *calls in (
+        (driver.memory_info, (1, 2), ("cuMemGetInfo",)),
+        (driver.pool_bytes, (6, 6), *(("cuMemPoolGetAttribute", "pool", f"{pool}{k}_MEM_CURRENT") for k in ("USED", "RESERVED"))),
+        (lambda: driver.host_free(77), None, ("cuMemFreeHost", 77)),
+        *((lambda w=w: driver.memset(64, 255, 3, w, 5), None, (f"cuMemsetD{8 * w}Async", 64, 255, 3, 5)) for w in (1, 2, 4)),
+        *((lambda w=w: driver.memset_rows(*rows, w, 2, 5), None, (f"cuMemsetD2D{8 * w}Async", *rows, 2, 5)) for w in (1, 2, 4)),
+        (lambda: driver.fetch(64, 32, 8, 5), None, ("cuMemcpyDtoHAsync", 64, 32, 8, 5)),
+        (
+            lambda: driver.function(3, "f"), Function(7, 5, 5, 5), ("cuModuleGetFunction", 3, b"f"),
+            *(("cuFuncGetAttribute", function + k, 7) for k in ("LOCAL_SIZE_BYTES", "NUM_REGS", "SHARED_SIZE_BYTES")),
+        ),
+        (lambda: driver.unload(3), None, ("cuModuleUnload", 3)),
+        *((lambda k=k: driver.event(k), 8, ("cuEventCreate", int(k))) for k in (False, True)),
+        (lambda: driver.event_free(8), None, ("cuEventDestroy", 8)),
+        (lambda: driver.record(8, 5), None, ("cuEventRecord", 8, 5)),
+        (lambda: driver.event_wait(8), None, ("cuEventSynchronize", 8)),
+        (lambda: driver.elapsed_ms(8, 9), 1.5, ("cuEventElapsedTime", 8, 9)),
+        (lambda: driver.capture_begin(5), None, ("cuStreamBeginCapture", 5, "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")),
+        (lambda: driver.capture_end(5), 9, ("cuStreamEndCapture", 5), ("cuGraphInstantiate", "graph", 0), ("cuGraphDestroy", "graph")),
+        (lambda: driver.graph_launch(9, 5), None, ("cuGraphLaunch", 9, 5)),
+        (lambda: driver.graph_free(9), None, ("cuGraphExecDestroy", 9)),
+    ):  # fmt: skip
+        d.calls.clear()
+        assert work() == gives
+        assert [call for call in d.calls if call[0] != "cuCtxGetCurrent"] == calls
 
 
 def test_only_the_last_program_of_a_device_gives_the_stacks_back(d, driver):
