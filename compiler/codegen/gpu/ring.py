@@ -1,7 +1,7 @@
 """The print ring: device code appends a record for each print statement that runs, and the launcher reads them when it waits.
 
-A record takes its words with one atomic addition. One that finds no room is counted and dropped; nothing is written after it. Whoever
-sees that one was dropped does not add, so that the counter does not overflow.
+A record takes its words with one atomic addition. One that finds no room is counted and dropped; nothing is written after it. After
+that no record adds to the counter, so that it does not overflow.
 """
 
 from __future__ import annotations

@@ -174,14 +174,14 @@ def _far_single(e: Lanes, bits: str, turn: int, ahead: bool) -> tuple[str, str]:
     high = f.t(f"add i64 {f.t(f'shl i64 {p[0]}, 32')}, {low}")
     if ahead:
         high = f.t(f"sub i64 {high}, {1 << 62}")
-    rest, turns = f.t(f"shl i64 {high}, {turn}"), _turns(f, high, turn)
+    rest = f.t(f"shl i64 {high}, {turn}")
     if f.module.target.doubles:
         w = Lanes(f, f64, False)
         r = w.mul(f.t(f"sitofp i64 {rest} to double"), w.c((w.k.half_pi if turn == QUARTER else w.k.pi)[0] * 2.0**-64))
-        return f.convert(r, f64, f32, False), turns
+        return f.convert(r, f64, f32, False), _turns(f, high, turn)
     words = [f"ashr i64 {rest}, 40", f"and i64 {f.t(f'lshr i64 {rest}, 16')}, {2**24 - 1}", f"and i64 {rest}, {2**16 - 1}"]
     pieces = [e.to_float(f.t(f"trunc i64 {f.t(word)} to i32")) for word in words]
-    return _angle(e, pieces, (24, 48, 64), turn), turns
+    return _angle(e, pieces, (24, 48, 64), turn), _turns(f, high, turn)
 
 
 def _far_double(e: Lanes, bits: str, turn: int, ahead: bool) -> tuple[str, str]:
