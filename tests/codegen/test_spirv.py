@@ -155,6 +155,38 @@ def test_random_programs_are_valid():
     check(made)
 
 
+def siblings() -> Kernel:
+    """The gradient of six loops beside each other, each with six conditions of the data, with states of several types."""
+    import qdrun as qd
+
+    qd.init(arch=qd.cpu, cpu_max_num_threads=1, default_fp=qd.f32)
+    x, y = qd.field(qd.f32, 64, needs_grad=True), qd.field(qd.f32, 64, needs_grad=True)
+    wide = qd.field(qd.f64, 64, needs_grad=True)
+
+    @qd.kernel
+    def work(n: qd.i32):
+        for i in x:
+            v, w, count = x[i], wide[i], qd.i64(0)
+            for _ in qd.static(range(6)):
+                for k in range(n):
+                    for part in qd.static(range(6)):
+                        if v > 0.1 * part + 0.01 * k:
+                            v = v * v * 0.3 + qd.cast(w, qd.f32)
+                            count += 1
+                    w = w * w - 0.1 * qd.cast(count, qd.f64)
+            y[i] = v + qd.cast(w, qd.f32)
+
+    ir = work.variant((3,), {})[0].compiled_kernel.ir
+    return pipeline.reduced(pipeline.gradient(ir, segmented=True).kernel)
+
+
+def test_loops_beside_each_other_are_valid():
+    """What a loop uses is defined before all loops."""
+    kernel = siblings()
+    assert sum(len(task.stacks) for task in kernel.tasks) >= 6
+    check(both("siblings", text_of(kernel, tapes(kernel))))
+
+
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("serial", [False, True])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
