@@ -16,7 +16,7 @@ from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.emulated.hardware import emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
-from qdrun.compiler.codegen.spirv.features import Features
+from qdrun.compiler.codegen.spirv.features import EVERYTHING
 from qdrun.compiler.codegen.spirv.target import spirv_target
 from qdrun.compiler.codegen.text.hardware import translated_target
 from qdrun.compiler.ir.nodes import Kernel
@@ -42,7 +42,7 @@ TARGETS = {
     "gfx1100": amdgpu_target("gfx1100"),
     "emulated": emulated_target(),
     "translated": translated_target("vulkan"),
-    "fast vulkan": replace(spirv_target(Features()), fast_math=True),
+    "fast vulkan": replace(spirv_target(EVERYTHING), fast_math=True),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.types import f16, f64, i8, i16, u1, u8, u16
+from ...ir.types import f16, f64, i8, i16, u8, u16
 from ..gpu.hardware import GpuTarget
 from ..text.hardware import translated_target
 from .approximate import APPROXIMATIONS
@@ -22,6 +22,7 @@ def spirv_target(features: Features, block: int = 128) -> GpuTarget:
     """
     has = {f64: features.float64, f16: features.float16 and features.storage16}
     has |= dict.fromkeys((i16, u16), features.int16 and features.storage16)
-    has |= dict.fromkeys((i8, u8, u1), features.int8 and features.storage8)
+    has |= dict.fromkeys((i8, u8), features.int8 and features.storage8)
     missing = frozenset(dtype for dtype, there in has.items() if not there)
-    return replace(translated_target(NAME, block), approximations=APPROXIMATIONS, missing=missing)
+    own = {"approximations": APPROXIMATIONS, "missing": missing, "wide_atomics": features.int64_atomics}
+    return replace(translated_target(NAME, block), **own)
