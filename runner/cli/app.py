@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from . import config_commands, looking, machine, planning, running, watching
 from .output import print_document
+from .runs.exporting import export
 from .runs.rerun import rerun
 
 
@@ -68,6 +69,7 @@ for command in (
     ),
     watching.report,
     rerun,
+    export,
     *(machine.devices, machine.dashboard, planning.explain, config_commands.check, config_commands.schema),
 ):
     app.command()(command)

@@ -15,6 +15,8 @@ from ...compiler.errors import QdrunError
 from ...jobs.base import Job
 from ..clock import now
 from ..exit_codes import exit_code
+from ..export import exporting
+from ..export.tracker import named_in
 from ..ledger.account import Account
 from ..ledger.client import LedgerClient, LocalLedger
 from ..ledger.leases import Terms
@@ -183,12 +185,14 @@ def submit(
 
     Raises:
         CannotPlan: the job can be built for no trial; nothing was started.
+        TrackerMissing: the package of a tracker in ``export`` is not installed.
         ClusterError: Ray cannot be started or joined; no trial was started.
         StorageUnknown: no other process can see where the run is to be stored.
         StorageFull: there is no room for the run.
     """
     check_environment(address)
     check_shared(output)
+    named_in(prepared.loaded.config.export)
     plans: Sequence[Planned] | EarlyPlans = plan
     if plan:
         refuse(plan, local=address is None)
@@ -236,6 +240,7 @@ def attend(
         HeadWatch(screen.note, lambda: _last_words(journal)) as head,
         counted_signals(stops := Stops(check=head.check)),
         beating(journal, board),
+        exporting(folder, prepared.loaded.config.export, screen.note),
     ):
         work, before = stage(journal)
         _show_kept(board, folder, prepared, before)

@@ -37,3 +37,14 @@ class Rerun(Part):
     changed: list[str] = about("what is other than when the earlier run was made: versions of packages")
     ended: Data = about("end of the new run, as for submit")
     exit_code: int = about("exit code of the command")
+
+
+class Export(Part):
+    """What was handed on to trackers."""
+
+    run: str = about("its id")
+    trackers: list[str] = about("names of the trackers that have all of it")
+    trials: int = about("number of trials")
+    points: int = about("number of points of their live values")
+    notes: list[str] = about("what went wrong or was left out")
+    exit_code: int = about("exit code of the command")
