@@ -4,7 +4,7 @@ What the word after ``` means:
 
 - ``python``: executed, all blocks of a page in order in one namespace, in a folder of their own. A ``text`` block right after it
   is what it prints.
-- ``python torch``: as ``python``, where torch is installed; ``python vulkan``: where Vulkan's llvmpipe is.
+- ``python torch``: as ``python``, where torch is installed; ``python vulkan``: where Vulkan's llvmpipe is; ``python metal``: where clang is.
 - ``python error``: executed, and must raise; the ``text`` block right after it is the message. ``...`` in it stands for anything.
 - ``python file=name``, ``yaml file=name``: appended to that file in the page's folder. A YAML file must plan.
 - ``sh``: lines that start with ``qdrun`` are run in the page's folder, in this process, which has a Ray open. Those of README.md, and of a
@@ -16,6 +16,7 @@ import functools
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from qdrun.compiler.runtime.metal.emulator.executor import NAMES
 from qdrun.compiler.runtime.registry import devices
 from qdrun.runner.cli.app import app
 
@@ -118,7 +120,7 @@ def some_slow(*names: str) -> list:
 def test_every_block_is_of_a_known_kind(page):
     for block in blocks(page):
         known = block.language in ("text", "python", "yaml", "sh") and re.fullmatch(
-            r"|error|torch|vulkan|file=\S+", block.words
+            r"|error|torch|vulkan|metal|file=\S+", block.words
         )
         known = known or (block.language == "text" and block.words in GRAMMARS)
         assert known, f"```{block.language} {block.words}"
@@ -131,6 +133,7 @@ def test_every_block_is_of_a_known_kind(page):
 def test_python_blocks_run_and_print_what_the_page_says(page, tmp_path):
     left_out = {"torch"} if importlib.util.find_spec("torch") is None else set()
     left_out |= set() if any("llvmpipe" in row.detail for row in devices()) else {"vulkan"}
+    left_out |= set() if any(map(shutil.which, NAMES)) else {"metal"}
     python = [b for b in blocks(page) if b.language == "python" and not b.words.startswith("file=") and b.words not in left_out]
     if not python:
         pytest.skip("no Python on this page")
