@@ -4,7 +4,7 @@ What the word after ``` means:
 
 - ``python``: executed, all blocks of a page in order in one namespace, in a folder of their own. A ``text`` block right after it
   is what it prints.
-- ``python torch``: as ``python``, where torch is installed; ``python vulkan``: where Vulkan's llvmpipe is; ``python metal``: where clang is.
+- ``python torch``: as ``python``, where torch is installed; ``python vulkan``: where llvmpipe is; ``python metal``: where clang is.
 - ``python error``: executed, and must raise; the ``text`` block right after it is the message. ``...`` in it stands for anything.
 - ``python file=name``, ``yaml file=name``: appended to that file in the page's folder. A YAML file must plan.
 - ``sh``: lines that start with ``qdrun`` are run in the page's folder, in this process, which has a Ray open. Those of README.md, and of a
