@@ -49,6 +49,7 @@ class StandIn:
         """Give back what belongs to GPUs as long as the process lives."""
         for gpu in gpus:
             gpu.shared.mapped.release()
+            gpu.settle()
             if gpu._transfers is not None:
                 gpu._transfers.release()
 

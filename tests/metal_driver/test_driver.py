@@ -310,6 +310,35 @@ def test_threads_that_launch_at_the_same_time_lose_nothing(apple, driver, stream
     driver.unload(module)
 
 
+def test_programs_that_take_shared_memory_at_the_same_time_do_not_wait_for_each_other_for_ever(apple):
+    """New heaps are told to all streams, whose locks other threads hold."""
+    apple.setup(total=4 << 30)
+
+    def work(seed):
+        rng, made = np.random.default_rng(seed), metal.MetalDriver()
+        made.open(0)
+        stream = made.stream(ordered=False)
+        ptr = made.allocate(20 * MIB, stream)
+        for _ in range(25):
+            made.memset(ptr, 1, 64, 4, stream)
+            write(made, stream, ptr, np.full(int(rng.integers(1, 18)) * MIB, seed, np.uint8))
+            host = made.host_allocate(int(rng.integers(1, 9)) * MIB)
+            made.fetch(host, ptr, 1 << 20, stream)
+            made.synchronize(stream)
+            seen.append((ctypes.string_at(host, 3), seed))
+            made.host_free(host)
+        made.free(ptr, stream)
+        made.close(stream)
+
+    seen = []
+    threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in (1, 2, 3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert len(seen) == 75 and all(data == bytes([seed] * 3) for data, seed in seen)
+
+
 def test_events_pass_with_the_work_before_them_and_tell_the_time_between(driver, stream):
     first, last = driver.event(), driver.event(sleeps=True)
     ptr = driver.allocate(64, stream)

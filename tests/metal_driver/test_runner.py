@@ -52,4 +52,5 @@ def test_a_config_names_it_by_number_or_uuid_and_a_worker_holds_it(machine, tmp_
     place = prepare(path)[0].place
     assert (place.backend, place.device) == ("metal", named)
     held = take_device(WorkerSpec("file:///run", 1, "token", "metal:0", "metal", which=named, uuid=UUID), "w")
-    assert (held.name, held.uuid, held.memory()) == ("Apple Test", UUID, (16 * GIB, 16 * GIB))
+    free, total = held.memory()
+    assert (held.name, held.uuid, total) == ("Apple Test", UUID, 16 * GIB) and free > 15 * GIB

@@ -186,7 +186,7 @@ class MetalDriver:
 
     def host_allocate(self, nbytes: int) -> int:
         """Shared memory; ``device_address`` says where kernels have it."""
-        return self._gpu.shared.take_mapped(nbytes, f"allocating {nbytes:,} bytes of shared memory failed").host
+        return self._gpu.map_memory(nbytes, f"allocating {nbytes:,} bytes of shared memory failed").host
 
     def host_free(self, ptr: int) -> None:
         """Take it back."""
@@ -237,7 +237,7 @@ class MetalDriver:
         if s.idle:
             ctypes.memmove(self._on_host(dst, nbytes, doing), src_host, nbytes)
             return
-        staged = self._gpu.shared.take_mapped(nbytes, doing)
+        staged = self._gpu.map_memory(nbytes, doing)
         ctypes.memmove(staged.host, src_host, nbytes)
         self.copy(dst, staged.address, nbytes, stream)
         s.later(lambda: self._gpu.shared.free_mapped(staged))
@@ -332,7 +332,7 @@ class MetalDriver:
     # ---- heaps
     def _heap_made(self, heap: Heap) -> None:
         for stream in list(self._streams.values()):
-            stream.add_heap(heap)
+            stream.use(heap)
 
     def _heap_gone(self, heap: Heap) -> None:
         left = list(self._streams.values())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from functools import partial
 from weakref import WeakSet
 
 from ...ir.threads import new_lock
 from . import native, transfers
-from .heaps import Heap, Heaps
+from .heaps import Block, Heap, Heaps
 from .library import Library, load_library
 from .objc import Objc
 from .stream import Shared, Stream, slow
@@ -40,13 +41,14 @@ class MetalGpu:
         self._lock = new_lock(self, "_lock")
         self._streams: WeakSet[Stream] = WeakSet()
         self._transfers: Library | None = None
+        self._retired: list[Heap] = []
         self._fill = ctypes.c_uint64()
         selectors = tuple((name, objc.selector(text)) for name, text in native.SELECTORS.items())
         slow_address = ctypes.cast(_slow, ctypes.c_void_p).value or 0
         made = native.recorder(native.Imports(objc.message_address, selectors, slow_address, ctypes.addressof(self._fill)))
         self.launch_address, self.memset_address = made.launch, made.memset
         functions = _TAKE(made.take), _GIVE(made.give), _ENCODE(made.encode), _REPLAY(made.replay)
-        mapped = Heaps(objc, device, self._mapped_heap, self._drop_mapped)
+        mapped = Heaps(objc, device, lambda heap: None, self._retired.append)
         self.shared = Shared(objc, device, mapped, *functions, self._transfer)
 
     def prepare(self) -> None:
@@ -79,26 +81,37 @@ class MetalGpu:
             DeviceError: its work has failed.
         """
         self._streams.discard(stream)
-        stream.close()
+        try:
+            stream.close()
+        finally:
+            self.settle()
 
-    # ---- heaps of memory that both sides write
-    def _mapped_heap(self, heap: Heap) -> None:
+    # ---- memory that both sides write. No stream is asked for while its lock or that of the memory is held
+    def map_memory(self, nbytes: int, doing: str) -> Block:
+        """Memory that work of every stream may use.
+
+        Raises:
+            DeviceError: see ``Heaps.allocate``.
+        """
+        block = self.shared.take_mapped(nbytes, doing)
         for stream in list(self._streams):
-            stream.add_heap(heap)
+            stream.use(block.heap)
+        self.settle()
+        return block
 
-    def _drop_mapped(self, heap: Heap) -> None:
-        """No work uses the heap, but it was named to the encoders that are open."""
-        left = [*self._streams]
-
-        def settled() -> None:
-            left.pop()
+    def settle(self) -> None:
+        """Release heaps in which nothing lives, once no encoder that was told of them is left."""
+        while self._retired:
+            heap, left = self._retired.pop(), list(self._streams)
             if not left:
                 self.shared.objc.send(heap.handle, "release")
+            for stream in list(left):
+                stream.later(partial(self._passed, heap, left))
 
+    def _passed(self, heap: Heap, left: list[Stream]) -> None:
+        left.pop()
         if not left:
             self.shared.objc.send(heap.handle, "release")
-        for stream in list(left):
-            stream.later(settled)
 
 
 _gpus: dict[int, MetalGpu] = {}

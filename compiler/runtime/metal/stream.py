@@ -133,6 +133,7 @@ class Stream:
         self.handle = ctypes.addressof(self._words)
         self._lock, self._depth = new_lock(self, "_lock"), 0
         self._buffer = self._encoder = 0
+        self._named = set[int]()  # the heaps that the open encoder knows
         self._pending: deque[Submission] = deque()
         self._then: list[Callable[[], None]] = []  # what waits for the open command buffer
         self._capture: list[tuple[list[int], bytes]] | None = None
@@ -185,17 +186,19 @@ class Stream:
             self._buffer, self._encoder = objc.send(buffer, "retain"), objc.send(encoder, "retain")
         if self.submitted:
             objc.send(encoder, "waitForFence:", self._fence)
+        self._named.clear()
         self._use([*self.shared.mapped.heaps, *self._heaps()])
         self._words[S_PIPELINE] = self._words[S_SHARED] = 0
         self._words[S_LEFT] = LAUNCHES if self._pending else FIRST
 
     def _use(self, heaps: list[Heap]) -> None:
-        if heaps:
-            handles = (ctypes.c_void_p * len(heaps))(*(h.handle for h in heaps))
-            self.shared.objc.send(self._encoder, "useHeaps:count:", handles, len(heaps))
+        new = [h.handle for h in heaps if h.handle not in self._named]
+        if new:
+            self._named.update(new)
+            self.shared.objc.send(self._encoder, "useHeaps:count:", (ctypes.c_void_p * len(new))(*new), len(new))
 
-    def add_heap(self, heap: Heap) -> None:
-        """A new heap, which launches from now on may use."""
+    def use(self, heap: Heap) -> None:
+        """Launches from now on may use the memory of a heap."""
         with self._held():
             if self._encoder:
                 self._use([heap])
@@ -203,6 +206,7 @@ class Stream:
     def _new_ring(self, nbytes: int) -> None:
         """A ring with room for the words of a launch. The one before goes with the command buffer."""
         block = self.shared.take_mapped(max(RING_BYTES, nbytes + RING_ALIGN), "room for the words of launches is missing")
+        self._use([block.heap])
         self._words[S_RING], self._words[S_RING_HOST], self._words[S_RING_DEVICE] = block.buffer, block.host, block.address
         self._words[S_RING_USED], self._words[S_RING_SIZE] = 0, block.nbytes
         self._then.append(lambda: self.shared.free_mapped(block))
@@ -283,8 +287,10 @@ class Stream:
         """
         objc = self.shared.objc
         with self._lock:
-            handle = objc.send(submission.handle, "retain") if submission.ended is None else 0
-        if handle:
+            before = list(self._pending) if submission.ended is None else []
+            before = before[: before.index(submission) + 1] if submission in before else []
+            handles = [objc.send(s.handle, "retain") for s in before]
+        for handle in handles:  # in order: the first of them may be the one that has failed
             try:
                 with objc.pool():
                     objc.send(handle, "waitUntilCompleted")
