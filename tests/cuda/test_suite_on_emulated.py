@@ -51,9 +51,10 @@ def test_much_of_the_suite_runs_on_the_emulated_device(part):
     run(PARTS[part])
 
 
-def test_what_is_skipped_exists():
+@pytest.mark.parametrize("file", ["not_on_a_device.txt", "not_on_amdgpu.txt"])
+def test_what_is_skipped_exists(file):
     """A pattern that names no file is a leftover."""
-    lines = (ROOT / "tests" / "not_on_a_device.txt").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "tests" / file).read_text(encoding="utf-8").splitlines()
     named = [line.split("#")[0].strip() for line in lines if line.strip() and not line.startswith("#")]
     for pattern in named:
         path, name = pattern.split("::")
