@@ -126,7 +126,7 @@ class Results:
             NotFound: the run has no such trial.
             ResultMissing: the row names a folder outside of the run.
         """
-        from .observe.picking import trial_of
+        from .query.picking import trial_of
         from .store.attempts import check_inside
 
         row = next(row for row in self.rows if row["trial"] == trial_of(self.folder, trial))
@@ -158,7 +158,7 @@ class Results:
         Raises:
             NotFound: there is no such column.
         """
-        from .observe.picking import best_row
+        from .query.picking import best_row
 
         return best_row(self.rows, column, table.columns(self.rows))
 

@@ -25,6 +25,7 @@ class Format(StrEnum):
     csv = "csv"
     json = "json"
     parquet = "parquet"
+    arrow = "arrow"
 
 
 class State(StrEnum):
@@ -102,6 +103,13 @@ def ls(
 
 def results(
     run: Run,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Show only rows for which this holds, as in `mass > 0.2 and loss < 1`: comparisons, and, or, not, arithmetic.",
+        ),
+    ] = None,
     form: Annotated[Format, typer.Option("--format", "-f", help="Format of the table.")] = Format.table,
     out: Annotated[str | None, typer.Option("--out", "-o", help="Write to this file or URI instead of stdout.")] = None,
     best: Annotated[
@@ -122,7 +130,11 @@ def results(
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B,..", help="Show only these columns, as in `trial,E,loss`.", autocompletion=complete_columns),
+        typer.Option(
+            metavar="A,B,..",
+            help="Show only these columns, as in `trial,E,loss` or `trial,out.*`.",
+            autocompletion=complete_columns,
+        ),
     ] = None,
     plot: Annotated[
         bool, typer.Option("--plot", help="Also write the report.html of the run, and print its path on stderr.")
@@ -132,16 +144,19 @@ def results(
 ) -> None:
     """Show the table of a run, which need not be finished.
 
-    `parquet` rewrites the file in the run folder, or writes --out, and prints the path.
+    `parquet` rewrites the file in the run folder, or writes --out, and prints the path; so does `arrow`, which needs --out.
     """
-    if form is Format.parquet and (best or sort or columns):
-        raise typer.BadParameter("parquet is the whole table: leave out --best, --sort and --columns, or take another --format")
+    some = any(option is not None for option in (where, best, sort, columns))
+    if out is None and (form is Format.arrow or (form is Format.parquet and some)):
+        raise typer.BadParameter(
+            f"--format {form.value} of {'some rows or columns' if some else 'a run'} is a file: name it, --out FILE"
+        )
     with reported(as_json):
         from ..observe import table
         from ..observe.listing import json_rows, table_of
         from ..store.layout import find
 
-        found = table_of(find(run, runs), best=best, sort=sort, columns=columns and columns.split(","))
+        found = table_of(find(run, runs), where=where, best=best, sort=sort, columns=columns and columns.split(","))
         for problem in found.problems:
             print(visible(problem), file=sys.stderr)
         drawn: dict[str, str] = {}
@@ -150,8 +165,12 @@ def results(
 
             drawn = {"report": write_report(found.folder)}
             print(f"report: {drawn['report']}", file=sys.stderr)
-        if form is Format.parquet:
-            path = table.write_parquet(found.folder, out)
+        if form in (Format.parquet, Format.arrow):
+            path = out
+            if some or form is Format.arrow:
+                found.write(form.value, str(out))
+            else:
+                path = table.write_parquet(found.folder, out)
             if as_json:
                 print_document("results", found.head() | {"rows": [], "path": str(path)} | drawn)
             else:
@@ -161,8 +180,7 @@ def results(
         elif out is None:
             sys.stdout.writelines(found.lines(form.value))
         else:
-            with table.writing(out) as stream:
-                stream.writelines(line.encode() for line in found.lines(form.value))
+            found.write(form.value, out)
 
 
 def watch(run: Run, runs: Runs = "runs", as_json: Json = False) -> None:
@@ -201,7 +219,7 @@ def logs(
         raise typer.BadParameter("--workers shows the output of all workers: leave out the trial, --attempt and --follow")
     with reported(as_json):
         from ..observe.listing import attempts_of, logs_of, worker_logs
-        from ..observe.picking import attempt_of, trial_of
+        from ..query.picking import attempt_of, trial_of
         from ..store.attempts import STREAMS
         from ..store.layout import find
 

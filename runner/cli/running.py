@@ -192,7 +192,7 @@ def cancel(
 ) -> None:
     """Ask a run to stop: it stops its running trials, starts no others and keeps finished rows. With TRIAL, stop that trial only."""
     with reported(as_json):
-        from ..observe.picking import trial_of
+        from ..query.picking import trial_of
         from ..store import status as state
         from ..store.layout import find
 

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
+from ..query.picking import columns_of
+from ..query.table_file import Wanted, current_file
 from ..store import status
 from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
 from ..store.encoding import plain
@@ -19,7 +21,6 @@ from ..store.replay import FINAL, Replay, TrialState, replay, run_state
 from ..study.trials import short
 from ..text_grid import grid
 from . import table
-from .picking import best_row, column_of, ordered
 from .show import results_text, varied
 from .view import view_of
 
@@ -53,6 +54,31 @@ class Table:
         """The rows with all of their arrays, as strict JSON can hold them."""
         for row in table.each_row(self.folder, self.found, self.rows):
             yield plain({name: row.get(name) for name in self.columns} if self.chosen else row)
+
+    def arrow(self) -> Any:
+        """The rows as a ``pyarrow.Table``, with all of their arrays."""
+        return table.arrow_table(list(table.each_row(self.folder, self.found, self.rows))).select(self.columns)
+
+    def write(self, form: str, out: str) -> None:
+        """Write the rows to a file or URI, as ``parquet``, as ``arrow`` (the file format of Arrow IPC), or as ``lines`` gives them.
+
+        Raises:
+            StorageFull: no room.
+            NoPlace: it cannot be written.
+        """
+        with table.writing(out) as stream:
+            if form == "parquet":
+                import pyarrow.parquet as pq
+
+                pq.write_table(self.arrow(), stream)
+            elif form == "arrow":
+                import pyarrow as pa
+
+                found = self.arrow()
+                with pa.ipc.new_file(stream, found.schema) as writer:
+                    writer.write_table(found)
+            else:
+                stream.writelines(line.encode() for line in self.lines(form))
 
     def lines(self, form: str) -> Iterator[str]:
         """The table as ``table``, ``csv`` or ``json``, in parts; the last ends with a newline."""
@@ -88,30 +114,37 @@ def _cell(name: str, value: Any) -> str:
 
 
 def table_of(
-    folder: RunFolder, *, best: str | None = None, sort: str | None = None, columns: Sequence[str] | None = None
+    folder: RunFolder,
+    *,
+    where: str | None = None,
+    best: str | None = None,
+    sort: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Table:
     """The table of a run, finished or not.
 
     Args:
         folder: the run.
+        where: a condition, see ``query.where``: keep the rows for which it holds.
         best: keep the finished trial with the smallest value of this column alone, or, for ``max:column``, with the largest.
         sort: order by this column, in the same words.
-        columns: these alone.
+        columns: these alone; names, or patterns such as ``out.*``.
 
     Raises:
         NotFound: no such column.
+        WhereError: the condition cannot be understood.
     """
+    wanted = Wanted(where, best, sort, columns and [name.strip() for name in columns])
+    file = current_file(folder) if columns else None
+    picked = None if file is None else wanted.from_file(file)
+    if file is not None and picked is not None:
+        return Table(folder, Replay({}), file.state, [], *picked, chosen=True)
     found = replay(folder, light=True)
     state = run_state(folder, found)
     rows = table.rows_of(folder, found, run=state)
     names, swept = table.columns(rows), varied(rows)
-    kept = list(dict.fromkeys(column_of(name.strip(), names) for name in columns)) if columns else names
-    if sort is not None:
-        rows = ordered(rows, sort, names)
-    if best is not None:
-        first = best_row(rows, best, names)
-        rows = [] if first is None else [first]
-    return Table(folder, found, state, found.problems(folder), kept, rows, columns is not None, swept)
+    kept = columns_of(wanted.columns, names) if wanted.columns else names
+    return Table(folder, found, state, found.problems(folder), kept, wanted.rows(rows, names), columns is not None, swept)
 
 
 def listed(where: str, last: int, state: str | None = None) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ def summary(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> Su
 
     ``alive``: see ``run_state``.
     """
-    kept = _kept(folder)
+    kept = summary_of(folder)
     if kept is not None:
         return kept
     events = read(folder, slim=True)
@@ -65,10 +65,11 @@ def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay
 
 def current(folder: RunFolder) -> bool:
     """Whether the summary, and the table that was written just before it, are those of the journal as it is now."""
-    return _kept(folder) is not None
+    return summary_of(folder) is not None
 
 
-def _kept(folder: RunFolder) -> Summary | None:
+def summary_of(folder: RunFolder) -> Summary | None:
+    """The summary of a run that has ended; None where it is not that of the journal as it is now, or there is none."""
     try:
         said = read_document(folder.files.read(SUMMARY))
         return said["summary"] if said["journal"] == folder.files.sizes(EVENTS) else None

@@ -109,7 +109,8 @@ def test_a_document_is_checked_against_its_model():
         (["ls", "--last", "0"], "--last"),
         (["nonsense"], "No such command 'nonsense'"),
         (["logs", "x", "-f"], "a document has an end"),
-        (["results", "x", "--format", "parquet", "--best", "loss"], "parquet is the whole table"),
+        (["results", "x", "--format", "parquet", "--best", "loss"], "of some rows or columns is a file: name it, --out FILE"),
+        (["results", "x", "--format", "arrow"], "--format arrow of a run is a file: name it, --out FILE"),
     ],
 )
 def test_usage_errors_are_documents_too(words, said):

@@ -14,8 +14,8 @@ from qdrun.runner.cli.app import app
 from qdrun.runner.cli.looking import State
 from qdrun.runner.observe import listing
 from qdrun.runner.observe.board import Board
-from qdrun.runner.observe.picking import NotFound, best_row, column_of, ordered, trial_of
 from qdrun.runner.observe.show import summary_data, summary_text
+from qdrun.runner.query.picking import NotFound, best_row, column_of, ordered, trial_of
 from qdrun.runner.store.attempts import STREAMS, Attempt, Log
 from qdrun.runner.store.encoding import document
 from qdrun.runner.store.files import open_files

@@ -38,7 +38,7 @@ def rerun(
     with reported(as_json):
         from ...compare.rerun import rerun as again
         from ...observe import show
-        from ...observe.picking import trial_of
+        from ...query.picking import trial_of
         from ...store.layout import find
 
         folder = find(run, runs)

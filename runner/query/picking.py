@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -66,6 +67,21 @@ def column_of(name: str, columns: Sequence[str]) -> str:
     what = f"there is no column `{name}`"
     near = did_you_mean(name, columns) or f"the columns are: {', '.join(columns)}"
     raise NotFound(f"{what}\n  do: {near}")
+
+
+def columns_of(names: Iterable[str], columns: Sequence[str]) -> list[str]:
+    """Columns by their names, see ``column_of``, or by patterns such as ``out.*``; each once.
+
+    Raises:
+        NotFound: there is none of a name, or for a pattern.
+    """
+    found: list[str] = []
+    for name in names:
+        fitting = fnmatch.filter(columns, name) if any(mark in name for mark in "*?[") else [column_of(name, columns)]
+        if not fitting:
+            raise NotFound(f"no column fits `{name}`\n  do: the columns are: {', '.join(columns)}")
+        found += fitting
+    return list(dict.fromkeys(found))
 
 
 def ordered(rows: Iterable[Row], by: str, columns: Sequence[str]) -> list[Row]:

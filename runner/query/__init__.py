@@ -1,0 +1,1 @@
+"""Questions to the table of a run: conditions on its columns."""
