@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from . import config_commands, looking, machine, planning, running, watching
 from .output import print_document
+from .runs.compare import compare
 from .runs.exporting import export
 from .runs.rerun import rerun
 
@@ -69,6 +70,7 @@ for command in (
     ),
     watching.report,
     rerun,
+    compare,
     export,
     *(machine.devices, machine.dashboard, planning.explain, config_commands.check, config_commands.schema),
 ):

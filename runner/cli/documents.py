@@ -22,6 +22,7 @@ MODELS: dict[str, type[models.Part]] = {
     "devices": models.Devices,
     "dashboard": models.Dashboard,
     "rerun": of_runs.Rerun,
+    "compare": of_runs.Compare,
     "export": of_runs.Export,
     "error": models.Error,
 }

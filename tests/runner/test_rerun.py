@@ -275,3 +275,26 @@ def test_numbers_are_equal_close_or_different(home, tmp_path):
     (status, kind, loss, grad) = compared(folder, failing, ids[:1]).different[ids[0]]
     assert [one.name for one in (status, kind, loss, grad)] == ["status", "error_type", "loss", "grad.k"]
     assert (status.then, status.now, kind.now, grad.now) == ("done", "failed", "E", "-") and loss.relative == np.inf
+
+
+def test_two_runs_are_compared_by_config_code_and_numbers(home, tmp_path):
+    first = made(home)
+    text = (home / "pull.yaml").read_text()
+    (home / "pull.yaml").write_text(
+        text.replace("2.5]", "3.5]").replace("gradients: [k]", "gradients: [k]\nlimits: {trial_timeout: 60s}")
+    )
+    (home / "pull.py").write_text((home / "pull.py").read_text() + "\n# the same, said in another way\n")
+    second = made(home)
+    code, said = call("compare", first.uri, second.uri)
+    assert code == 0 and [run["run"] for run in said["runs"]] == [first.name, second.name]
+    assert said["config"]["sweep.params.k.grid"] == [[0.5, 1.5, 2.5], [0.5, 1.5, 3.5]]
+    assert (
+        set(said["config"]) == {"sweep.params.k.grid", "limits.trial_timeout"} and said["config"]["limits.trial_timeout"][1] == 60.0
+    )
+    assert said["sources"] == ["pull.py"] and said["versions"] == {} and said["only"] == [1, 1]
+    assert len(said["numbers"]["equal"]) == 2 and not said["numbers"]["different"]
+    shown = CliRunner().invoke(app, ["compare", first.uri, second.uri]).stdout
+    assert "code: pull.py differ" in shown and "trials: 2 of both, 1 of the first alone, 1 of the second alone" in shown
+    assert "numbers: 2 equal to the bit" in shown and "sweep.params.k" in shown and "3 done" in shown
+    same = CliRunner().invoke(app, ["compare", first.uri, first.uri]).stdout
+    assert "config: equal" in same and "code: equal" in same and "3 equal to the bit" in same

@@ -48,3 +48,29 @@ class Export(Part):
     points: int = about("number of points of their live values")
     notes: list[str] = about("what went wrong or was left out")
     exit_code: int = about("exit code of the command")
+
+
+class ComparedRun(Part):
+    """One of two runs."""
+
+    run: str = about("its id")
+    folder: str = about("its folder or URI")
+    state: str = about("as in status")
+    trials: int = about("number of trials")
+    counts: str = about("number of trials by status, as text")
+    best: Any = about("smallest loss; null without one")
+    seconds: float | None = about("from the start of the command to the end")
+
+
+class Compare(Part):
+    """Two runs beside each other. Pairs have a value of the first run and one of the second."""
+
+    runs: list[ComparedRun] = about("both runs")
+    config: dict[str, list[Any]] = about(
+        "keys of the resolved configs with other values, each with the pair; null: a config lacks it"
+    )
+    sources: list[str] = about("files of the jobs that differ, or that one run lacks")
+    versions: dict[str, list[str]] = about("versions that differ: Python, packages, the sources of qdrun, each with the pair")
+    devices: list[list[str]] = about("kinds of devices of each run")
+    numbers: ComparisonPart = about("the numbers of the trials that both have")
+    only: list[int] = about("number of trials that one run alone has")

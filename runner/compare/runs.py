@@ -1,0 +1,140 @@
+"""Two runs beside each other: their configs, their code, their versions, how they ended, and the numbers of the trials that both have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..provenance.devices import devices_of, kinds_of
+from ..provenance.record import Provenance, provenance_of
+from ..store.encoding import plain
+from ..store.layout import RunFolder, differing
+from ..store.status import status
+from ..text_grid import grid
+from .numbers import Comparison, compared
+
+WIDTH = 60
+"""Characters of a value of a config that are shown."""
+
+
+@dataclass(frozen=True)
+class RunPair:
+    """What two runs have in common, and where they differ.
+
+    Attributes:
+        folders: of both.
+        ends: id, state, trials, counts, best and seconds of each.
+        config: keys of the resolved configs with other values, each with both; None where a config lacks it.
+        sources: files of the job that differ, or that one run lacks.
+        versions: of Python, packages and this package's sources where they differ, as of both.
+        devices: kinds of devices of each.
+        numbers: of the trials that both have; a trial is named by its parameters, so that sweeps of other values have fewer in common.
+        only: trials that one run alone has.
+    """
+
+    folders: tuple[RunFolder, RunFolder]
+    ends: tuple[dict[str, Any], dict[str, Any]]
+    config: dict[str, tuple[Any, Any]]
+    sources: list[str]
+    versions: dict[str, tuple[str, str]]
+    devices: tuple[list[str], list[str]]
+    numbers: Comparison
+    only: tuple[int, int]
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "runs": [plain(end) for end in self.ends],
+            "config": {key: list(values) for key, values in self.config.items()},
+            "sources": self.sources,
+            "versions": {name: list(values) for name, values in self.versions.items()},
+            "devices": list(self.devices),
+            "numbers": self.numbers.data(),
+            "only": list(self.only),
+        }
+
+    @property
+    def text(self) -> str:
+        """As lines of text."""
+        first, second = (end["run"] for end in self.ends)
+        rows = [[name, *(_shown(end[name]) for end in self.ends)] for name in ("state", "trials", "counts", "best", "seconds")]
+        rows += [["devices", *(", ".join(kinds) or "-" for kinds in self.devices)]] if any(self.devices) else []
+        parts = [grid(["", first, second], rows)]
+        if self.config:
+            parts.append(grid(["config", first, second], [[key, *map(_shown, values)] for key, values in self.config.items()]))
+        else:
+            parts.append("config: equal")
+        parts.append(f"code: {', '.join(self.sources)} differ" if self.sources else "code: equal")
+        parts += (
+            [grid(["version", first, second], [[name, *pair] for name, pair in self.versions.items()])] if self.versions else []
+        )
+        common = len(self.numbers.equal) + len(self.numbers.close) + len(self.numbers.different) + len(self.numbers.missing)
+        parts.append(f"trials: {common} of both, {self.only[0]} of the first alone, {self.only[1]} of the second alone")
+        return "\n\n".join([*parts, *([self.numbers.text] if common else [])])
+
+
+def _shown(value: Any) -> str:
+    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= WIDTH else text[: WIDTH - 2] + ".."
+
+
+def pair_of(first: RunFolder, second: RunFolder, tolerance: float = 0.0) -> RunPair:
+    """Compare two runs, finished or not, from their folders alone.
+
+    Args:
+        first: a run.
+        second: another.
+        tolerance: largest relative difference of numbers that count as equal.
+
+    Raises:
+        Damaged: a config, or a file of arrays, is not as it was written.
+    """
+    configs, ids = (first.config(), second.config()), (first.trial_ids(), second.trial_ids())
+    keys = [key for key in differing(*configs) if key != "overrides"]
+    both = [name for name in ids[0] if name in set(ids[1])]
+    made = provenance_of(first.files), provenance_of(second.files)
+    return RunPair(
+        folders=(first, second),
+        ends=(_end(first), _end(second)),
+        config={key: (_at(configs[0], key), _at(configs[1], key)) for key in keys},
+        sources=_other_sources(*made),
+        versions=_other_versions(*made),
+        devices=(kinds_of(devices_of(first)), kinds_of(devices_of(second))),
+        numbers=compared(first, second, both, tolerance),
+        only=(len(ids[0]) - len(both), len(ids[1]) - len(both)),
+    )
+
+
+def _end(folder: RunFolder) -> dict[str, Any]:
+    found = status(folder)
+    best, timing = found["best"], found["timing"] or {}
+    counts = ", ".join(f"{count} {word}" for word, count in sorted(found["counts"].items()))
+    said = {"run": folder.name, "folder": folder.uri, "state": found["state"], "trials": found["trials"], "counts": counts}
+    return said | {"best": best and best["loss"], "seconds": timing.get("ended_s")}
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key, whose parts may have dots of their own; None: there is none."""
+    if key in config:
+        return config[key]
+    for name, value in config.items():
+        if isinstance(value, Mapping) and key.startswith(f"{name}."):
+            return _at(value, key[len(name) + 1 :])
+    return None
+
+
+def _other_sources(first: Provenance | None, second: Provenance | None) -> list[str]:
+    a, b = ({} if one is None else {file.path: file.sha256 for file in one.sources} for one in (first, second))
+    return sorted(path for path in {*a, *b} if a.get(path) != b.get(path))
+
+
+def _other_versions(first: Provenance | None, second: Provenance | None) -> dict[str, tuple[str, str]]:
+    if first is None or second is None:
+        return {}
+    a, b = ({"Python": one.python, "qdrun (sources)": one.qdrun[:12], **one.packages} for one in (first, second))
+    return {name: (a.get(name, "-"), b.get(name, "-")) for name in {**a, **b} if a.get(name) != b.get(name)}
+
+
+__all__ = ["RunPair", "pair_of"]
