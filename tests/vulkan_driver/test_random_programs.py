@@ -1,4 +1,6 @@
-"""Random programs on Mesa's llvmpipe, byte by byte as in the interpreter. The memory of this process is the device's there."""
+"""Random programs, and values at any byte, on Mesa's llvmpipe: byte by byte as in the interpreter. The memory of this process is the
+device's there.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ import pytest
 from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.codegen.spirv.target import spirv_target
+from qdrun.compiler.ir.nodes import Buffer, Kernel, Place
+from qdrun.compiler.ir.types import f16, f32, f64, i8, i16, i32, i64
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.runtime import cache
 from qdrun.compiler.runtime.gpu.driver import Texts
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
+from codegen_harness import parallel
 from grid_harness import RING_WORDS, SCRATCH_WORDS, GridCompiled
 from irgen import generate
 from test_grid import run_like_the_interpreter
@@ -53,11 +58,34 @@ class VulkanCompiled(GridCompiled):
         return super().__call__(*args, **rest)
 
 
-@pytest.mark.parametrize("seed", range(7000, 7030))
-def test_a_random_program_agrees_with_the_interpreter(rig, seed):
+@pytest.fixture
+def llvmpipe(rig):
     if "llvmpipe" not in rig.info.name:
         pytest.skip("the memory of this process is not the device's")
+    return rig
+
+
+@pytest.mark.parametrize(("stride", "offset"), [(12, 4), (10, 2), (11, 0), (9, 1)])
+def test_values_lie_at_any_byte(llvmpipe, stride, offset):
+    """Vulkan has aligned accesses only: others are made of parts."""
+    n = 40
+    data = {d: Place(str(d), d, Buffer("field"), 1, (n,), (stride,), offset) for d in (f16, f32, f64, i8, i16, i32, i64)}
+    task, i, b = parallel(n)
+    for place in data.values():
+        b.gstore(place, (i,), b.op("neg", b.gload(place, (i,))))
+    run = VulkanCompiled(Kernel("k", [], [task]), llvmpipe)
+    before = {d: np.random.default_rng(stride).integers(0, 120, n * stride + 8, np.uint8) for d in data}
+    after = {d: x.copy() for d, x in before.items()}
+    run(fields={place.buffer: after[d] for d, place in data.items()})
+    for d, want in before.items():
+        values = np.ndarray(n, d.numpy, want, offset, (stride,))
+        values[:] = -values.copy()
+        assert np.array_equal(after[d], want), d
+
+
+@pytest.mark.parametrize("seed", range(7000, 7030))
+def test_a_random_program_agrees_with_the_interpreter(llvmpipe, seed):
     program = generate(seed, 60)
     for number, decl in enumerate(program.kernel.args):
         decl.index = number
-    run_like_the_interpreter(program, VulkanCompiled(program.kernel, rig), zeros=True)
+    run_like_the_interpreter(program, VulkanCompiled(program.kernel, llvmpipe), zeros=True)

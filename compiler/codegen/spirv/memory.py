@@ -85,6 +85,8 @@ def load(f: Body, x: Load) -> None:
             found = _load_on_chip(f, x.type, place)
         case TablePlace():
             found = f.op(Op.Load, x.type, place.pointer)
+        case None if x.align < SIZES[x.type]:
+            found = _load_in_parts(f, x)
         case None:
             found = f.op(Op.Load, x.type, pointer(f, x.type, x.address), ALIGNED, x.align)
     f.values[x.result] = found
@@ -144,6 +146,8 @@ def store(f: Body, x: Store) -> None:
             f.do(Op.Store, variable, value)
         case OnChipPlace():
             _store_on_chip(f, x.type, value, place)
+        case _ if x.align < SIZES[x.type]:
+            _store_in_parts(f, x, value)
         case _:
             f.do(Op.Store, pointer(f, x.type, x.address), value, ALIGNED, x.align)
 
@@ -168,6 +172,26 @@ def _store_on_chip(f: Body, ty: str, value: int, place: OnChipPlace) -> None:
         f.op(Op.AtomicOr, "i32", word, scope, relaxed, bits)
 
 
+# -- values that are not aligned, which Vulkan does not have: in parts of as many bytes as they are aligned to
+def _load_in_parts(f: Body, x: Load) -> int:
+    part, per = f"i{8 * x.align}", max(1, 4 // x.align)
+    parts = [f.op(Op.Load, part, _further(f, x, k, part), ALIGNED, x.align) for k in range(SIZES[x.type] // x.align)]
+    words = [word_of(f, part, parts[k : k + per]) for k in range(0, len(parts), per)]
+    return first_of(f, x.type, words[0]) if len(words) == 1 else _joined(f, x.type, *words)
+
+
+def _store_in_parts(f: Body, x: Store, value: int) -> None:
+    part = f"i{8 * x.align}"
+    if SIZES[x.type] == 8:
+        both = f.emit(Op.Bitcast, f.module.vector("i32", 2), value)
+        words = [f.op(Op.CompositeExtract, "i32", both, k) for k in (0, 1)]
+    else:
+        words = [word_of(f, x.type, [value])]
+    parts = [p for word in words for p in values_of(f, part, word)]
+    for k in range(SIZES[x.type] // x.align):
+        f.do(Op.Store, _further(f, x, k, part), parts[k], ALIGNED, x.align)
+
+
 # -- several values by one access
 def _shape(x: Load | Store) -> tuple[str, int]:
     """What an access of several values is an access of: so many of a type. Devices have vectors of at most four, and none of narrow
@@ -182,7 +206,7 @@ def _shape(x: Load | Store) -> tuple[str, int]:
 def _load_vector(f: Body, x: Load) -> list[int]:
     ty, n = _shape(x)
     if n == 1 and ty == x.type:
-        return [f.op(Op.Load, ty, _further(f, x, k), ALIGNED, SIZES[ty]) for k in range(x.many)]
+        return [f.op(Op.Load, ty, _further(f, x, k, ty), ALIGNED, SIZES[ty]) for k in range(x.many)]
     whole = f.emit(Op.Load, _vector(f, ty, n), _vector_pointer(f, ty, n, x.address), ALIGNED, x.align)
     values = [f.op(Op.CompositeExtract, ty, whole, k) for k in range(n)] if n > 1 else [whole]
     return values if ty == x.type else [part for word in values for part in values_of(f, x.type, word)]
@@ -192,7 +216,7 @@ def _store_vector(f: Body, x: Store) -> None:
     (ty, n), values = _shape(x), f.vectors[x.value]
     if n == 1 and ty == x.type:
         for k, value in enumerate(values):
-            f.do(Op.Store, _further(f, x, k), value, ALIGNED, SIZES[ty])
+            f.do(Op.Store, _further(f, x, k, ty), value, ALIGNED, SIZES[ty])
         return
     if ty != x.type:
         per = 4 // SIZES[x.type]
@@ -210,10 +234,10 @@ def _vector_pointer(f: Body, ty: str, n: int, address: str) -> int:
     return f.emit(Op.ConvertUToPtr, kind, f.values[address])
 
 
-def _further(f: Body, x: Load | Store, k: int) -> int:
-    """A pointer to one of the values."""
-    at = _add(f, "i64", f.values[x.address], f.module.number(k * SIZES[x.type], "i64"))
-    return f.emit(Op.ConvertUToPtr, f.module.in_memory(x.type), at)
+def _further(f: Body, x: Load | Store, k: int, ty: str) -> int:
+    """A pointer to one of the values of a type that lie side by side."""
+    at = _add(f, "i64", f.values[x.address], f.module.number(k * SIZES[ty], "i64"))
+    return f.emit(Op.ConvertUToPtr, f.module.in_memory(ty), at)
 
 
 def insert(f: Body, x: Insert) -> None:
