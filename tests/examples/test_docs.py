@@ -181,8 +181,8 @@ def run_qdrun(words: list[str], folder: Path, *, apart: bool = False) -> tuple[i
 
 def shell_lines(page: Path, *, with_runs: bool) -> list[list[str]]:
     """The ``qdrun`` commands of a page, as words without comments."""
-    lines = [shlex.split(line.split("#")[0]) for b in blocks(page) if b.language == "sh" for line in b.code.splitlines()]
-    commands = [words[1:] for words in lines if words[:1] == ["qdrun"]]
+    lines = [line.split("#")[0] for b in blocks(page) if b.language == "sh" for line in b.code.splitlines()]
+    commands = [shlex.split(line)[1:] for line in lines if line.split()[:1] == ["qdrun"]]
     return [words for words in commands if with_runs or words[0] not in NEEDS_A_RUN]
 
 
