@@ -298,6 +298,28 @@ def test_64_bit_atomics_need_a_feature_and_f32_sums_do_not():
             of(dtype, int64_atomics=False, **less)
 
 
+def test_an_array_on_chip_has_no_layout():
+    """Two words are pushed, and two lie on chip: only the block that is pushed has a layout."""
+    text = """; kernel k for vulkan
+define void @f(ptr %p0, i64 %p1) "threads"="any" {
+entry:
+  %h1 = addrspacecast ptr addrspace(3) @qd_array_0_0 to ptr
+  %r1 = atomicrmw add ptr %h1, i64 %p1 syncscope("device") monotonic
+  store i64 %r1, ptr %p0, align 8
+  ret void
+}
+@qd_array_0_0 = internal addrspace(3) global [16 x i8] poison, align 16
+"""
+    made = translate(text, EVERYTHING)
+    check({"on chip": made.data})
+    assert made.functions[0].shared == 16
+    laid_out = {
+        o[0] for op, o in instructions(made.data) if op == opcodes.Op.Decorate and o[1] == opcodes.Decoration.ArrayStride
+    }
+    on_chip = {o[2] for op, o in instructions(made.data) if op == opcodes.Op.TypePointer and o[1] == Storage.Workgroup}
+    assert laid_out and on_chip and not laid_out & on_chip
+
+
 def test_an_operation_that_is_not_translated_is_refused_with_its_line():
     text = '; kernel k for vulkan\ndefine void @f(ptr %p0) "threads"="any" {\nentry:\n'
     text += "  %r1 = load i32, ptr %p0\n  %r2 = call i32 @llvm.bitreverse.i32(i32 %r1)\n  ret void\n}"

@@ -239,10 +239,11 @@ class Module:
         key = ("words", n)
         if key in self._known:
             return self._known[key]
-        array = self.array("i64", self.number(n))
-        self.decorate_once(array, Decoration.ArrayStride, 8)
-        block = self._global(Op.TypeStruct, array)
-        self.decorate_once(block, Decoration.Block)
+        ty, size, laid_out = self.type("i64"), self.number(n), self.id()  # not the type of an array without a layout
+        self._globals += [4 << 16 | Op.TypeArray, laid_out, ty, size]
+        self.decorate(laid_out, Decoration.ArrayStride, 8)
+        block = self._global(Op.TypeStruct, laid_out)
+        self.decorate(block, Decoration.Block)
         self._annotations += [5 << 16 | Op.MemberDecorate, block, 0, Decoration.Offset, 0]
         return self.variable(key, Storage.PushConstant, block)
 
@@ -258,13 +259,6 @@ class Module:
     def decorate(self, what: int, *words: int) -> None:
         """Say something of an id."""
         self._annotations += [(len(words) + 2) << 16 | Op.Decorate, what, *words]
-
-    def decorate_once(self, what: int, *words: int) -> None:
-        """Say something of an id, if it has not been said."""
-        key = ("decorated", what, words)
-        if key not in self._known:
-            self._known[key] = 0
-            self.decorate(what, *words)
 
     # -- the whole
     def entry(self, function: int, name: str, variables: list[int]) -> None:
