@@ -1,4 +1,4 @@
-"""What a peer project was asked for of a gradient's memory, on the emulated gfx942. docs/amdgpu.md has the whole list."""
+"""What a peer project was asked for of a gradient's memory, on the emulated gfx942. docs/gpu-requests.md has the whole list."""
 
 import re
 

@@ -271,6 +271,26 @@ def test_a_file_or_folder_that_is_gone_is_noticed():
     assert "tape/plan.py" in paths_of_ours() and "compiler/tape/" in paths_of_ours() and "runner/run/" not in paths_of_ours()
 
 
+def tests_named_in(text: str) -> list[tuple[str, str]]:
+    """The files and names of the tests that a text names as `tests/file.py::test_name`."""
+    return re.findall(r"`([\w/]+\.py)::(test_\w+)`", text)
+
+
+@pytest.mark.parametrize("page", [p for p in ALL_PAGES if p.name != "CHANGELOG.md"], ids=named)
+def test_the_tests_that_a_page_names_exist(page):
+    found = tests_named_in(page.read_text(encoding="utf-8"))
+    gone = [f"{f}::{name}" for f, name in found if f"def {name}(" not in (ROOT / f).read_text(encoding="utf-8")]
+    assert not gone, f"{named(page)} names {gone}"
+
+
+def test_every_request_about_gpus_has_tests_or_says_what_is_missing():
+    page = (ROOT / "docs" / "gpu-requests.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.*)$", page, re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 55))
+    for number, row in rows:
+        assert tests_named_in(row) or "missing" in row, f"row {number}"
+
+
 @pytest.mark.parametrize("page", [p for p in ALL_PAGES if p.name not in ("CHANGELOG.md", "cli.md")], ids=named)
 def test_a_page_has_no_line_of_prose_longer_than_120_characters(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.program.plans import device_reducer
+from qdrun.compiler.program.plans.device_reducer import DeviceReducers
+from qdrun.compiler.program.plans.gradient_plans import GradientPlans
 
 APPLE = {"arch": qd.metal, "device": "emulated"}
 
@@ -138,7 +141,7 @@ def test_loops_with_states_of_several_types_beside_each_other():
 
 @pytest.mark.parametrize("rows", [0, 7, 65, 130])
 def test_gated_iterations_alone_have_rows(rows):
-    """Rows 20, 21 and 30: the rows of the heap are counted on the GPU, and none is written twice."""
+    """Rows 20 and 30: a row for each iteration that passes, and none is written twice."""
     chosen = np.zeros(130, np.int32)
     chosen[np.random.default_rng().permutation(130)[:rows]] = 1
 
@@ -165,8 +168,11 @@ def test_gated_iterations_alone_have_rows(rows):
     assert (gpu == cpu).all() and np.count_nonzero(cpu) == rows and heap == rows * 3 * 4
 
 
-def test_a_gate_over_more_iterations_than_threads(program):
-    """Rows 22 and 25: 200,000 iterations, of which 2,000 pass; the launch has 65,536 threads at most."""
+def test_a_gate_over_more_iterations_than_threads(program, monkeypatch):
+    """Rows 21, 22 and 25: 200,000 iterations, of which 2,000 pass; the launch has 65,536 threads at most."""
+    asked, run = [], DeviceReducers.run
+    monkeypatch.setattr(device_reducer, "SMALL_ARRAY", 0)
+    monkeypatch.setattr(DeviceReducers, "run", lambda *args: (asked.append(1), run(*args))[1])
     n = 200_000
     x, flag, y = (
         qd.field(qd.f32, shape=n, needs_grad=True),
@@ -188,8 +194,56 @@ def test_a_gate_over_more_iterations_than_threads(program):
     y.grad.fill(1.0)
     k.grad(3)
     found = x.grad.to_numpy()
-    assert np.count_nonzero(found) == 2000 and len(set(found.tolist())) == 2
+    assert asked and np.count_nonzero(found) == 2000 and len(set(found.tolist())) == 2
     assert program.usage()["adstack"] == 2000 * 3 * 4
+
+
+def test_a_row_that_is_missing_is_reported_and_never_used(program, monkeypatch):
+    """Row 20: the gate opens for more iterations than the plan knows of."""
+    x, y = (qd.field(qd.f32, shape=100, needs_grad=True) for _ in range(2))
+    flag = qd.field(qd.i32, shape=100)
+
+    @qd.kernel
+    def k(n: qd.i32):
+        for i in x:
+            if flag[i] > 0:
+                v = x[i]
+                for _ in range(n):
+                    v = v * (1.4 - v)
+                y[i] = v
+
+    x.fill(0.5)
+    flag.from_numpy((np.arange(100) < 10).astype(np.int32))
+    stale = k.grad.plan(20)
+    assert stale.rows()[0]["rows"] == 10
+    flag.from_numpy((np.arange(100) < 30).astype(np.int32))
+    with monkeypatch.context() as m:
+        m.setattr(GradientPlans, "plan", lambda self, *args, **options: stale)
+        with pytest.raises(qd.AdStackOverflow, match=r"`k_grad`"):
+            k.grad(20)
+            qd.sync()
+    x.grad.fill(0.0)
+    y.grad.fill(1.0)
+    k.grad(20)
+    assert np.count_nonzero(x.grad.to_numpy()) == 30 and program.usage()["adstack"] == 30 * 20 * 4
+
+
+def test_debug_lines_of_the_heap_are_those_of_every_backend(program, monkeypatch, capfd):
+    """Row 28."""
+    monkeypatch.setenv("QDRUN_DEBUG_ADSTACK", "1")
+    x, y = (qd.field(qd.f32, shape=70, needs_grad=True) for _ in range(2))
+
+    @qd.kernel
+    def k(n: qd.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(n):
+                v = v * (1.4 - v)
+            y[i] = v
+
+    k.grad(5)
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[adstack]")]
+    assert "plane=f4 rows=70 slots=5 words=5 bytes=1400" in line
 
 
 @pytest.mark.parametrize("n, block", [(65_700, 192), (641, 96)])
@@ -233,6 +287,30 @@ def test_a_loop_without_iterations_has_no_heap_and_launches_nothing(program):
     assert (x.grad.to_numpy() == 1.0).all()
 
 
+def test_a_tape_of_4096_slots_runs():
+    """Row 2: what a thread takes on the device does not depend on the length of its tape."""
+
+    def work():
+        x, y = (qd.field(qd.f32, shape=3, needs_grad=True) for _ in range(2))
+
+        @qd.kernel
+        def k(n: qd.i32):
+            for i in x:
+                v = x[i]
+                for _ in range(n):
+                    v = v * (1.0001 - 0.0001 * v)
+                y[i] = v
+
+        x.from_numpy(np.linspace(0.3, 0.9, 3, dtype=np.float32))
+        y.grad.fill(1.0)
+        k.grad(4096)
+        assert k.grad.plan(4096).rows()[0]["slots"]["tape"] == 4096
+        return x.grad.to_numpy()
+
+    gpu, cpu = both(work)
+    assert (gpu == cpu).all() and np.abs(cpu).min() > 0.1
+
+
 def test_literal_bounds_need_no_stack_size(program):
     """Row 53."""
     with qd.init(default_fp=qd.f32, ad_stack_size=1, **APPLE):
@@ -270,33 +348,30 @@ def test_a_plan_of_600_000_iterations_is_under_one_buffer_s_limit(program):
 
 
 # ---- reports
-def test_an_overflow_is_raised_and_the_next_launch_is_well(program):
+def test_an_overflow_is_raised_and_the_next_launch_is_well():
     """Row 29: the status record lies in memory that has another address on the GPU."""
-    x, y, bound = (
-        qd.field(qd.f32, shape=40, needs_grad=True),
-        qd.field(qd.f32, shape=40, needs_grad=True),
-        qd.field(qd.i32, shape=40),
-    )
+    with qd.init(default_fp=qd.f32, ad_stack_size=4, **APPLE):
+        x, y = (qd.field(qd.f32, shape=8, needs_grad=True) for _ in range(2))
 
-    @qd.kernel
-    def k():
-        for i in x:
-            v = x[i]
-            for _ in range(bound[i]):
-                v = v * (1.4 - v)
-            y[i] = v
+        @qd.kernel
+        def many(n: qd.i32):
+            for i in x:
+                v, k = x[i], 0
+                while k < n:
+                    v = v * v
+                    k += 1
+                y[i] = v
 
-    x.fill(0.5)
-    bound.fill(3)
-    y.grad.fill(1.0)
-    k.grad()
-    qd.sync()
-    wanted = x.grad.to_numpy()
-    assert np.abs(wanted).min() > 0
-    bound.fill(5)
-    x.grad.fill(0.0)
-    k.grad()
-    assert (x.grad.to_numpy() != wanted).all()
+        x.fill(1.0)
+        for n in (9, 3, 9):
+            x.grad.fill(0.0)
+            y.grad.fill(1.0)
+            many.grad(n)
+            if n > 4:
+                with pytest.raises(qd.AdStackOverflow, match="more iterations than its adstack holds, which is 4"):
+                    qd.sync()
+            else:
+                assert x.grad.to_numpy().tolist() == [8.0] * 8
 
 
 def test_asserts_and_indices_are_checked_and_the_earliest_iteration_is_named(program):
