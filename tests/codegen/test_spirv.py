@@ -320,6 +320,12 @@ entry:
     assert laid_out and on_chip and not laid_out & on_chip
 
 
+def test_a_kernel_without_device_functions_has_a_valid_module():
+    made = translate(text_of(Kernel("nothing", [], [])), EVERYTHING)
+    check({"nothing": made.data})
+    assert made.functions == () and any(op == opcodes.Op.EntryPoint for op, _ in instructions(made.data))
+
+
 def test_an_operation_that_is_not_translated_is_refused_with_its_line():
     text = '; kernel k for vulkan\ndefine void @f(ptr %p0) "threads"="any" {\nentry:\n'
     text += "  %r1 = load i32, ptr %p0\n  %r2 = call i32 @llvm.bitreverse.i32(i32 %r1)\n  ret void\n}"

@@ -121,7 +121,18 @@ class _Writer:
             m.entry(m.function_of(function.name), function.name, variables)
             pushed = not function.packed and function.words <= MOST_PUSHED
             facts.append(EntryFacts(function.name, function.words, pushed, function.threads, shared, dynamic))
+        if not facts:
+            self._nothing()
         return Translated(m.data(), tuple(facts))
+
+    def _nothing(self) -> None:
+        """An entry point for the module of a kernel without device functions: a module must have one."""
+        m, body = self.module, Body(self.module, self.text)
+        function = m.function_of("qd_nothing")
+        body.do(Op.Return)
+        head = [5 << 16 | Op.Function, m.type("void"), function, 0, m.function_type("void", [])]
+        m.functions += body.whole([*head, 2 << 16 | Op.Label, m.id()])
+        m.entry(function, "qd_nothing", [])
 
     def _reached(self, name: str) -> tuple[list[int], int, bool]:
         """The variables of the module that a function and what it calls name, and their on-chip memory."""
