@@ -114,7 +114,7 @@ def specs_of(prepared: Prepared, folder: RunFolder, owner: Owner, found: Sequenc
             token=owner.token,
             device=row.id,
             backend=row.backend,
-            which=named if named is not None else (None if row.backend == "cpu" else row.uuid or row.index),
+            which=None if row.backend == "cpu" else (row.uuid or row.index) if named is None else named,
             uuid=row.uuid,
             pci=row.pci,
             lanes=1 if row.backend == "cpu" else row.lanes,

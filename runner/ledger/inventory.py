@@ -109,7 +109,19 @@ def local(threads: int = 1, lanes: int | None = None, node: str = "") -> list[Fo
         else:
             where = f"{backend.name}:{backend.index}" if backend.present else backend.name
             rows.append(Found(_named(where, node), node, backend.name, usable=False, why=backend.detail))
-    return rows
+    return one_pool(rows)
+
+
+def one_pool(rows: Iterable[Found]) -> list[Found]:
+    """The rows, of which those at one PCI address have the pool of the first backend's: HIP and Vulkan have UUIDs of their own for a card.
+
+    Parts of a card are devices of one backend at one address; their memory is their own.
+    """
+    out: list[Found] = []
+    for row in rows:
+        same = [other for other in out if row.pci and other.pci.lower() == row.pci.lower() and other.backend != row.backend]
+        out.append(replace(row, pool=same[0].pool) if len({other.pool for other in same}) == 1 else row)
+    return out
 
 
 def _amd(row: Backend, card: amd.AmdCard, index: int, lanes: int, node: str) -> Found:

@@ -48,6 +48,34 @@ def test_the_packer_gets_what_is_left(machine):
     assert small.capacity == 0  # less than what is left alone
 
 
+def test_a_card_that_two_backends_see_is_one_pool_by_its_uuid_or_its_address(machine, monkeypatch):
+    cards = {"cuda": (UUID, "0000:3b:00.0"), "amdgpu": ("GPU-0000000000001234", "0000:C7:00.0")}
+    seen = [(name, *where) for name, where in cards.items()]
+    seen += [
+        ("vulkan", UUID, ""),
+        ("vulkan", "GPU-00000000-c700-0000-0000-000000000000", "0000:c7:00.0"),
+        ("metal", "GPU-5", ""),
+    ]
+    rows = [Backend("cpu", True, True, "", 16, 64 * GIB, model="znver3")]
+    rows += [Backend(name, True, True, name, 1000, 140 * GIB, k, uuid, pci, "card") for k, (name, uuid, pci) in enumerate(seen)]
+    monkeypatch.setattr(inventory, "backends", lambda: rows)
+    monkeypatch.setattr(inventory.amd, "cards", list)
+    host, cuda, amd, first, second, metal = local()
+    assert cuda.pool == first.pool == UUID and amd.pool == second.pool == "GPU-0000000000001234" and metal.pool == "GPU-5"
+    assert [row.resource for row in (first, metal)] == ["qdrun_vulkan", "qdrun_metal"]
+    assert first.foreign == cuda.foreign == 40 * GIB
+    pools, devices = pools_and_devices([host, cuda, amd, first, second, metal])
+    assert [pool.id for pool in pools] == ["ram", cuda.pool, amd.pool, "GPU-5"] and len(devices) == 6
+    assert pools[1].capacity == 93 * GIB, "what is left of the card, once"
+
+
+def test_parts_of_one_card_have_memory_of_their_own(machine, monkeypatch):
+    parts = [Backend("cuda", True, True, "", 1000, 40 * GIB, k, f"MIG-{k}", "0000:3b:00.0", "H100 MIG") for k in range(2)]
+    both = Backend("vulkan", True, True, "", 1000, 80 * GIB, 0, UUID, "0000:3b:00.0", "H100")
+    monkeypatch.setattr(inventory, "backends", lambda: [*parts, both])
+    assert [row.pool for row in local()] == ["MIG-0", "MIG-1", UUID]
+
+
 def test_each_lane_of_a_cpu_is_a_process_and_all_of_a_card_are_one(machine):
     host, card, _ = local(lanes=8)
     assert (host.charge(), host.charge(3), card.charge(), card.charge(2)) == (
