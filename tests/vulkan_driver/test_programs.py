@@ -74,6 +74,36 @@ def test_a_full_device_is_out_of_memory_and_the_program_goes_on(start, change):
     assert x.to_numpy().tolist() == [2.0] * 64 and small[3] == 4.0
 
 
+def test_a_heap_that_the_device_refuses_leaves_the_one_before_and_the_program_goes_on(start, change):
+    """Row 7: it is asked for to the byte of its plan."""
+    program = start(default_fp=qd.f64)
+    x, y = (qd.field(qd.f64, shape=70, needs_grad=True) for _ in range(2))
+
+    @qd.kernel
+    def k(n: qd.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(n):
+                v = v * (1.4 - v)
+            y[i] = v
+
+    def gradient(n):
+        x.grad.fill(0.0)
+        y.grad.fill(1.0)
+        k.grad(n)
+        return x.grad.to_numpy()
+
+    x.from_numpy(np.linspace(0.1, 0.9, 70))
+    wanted = gradient(10)
+    assert program.usage()["adstack"] == k.grad.plan(10).bytes == 70 * 10 * 8
+    real = instance.instance().api.lib.vkAllocateMemory
+    change(vkAllocateMemory=lambda d, info, a, m: -2 if info.allocationSize > 8 << 20 else real(d, info, a, m))
+    with pytest.raises(OutOfMemory, match=r"the gradient `k_grad` needs an adstack heap of 11,200,000 bytes"):
+        gradient(20_000)
+    assert program.usage()["adstack"] == 70 * 10 * 8
+    assert (gradient(10) == wanted).all() and program.usage()["adstack"] == 70 * 10 * 8
+
+
 def test_a_heap_that_grows_under_queued_launches_waits_for_nothing(start, monkeypatch):
     """Row 8: launches that use the old heap are still queued when a larger one is allocated; gradients are right, as waiting for each."""
     program = start(default_fp=qd.f64)
