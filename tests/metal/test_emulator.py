@@ -25,6 +25,7 @@ def codes():
         "below": "*reinterpret_cast<device uint*>(qw[0] - 4ul) = 1u;",
         "above": "*reinterpret_cast<device ulong*>(qw[0] + 60ul) = 1ul;",
         "odd": "*reinterpret_cast<device uint*>(qw[0] + 2ul) = 1u;",
+        "quarter": "*reinterpret_cast<device uint4*>((qw[0] & ~15ul) + 24ul) = uint4(1u, 2u, 3u, 4u);",
         "fine": "*reinterpret_cast<device uint*>(qw[0] + 60ul) = qt;",
         "chip": "*reinterpret_cast<threadgroup uint*>(qs + 64u) = 1u;",
         "overflow": "*reinterpret_cast<device int*>(qw[0]) = int(qw[1]) + 1;",
@@ -55,7 +56,7 @@ def run(codes, name):
     return data.view(np.uint32)
 
 
-@pytest.mark.parametrize("name", ["below", "above", "odd", "chip"])
+@pytest.mark.parametrize("name", ["below", "above", "odd", "quarter", "chip"])
 def test_an_access_outside_of_live_memory_or_not_aligned_is_an_error(codes, name):
     with pytest.raises(BadAddress):
         run(codes, name)

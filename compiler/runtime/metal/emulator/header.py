@@ -27,15 +27,15 @@ VECTORS(uchar) VECTORS(ushort) VECTORS(uint) VECTORS(ulong) VECTORS(half) VECTOR
 
 struct QdFrame { const ulong* words; uchar* shared; uint thread_number, block, blocks, threads; };
 extern "C" {
-ulong qd_device(ulong address, ulong size);
-uchar* qd_on_chip(uchar* at, ulong size);
+ulong qd_device(ulong address, ulong size, ulong align);
+uchar* qd_on_chip(uchar* at, ulong size, ulong align);
 void qd_meet(int site);
 int qd_chance(void);
 }
 template <class P> struct QdTarget;
-template <class T> struct QdTarget<T*> { static constexpr ulong size = sizeof(T); };
-template <class P> inline P qd_cast(ulong address) { return (P)qd_device(address, QdTarget<P>::size); }
-template <class P> inline P qd_cast(uchar* at) { return (P)qd_on_chip(at, QdTarget<P>::size); }
+template <class T> struct QdTarget<T*> { static constexpr ulong size = sizeof(T), align = alignof(T); };
+template <class P> inline P qd_cast(ulong address) { return (P)qd_device(address, QdTarget<P>::size, QdTarget<P>::align); }
+template <class P> inline P qd_cast(uchar* at) { return (P)qd_on_chip(at, QdTarget<P>::size, QdTarget<P>::align); }
 
 namespace metal {
 template <class T, class U> inline T as_type(U x) { static_assert(sizeof(T) == sizeof(U)); return __builtin_bit_cast(T, x); }
@@ -179,9 +179,9 @@ void together(QdFrame frame)
 }
 
 extern "C" {
-ulong qd_device(ulong address, ulong size)
+ulong qd_device(ulong address, ulong size, ulong align)
 {
-  if (address % (size < 8 ? size : 8)) stop(BAD);
+  if (address % align) stop(BAD);
   if (last < ranges && address >= live[2 * last] && address + size <= live[2 * last + 1]) return address;
   ulong low = 0, high = ranges;
   while (low < high) {
@@ -193,9 +193,9 @@ ulong qd_device(ulong address, ulong size)
   last = low;
   return address;
 }
-uchar* qd_on_chip(uchar* at, ulong size)
+uchar* qd_on_chip(uchar* at, ulong size, ulong align)
 {
-  if (at < on_chip || at + size > on_chip + on_chip_bytes || (ulong)(at - on_chip) % (size < 8 ? size : 8)) stop(BAD);
+  if (at < on_chip || at + size > on_chip + on_chip_bytes || (ulong)(at - on_chip) % align) stop(BAD);
   return at;
 }
 void qd_meet(int site)
