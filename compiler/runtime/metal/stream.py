@@ -233,10 +233,11 @@ class Stream:
             return
         objc, buffer, encoder = self.shared.objc, self._buffer, self._encoder
         self._buffer = self._encoder = self._words[S_ENCODER] = 0
-        objc.send(encoder, "updateFence:", self._fence)
-        objc.send(encoder, "endEncoding")
-        objc.send(encoder, "release")
-        objc.send(buffer, "commit")
+        with objc.pool():  # for what Metal makes inside
+            objc.send(encoder, "updateFence:", self._fence)
+            objc.send(encoder, "endEncoding")
+            objc.send(encoder, "release")
+            objc.send(buffer, "commit")
         self._words[S_RING_SIZE] = self._words[S_RING_USED] = 0
         self._pending.append(Submission(self, buffer, self._then))
         self._then = []
@@ -308,7 +309,8 @@ class Stream:
             if objc.send(done.handle, "status") == FAILED and self._error is None:
                 self._error = self._failure(done.handle)
             done.ended = self.ended = objc.send(done.handle, "GPUEndTime")
-            objc.send(done.handle, "release")
+            with objc.pool():
+                objc.send(done.handle, "release")
             for then in done.then:
                 then()
 
