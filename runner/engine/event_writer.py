@@ -13,11 +13,15 @@ from ..ledger.leases import Waits
 from ..observe.board import Board
 from ..observe.live import Display
 from ..observe.timing import Timing
+from ..optimize.descent import best_so_far
 from ..ray_adapter.worker_pool import Workers
+from ..store.attempts import Attempt, pack
 from ..store.columns import BEGUN, ROWS, Rows
+from ..store.files import StorageFull
 from ..store.journal import Event, Journal, line_of
 from ..store.layout import RunFolder
 from ..study.trials import Trial
+from ..workers.records import numbers_of
 from ..workers.spec import Together
 from . import messages as m
 
@@ -67,6 +71,20 @@ class Inside:
     loose: frozenset[str] = frozenset()
     together: Callable[[m.Launch], Together | None] = lambda launch: None
     device: Callable[[str], Mapping[str, Any]] = lambda name: {}
+
+
+def with_best(inside: Inside, journal: Journal, row: Event) -> Event:
+    """The row of a trial whose attempt was killed, with the best point of its descent; any other row as it is. Reads the store."""
+    if row["status"] == "done" or not row["attempt"] or row.get("loss") is not None:
+        return row
+    optimize = inside.spec(inside.trials[row["trial"]]).get("optimize")
+    found = best_so_far(journal.folder.files, row["trial"], optimize) if optimize else None
+    if found is None:
+        return row
+    try:
+        return pack(journal.folder, Attempt(row["trial"], row["attempt"], journal.owner.number), row | numbers_of(found))
+    except StorageFull:  # of arrays that need files of their own
+        return row
 
 
 class Book:
@@ -133,7 +151,7 @@ class Book:
             case m.WriteBegun():
                 place, count = action.place, len(action.trials)
                 named = {"trials": list(action.trials), "attempts": list(action.numbers), "launch": action.launch}
-                self._writes.append((BEGUN, named | place))
+                self._writes.append((BEGUN, {**named, **place}))
                 first = action.trials[0]
                 shown = action.launch, first, count, self._label(first), str(place["device"]), int(place["bytes"])
                 self._shows.append(partial(self.board.batch_started, *shown))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..packing import Request, misfit
 from ..store.files import StorageFull
 from ..workers.spec import BatchSpec, TrialSpec
 from . import messages as m
-from .event_writer import Book, Inside, Outside
+from .event_writer import Book, Inside, Outside, with_best
 from .memory_use import observed, steadier, used_of
 from .state import State
 from .writer_threads import STALL_S, JournalWriter, StoreWatch
@@ -59,7 +60,7 @@ class Runner:
         """
         board = self.outside.board
         board.phase = "running"
-        self._writer = JournalWriter(self.outside.journal)
+        self._writer = JournalWriter(self.outside.journal, partial(with_best, self.inside, self.outside.journal))
         self._watch = StoreWatch(self.outside.folder, self.outside.journal.owner, LOOK_EVERY_S)
         try:
             board.slots = sum(row.lanes for row in self._devices().values() if row.usable)

@@ -27,6 +27,7 @@ from ..observe.board import Board, Exports
 from ..observe.live import Display, display
 from ..observe.timing import Timing
 from ..observe.view import view_of
+from ..optimize.kept import forget_batches
 from ..private import NotPrivate
 from ..provenance.record import record, record_data
 from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
@@ -418,6 +419,8 @@ def _finish(
         screen.note(f"{str(error).splitlines()[0]}: waiting until {error.until}; Ctrl-C gives up, `qdrun resume` goes on later")
         if not _room(journal.retry, stops):
             return "lost", ()
+    if state == "done":
+        forget_batches(journal.folder.files)
     journal.folder.files.sweep(TRIALS)  # a worker may have been killed while it wrote a file
     try:
         return state, table.write_table(journal.folder, trials=trials)

@@ -286,9 +286,9 @@ class State(Flights):
     def _interrupted(self) -> None:
         if not self.stopping:
             self._stop("interrupted", self.rules.finish_s, "interrupted: no more trials are started")
-        else:
-            self._deadline = self._now
-            self._stop_flights(f"the run was {self.stopping}", 0.0)
+        else:  # a second time they are asked, so that they can say what they have found; a third time ends them
+            asked, self._deadline = self._deadline <= self._now, min(self._deadline, self._now)
+            self._stop_flights(f"the run was {self.stopping}", 0.0 if asked else self.rules.grace_s)
 
     def _cancelled(self, event: m.Cancelled) -> None:
         if event.trials is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..clock import now
 from ..store.files import StorageFull, StorageUnreachable
@@ -27,10 +27,14 @@ class JournalWriter:
     """Writes events to the journal from a thread of its own, in the order in which they were handed over.
 
     The thread also writes what waits for room, and syncs when it is time.
+
+    Args:
+        journal: of the run.
+        row: adds to the row of a trial what only the store knows; called in the thread.
     """
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, journal: Journal, row: Callable[[Event], Event] = lambda event: event) -> None:
+        self._journal, self._row = journal, row
         self._changed = threading.Condition()
         self._queue: deque[tuple[float, Sequence[tuple[str, Event]]]] = deque()
         self._writing = 0  # events that the thread has taken and not written yet
@@ -128,7 +132,8 @@ class JournalWriter:
         """The spoiled trials, why the store refuses, and what ends the thread."""
         try:
             if events:
-                return self._journal.write_all(events), None, None
+                rows = [(event, self._row(fields) if event == "ended" else fields) for event, fields in events]
+                return self._journal.write_all(rows), None, None
             return [], None if self._journal.retry() else self._refusal or StorageFull("the store takes no lines"), None
         except StorageFull as error:
             return [], error, None

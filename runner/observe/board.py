@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..optimize.descent import best_at
+from ..optimize.results import best_at
 from .view import (
     SHOWN,
     FailureView,

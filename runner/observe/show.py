@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..optimize.descent import REPORTED, best_at
+from ..optimize.results import REPORTED, best_at
 from ..store.encoding import plain
 from ..study.plan import PlannedGroup, Prepared
 from ..study.trials import counted, short

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..optimize.descent import best_at
+from ..optimize.results import best_at
 from ..store.journal import Event, Lines, read
 from ..store.layout import RunFolder
 from ..store.replay import FINAL, AttemptState, Replay, replay, run_state

@@ -1,75 +1,44 @@
-"""Gradient descent in one trial: the loop around a session of the job. Runs on a worker; the program is kept where the job can.
+"""Descents: the loop from step to step, for one trial and for those of a batch at once. Runs on a worker.
 
-The row of such a trial has, beside the job's own outputs at the point that is kept: ``out.opt.<parameter>``, the values found;
-``out.opt.history``, the loss before the first step and after each; ``out.opt.steps``; ``out.opt.kept``, the step of the point that is
-shown; ``out.opt.gradient_norm`` there; ``out.opt.stopped``, why it was over, as a number of ``STOPPED``; ``out.opt.builds``, how often
-the job was built.
+All arrays have a row for each trial. A trial that is over keeps its point while the others go on; one that fails is its own row. The row of
+a trial that was optimised has the outputs of the kept point, and those that ``results`` names.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from ...compiler.errors import QdrunError
-from ...jobs.base import Outcome, Session, Stopped
+from ...jobs.base import BatchSession, Outcome, Session, Stopped
 from ...jobs.core import paths
-from ...jobs.core.outcome import arrays_of
 from ..config.optimize_section import OptimizeSection
-from .descent_state import SAVE_S, Descent, Kept, key_of, packed, unpacked
-from .update_rules import Arrays, clipped, free_part, global_norm, projected, rate_at, update
+from ..store.interface import Files
+from .evaluate import Alone, DescentError, Evaluate, Evaluated, Together
+from .kept import Kept, Saver, latest
+from .results import STOPPED, result_of
+from .state import Descents, Rows, joined, key_of, packed, section_hash
+from .update_rules import clipped_rows, free_part, projected, rate_at, row_norms, update
 
-STOPPED = ("steps", "gradient_norm", "loss", "patience", "not_finite", "interrupted")
-"""Why a descent was over, by the number in ``out.opt.stopped``. ``interrupted``: by a time-out or a cancel; its row is not ``done``."""
-
-
-REPORTED = ("history", "steps", "kept", "gradient_norm", "stopped", "builds")
-"""Outputs below ``opt.`` that are no parameters."""
-
-
-class DescentError(QdrunError, ValueError):
-    """A step left the range that the job allows."""
+End = Outcome | BaseException
 
 
-def best_at(label: str, outputs: Mapping[str, Any]) -> str:
-    """The parameters of a trial's loss as text: those that its descent has found, or ``label`` if it was not optimised.
-
-    Args:
-        label: of the trial: the parameters that it began with.
-        outputs: of its row, as the journal or the table has them.
-    """
-    if "opt.stopped" not in outputs:
-        return label
-    found = {name.removeprefix("opt."): value for name, value in outputs.items() if name.startswith("opt.")}
-    named = {name: value for name, value in found.items() if name not in REPORTED}
-    return ", ".join(f"{name}={_value_text(value)}" for name, value in named.items())
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, Mapping | tuple):  # an array that is in a file of its own, by its shape
-        return f"[{'x'.join(map(str, value['shape'] if isinstance(value, Mapping) else value))}]"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_value_text, value[:3])) + (", .." if len(value) > 3 else "") + "]"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def body_of(optimize: Mapping[str, Any] | None, kept: Kept | None = None) -> Callable[[Session], Outcome]:
+def body_of(optimize: Mapping[str, Any] | None, kept: Kept | None = None, trial: str = "") -> Callable[[Session], Outcome]:
     """The function that a worker runs on an open job: ``execute(job, .., body=body_of(spec["optimize"]))``. None: run it once.
 
     Args:
         optimize: ``OptimizeSection`` as plain data, with ``params`` filled in, see ``section_data``.
         kept: where a descent is kept while it runs, so that another attempt goes on from there.
+        trial: its id.
     """
     if optimize is None:
         return Session.run
     section = OptimizeSection.model_validate(optimize)
-    return lambda session: descend(session, section, kept)
+    return lambda session: descend(session, section, kept, trial)
 
 
 def section_data(section: OptimizeSection | None, gradients: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -86,146 +55,212 @@ def optimized(section: OptimizeSection, gradients: Sequence[str], values: Mappin
     return list(section.params) if section.params is not None else [name for name in gradients if paths.has(values, name)]
 
 
-def descend(session: Session, section: OptimizeSection, kept: Kept | None = None) -> Outcome:
-    """Minimise the loss, starting at the job's parameters. Returns the outcome of the kept point, with the outputs that the module lists.
+def descend(session: Session, section: OptimizeSection, kept: Kept | None = None, trial: str = "") -> Outcome:
+    """Minimise the loss, starting at the job's parameters.
 
     Args:
         session: of the job.
         section: the options.
         kept: the storage of the descent for further attempts; None: none.
+        trial: its id.
 
     Raises:
         DescentError: a step leaves what the job's parameters allow.
         Stopped: a stop was requested; its ``outcome`` is that of the best point so far.
     """
-    start = paths.plain_params(session.job.params)
-    names = list(section.params or ())
-    scale = {name: section.scale.get(name, 1.0) for name in names}
-    bounds = {name: (ends[0] / scale[name], ends[1] / scale[name]) for name, ends in section.bounds.items()}
-    key = key_of(section.model_dump(mode="json"), start, session.job.seed)
-    now = unpacked(kept.load(), key) if kept is not None else None
-    if now is None:
-        now = Descent({name: np.asarray(paths.get(start, name), dtype=np.float64) / scale[name] for name in names})
-    stopped, saved = STOPPED[0], time.monotonic()
-    while True:
-        session.job.watch.descent = (now.step, section.steps)
-        outcome = _evaluated(session, section, now, start, kept, key)
-        given = arrays_of({name: outcome.gradients[name] for name in names}, "gradient")
-        g = {name: scale[name] * value.astype(np.float64) for name, value in given.items()}
-        norm = global_norm(free_part(now.x, g, bounds))
-        session.job.watch.log({"loss": float(outcome.loss), "grad_norm": norm})
-        _look(now, section, outcome, norm)
-        stopped = _over(now, section, outcome, norm)
-        if stopped or now.step == section.steps:
-            break
-        g = g if section.clip is None else clipped(g, section.clip)
-        rate = rate_at(now.step, section.learning_rate, section.steps)
-        x, now.state = update(section.rule, section.options, now.state, now.x, g, rate)
-        now.x, now.step = projected(x, bounds), now.step + 1
-        if kept is not None and time.monotonic() - saved > SAVE_S:
-            kept.save(packed(now, key))
-            saved = time.monotonic()
-    if kept is not None:
+    (end,) = _descend_all(Alone(session), [trial], section, kept, lambda rows: Alone(session))
+    if isinstance(end, BaseException):
+        raise end
+    return end
+
+
+def descend_batch(
+    batch: BatchSession,
+    params: Sequence[BaseModel],
+    section: OptimizeSection,
+    seeds: Sequence[int] | np.ndarray = (),
+    kept: Kept | None = None,
+    trials: Sequence[str] = (),
+) -> list[End]:
+    """Minimise the loss of each trial of a batch from its parameters on; of each the outcome that it has alone, or its error.
+
+    Descents that go on from different steps take turns in the program, in groups of equal steps. After a stop request it is ``Stopped`` for
+    unfinished trials, with the best point of each so far.
+
+    Args:
+        batch: open, of the group of these trials.
+        params: of each trial.
+        section: the options. Its parameters are inputs of the job.
+        seeds: of each trial, the same at each step, see ``BatchSession.run_columns``.
+        kept: the storage of the descents for further attempts; None: none.
+        trials: their ids.
+
+    Raises:
+        Stopped: a stop was requested before the first step of all.
+    """
+    names = list(trials) or [str(row) for row in range(len(params))]
+    ends = _descend_all(Together(batch, params, seeds), names, section, kept, lambda rows: Together(batch, params, seeds, rows))
+    if all(isinstance(end, Stopped) and end.outcome is None for end in ends):
+        raise ends[0]  # pyright: ignore[reportGeneralTypeIssues]
+    return ends
+
+
+def _descend_all(
+    every: Evaluate,
+    trials: Sequence[str],
+    section: OptimizeSection,
+    kept: Kept | None,
+    some: Callable[[Sequence[int]], Evaluate],
+) -> list[End]:
+    """The ends of descents, each group of equal step after the other.
+
+    Args:
+        every: all of them.
+        trials: their ids.
+        section: the options.
+        kept: where they are kept.
+        some: gives those of some rows.
+    """
+    given = section.model_dump(mode="json")
+    keys = [key_of(trial, given, start, seed) for trial, start, seed in zip(trials, every.starts, every.seeds, strict=True)]
+    saved = {} if kept is None else kept.load(keys)
+    groups = defaultdict[int, list[int]](list)
+    for row, key in enumerate(keys):
+        groups[saved[key].step if key in saved else 0].append(row)
+    ends, saver = dict[int, End](), Saver(kept)
+    for step, rows in sorted(groups.items(), reverse=True):
+        evaluate = every if len(rows) == len(keys) else some(rows)
+        own = [keys[row] for row in rows]
+        now = joined([saved[key] for key in own]) if step else _at_start(evaluate, section)
+        data = lambda now=now, own=own: packed(now, own, given)  # noqa: E731
+        ends |= dict(zip(rows, _run(now, evaluate, section, saver, data), strict=True))
+    if kept is not None and not any(isinstance(end, Stopped) for end in ends.values()):
         kept.clear()
-    if session.job.saves() and now.kept != now.step:  # fields are to hold the results of the point that is kept
-        session.run(at_point(type(session.job.params), start, _real(section, now.point), now.kept))
-    return _result(now, section, stopped or STOPPED[0], session.builds)
+    return [ends[row] for row in range(len(keys))]
 
 
-def _evaluated(
-    session: Session, section: OptimizeSection, now: Descent, start: dict[str, Any], kept: Kept | None, key: str
-) -> Outcome:
-    """The outcome at the point of the next step. A descent that is stopped there is kept, and the error has the best point so far."""
-    try:
-        return session.run(at_point(type(session.job.params), start, _real(section, now.x), now.step) if now.step else None)
-    except Stopped as error:
-        if now.outcome is not None:
-            error.outcome = _result(now, section, "interrupted", session.builds)
-            if kept is not None:
-                kept.save(packed(now, key))
-        raise
+def _at_start(evaluate: Evaluate, section: OptimizeSection) -> Descents:
+    scale = {name: section.scale.get(name, 1.0) for name in section.params or ()}
+    starts = {name: [paths.get(start, name) for start in evaluate.starts] for name in scale}
+    return Descents.at(
+        {name: np.array(value, dtype=np.float64) / scale[name] for name, value in starts.items()}, len(evaluate.starts)
+    )
 
 
-def _real(section: OptimizeSection, x: Arrays) -> dict[str, np.ndarray]:
+def _run(now: Descents, evaluate: Evaluate, section: OptimizeSection, saver: Saver, data: Callable[[], bytes]) -> list[End]:
+    """Take the steps of descents to their ends. ``data``: their state as bytes."""
+    scale = {name: section.scale.get(name, 1.0) for name in section.params or ()}
+    bounds = {name: (ends[0] / scale[name], ends[1] / scale[name]) for name, ends in section.bounds.items()}
+    while now.running.any():
+        evaluate.begin(now.step, section.steps)
+        try:
+            found = evaluate(_real(section, now.x) if now.step else None, now.step)
+        except Stopped as error:
+            if now.history:
+                saver.save(data)
+            _interrupt(now, section, str(error), evaluate.builds)
+            break
+        for row, error in found.errors.items():
+            if now.running[row]:
+                now.fail(row, error)
+        g = {name: scale[name] * found.gradients[name].astype(np.float64) for name in scale}
+        with np.errstate(all="ignore"):  # rows that are over may hold anything
+            norms = row_norms(free_part(now.x, g, bounds))
+            evaluate.log(
+                {name: np.where(now.running, value, np.nan) for name, value in (("loss", found.losses), ("grad_norm", norms))}
+            )
+            _look(now, section, found, norms)
+            if now.step == section.steps or not now.running.any():
+                break
+            g = g if section.clip is None else clipped_rows(g, section.clip)
+            rate = rate_at(now.step, section.learning_rate, section.steps)
+            moved, now.rule = update(section.rule, section.options, now.rule, now.x, g, rate)
+            now.x, now.step = _chosen(now.running, projected(moved, bounds), now.x), now.step + 1
+        _refuse_what_leaves(now, evaluate, section)
+        saver.look(data)
+    now.stopped[now.running] = STOPPED.index("steps")
+    ends: list[End] = [now.failed.get(row) or _result(now, section, row, evaluate.builds) for row in range(len(now.stopped))]
+    if not now.failed:
+        try:
+            evaluate.settle(_real(section, now.point), now.kept)
+        except Stopped as error:  # it has found what it was to find, and has left nothing of it yet
+            error.outcome, ends = ends[0], [error]
+    return ends
+
+
+def best_so_far(files: Files, trial: str, optimize: Mapping[str, Any]) -> Outcome | None:
+    """The best point of a descent whose attempt has ended without a result, from where it was kept; None: nothing was.
+
+    Args:
+        files: of the run.
+        trial: its id.
+        optimize: as of ``body_of``.
+    """
+    section = OptimizeSection.model_validate(optimize)
+    now = latest(files, trial, section_hash(section.model_dump(mode="json")))
+    if now is None:
+        return None
+    now.stopped[now.running] = STOPPED.index("interrupted")
+    return _result(now, section, 0, 1)
+
+
+def _interrupt(now: Descents, section: OptimizeSection, why: str, builds: int) -> None:
+    """The trials that run end here, each with the best point that it has seen."""
+    for row in np.flatnonzero(now.running).tolist():
+        now.stopped[row], stopped = STOPPED.index("interrupted"), Stopped(why)
+        stopped.outcome = _result(now, section, row, builds) if now.history else None
+        now.failed[row] = stopped
+
+
+def _real(section: OptimizeSection, x: Mapping[str, np.ndarray]) -> Rows:
     """Parameters in their own units, within their bounds to the bit."""
     return projected({name: section.scale.get(name, 1.0) * value for name, value in x.items()}, section.bounds)
 
 
-def at_point(model: type[BaseModel], start: dict[str, Any], x: Arrays, step: int) -> BaseModel:
-    """The parameters of a step.
-
-    Args:
-        model: of the parameters.
-        start: those that the descent began with.
-        x: those that it has found, in their own units.
-        step: its number.
-
-    Raises:
-        DescentError: the model refuses them.
-    """
-    values = copy.deepcopy(start)
-    for name, value in x.items():
-        paths.put(values, name, value.tolist())
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise DescentError(
-            f"step {step} sets {where} to {first['input']}, which the job refuses: {first['msg'].lower()}\n"
-            f"  do: give optimize.bounds for {where}, or a smaller optimize.learning_rate"
-        ) from error
+def _refuse_what_leaves(now: Descents, evaluate: Evaluate, section: OptimizeSection) -> None:
+    """The trials whose step has left what the job's parameters allow have failed, and stay where they began."""
+    for row, error in evaluate.refused(_real(section, now.x), now.running, now.step).items():
+        now.fail(row, error)
+        for name, column in now.x.items():
+            column[row] = np.asarray(paths.get(evaluate.starts[row], name)) / section.scale.get(name, 1.0)
 
 
-def _look(seen: Descent, section: OptimizeSection, outcome: Outcome, norm: float) -> None:
-    """Note a point. One that is not finite is kept as it is, so that its row says so."""
-    loss = float(outcome.loss)
-    seen.history.append(loss)
-    finite = math.isfinite(loss) and math.isfinite(norm)
-    if not finite or section.keep == "last" or loss < seen.best or seen.outcome is None:
-        seen.kept, seen.point, seen.outcome, seen.norm = seen.step, seen.x, outcome, norm
-    seen.best = min(seen.best, loss)
-    seen.since += 1
-    if loss < seen.mark - section.stop.progress:
-        seen.mark, seen.since = loss, 0
+def _look(now: Descents, section: OptimizeSection, found: Evaluated, norm: np.ndarray) -> None:
+    """Note a point of each trial, and which trials are over there. One that is not finite is kept as it is, so that its row says so."""
+    loss, running, stop = found.losses, now.running, section.stop
+    now.history.append(loss)
+    now.steps[running] = now.step
+    finite = np.isfinite(loss) & np.isfinite(norm)
+    take = running & (~finite | (section.keep == "last") | (loss < now.best) | (now.step == 0))
+    now.kept[take], now.norm[take], now.loss[take] = now.step, norm[take], loss[take]
+    now.point = _chosen(take, now.x, now.point)
+    now.gradients, now.outputs = _chosen(take, found.gradients, now.gradients), _chosen(take, found.outputs, now.outputs)
+    now.best = np.where(running, np.fmin(now.best, loss), now.best)
+    better = running & (loss < now.mark - stop.progress)
+    now.since = np.where(better, 0, now.since + 1)
+    now.mark = np.where(better, loss, now.mark)
+    ends = {"not_finite": ~finite}
+    ends |= {} if stop.gradient_norm is None else {"gradient_norm": norm <= stop.gradient_norm}
+    ends |= {} if stop.loss is None else {"loss": loss <= stop.loss}
+    ends |= {} if stop.patience is None else {"patience": now.since >= stop.patience}
+    for why, over in ends.items():
+        now.stopped[over & now.running] = STOPPED.index(why)
 
 
-def _over(seen: Descent, section: OptimizeSection, outcome: Outcome, norm: float) -> str:
-    """Why the descent is over at this point; empty when it is not."""
-    stop, loss = section.stop, float(outcome.loss)
-    if not math.isfinite(loss) or not math.isfinite(norm):
-        return "not_finite"
-    if stop.gradient_norm is not None and norm <= stop.gradient_norm:
-        return "gradient_norm"
-    if stop.loss is not None and loss <= stop.loss:
-        return "loss"
-    return "patience" if stop.patience is not None and seen.since >= stop.patience else ""
+def _chosen(rows: np.ndarray, new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray]) -> Rows:
+    """``new`` in these rows, ``old`` in the others; what has no old value is new in all of them."""
+    return {
+        name: np.where(rows.reshape(-1, *[1] * (value.ndim - 1)), value, old[name]) if name in old else value.copy()
+        for name, value in new.items()
+    }
 
 
-def _result(seen: Descent, section: OptimizeSection, stopped: str, builds: int) -> Outcome:
-    assert seen.outcome is not None
-    numbers = (float(seen.kept), seen.norm, float(STOPPED.index(stopped)), float(builds))
-    return result_of(seen.outcome, _real(section, seen.point), np.array(seen.history), *numbers)
+def _result(now: Descents, section: OptimizeSection, row: int, builds: int) -> Outcome:
+    groups = [{name: value[row] for name, value in group.items()} for group in (now.gradients, now.outputs)]
+    point = {name: value[row] for name, value in _real(section, now.point).items()}
+    history = np.array([losses[row] for losses in now.history[: now.steps[row] + 1]])
+    numbers = (float(now.kept[row]), float(now.norm[row]), float(now.stopped[row]), float(builds))
+    return result_of(Outcome(float(now.loss[row]), *groups), point, history, *numbers)
 
 
-def result_of(
-    outcome: Outcome, point: Arrays, history: np.ndarray, kept: float, norm: float, stopped: float, builds: float
-) -> Outcome:
-    """The outcome of a descent: that of the point which is kept, with what the module lists.
-
-    Args:
-        outcome: at that point.
-        point: the parameters there, in their own units.
-        history: the loss at each step.
-        kept: the step of the point.
-        norm: of the gradient there.
-        stopped: a number of ``STOPPED``.
-        builds: how often the job was built.
-    """
-    found: dict[str, Any] = {f"opt.{name}": value for name, value in point.items()}
-    found |= {"opt.history": history, "opt.steps": float(len(history) - 1), "opt.kept": kept}
-    found |= {"opt.gradient_norm": norm, "opt.stopped": stopped, "opt.builds": builds}
-    return Outcome(outcome.loss, outcome.gradients, {**outcome.outputs, **found})
-
-
-__all__ = ["STOPPED", "DescentError", "at_point", "body_of", "descend", "optimized", "result_of", "section_data"]
+__all__ = ["DescentError", "best_so_far", "body_of", "descend", "descend_batch", "optimized", "section_data"]

@@ -150,22 +150,8 @@ def update(
     return moved, State(count, kept)
 
 
-def global_norm(arrays: Arrays) -> float:
-    """The Euclidean norm of all elements of all arrays; nothing overflows on the way."""
-    most = max((float(np.max(np.abs(value))) for value in arrays.values() if np.size(value)), default=0.0)
-    if most == 0.0 or not math.isfinite(most):
-        return most
-    return most * math.sqrt(sum(float(np.sum((value / most) ** 2)) for value in arrays.values()))
-
-
-def clipped(g: Arrays, most: float) -> dict[str, np.ndarray]:
-    """Gradients scaled down together so that their global norm is at most ``most``; smaller ones as they are."""
-    norm = global_norm(g)
-    return {name: value if norm <= most else value * (most / norm) for name, value in g.items()}
-
-
 def row_norms(arrays: Arrays) -> np.ndarray:
-    """``global_norm`` of each row: the first axis of all arrays are trials."""
+    """The Euclidean norm of all elements of all arrays in each row: the first axis are trials. Nothing overflows on the way."""
     flat = [np.abs(value).reshape(len(value), -1) for value in arrays.values()]
     most = np.max([rows.max(axis=1, initial=0.0) for rows in flat], axis=0)
     usual = np.isfinite(most) & (most > 0.0)
@@ -175,7 +161,7 @@ def row_norms(arrays: Arrays) -> np.ndarray:
 
 
 def clipped_rows(g: Arrays, most: float) -> dict[str, np.ndarray]:
-    """``clipped``, each row by itself."""
+    """Gradients scaled down together so that the norm of each row is at most ``most``; smaller ones as they are."""
     norms = row_norms(g)
     part = np.where(norms <= most, 1.0, most / np.where(norms <= most, 1.0, norms))
     return {name: value * part.reshape(-1, *[1] * (value.ndim - 1)) for name, value in g.items()}

@@ -22,7 +22,8 @@ from ...jobs.core.inputs import InputFiles, located
 from ...jobs.core.session import device_name
 from ...jobs.planning.groups import group_key
 from ..config.optimize_section import OptimizeSection
-from ..optimize.descent_of_batch import descend_batch
+from ..optimize.descent import descend_batch
+from ..optimize.kept import Kept
 from ..study.input_files import input_files
 from .capture import has_printed, printing_as_here
 from .spec import Together
@@ -31,6 +32,7 @@ from .together import Ran
 BATCH_OPTIONS = ("backend", "device", "threads", "memory_limit_bytes")
 OPTIONS = ("backend", "device", "threads", "memory_limit_bytes", "memory_budget_bytes")
 Body = Callable[[Session], Outcome]
+KeptBatch = tuple[Sequence[str], Kept | None]
 
 
 def options_of(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +87,9 @@ class Keeper:
         self.program: OpenProgram | None = None
         self._watch = watch
 
-    def run_batch(self, job: type[Job[Any]], spec: Mapping[str, Any], together: Together, rows: Sequence[int]) -> Ran:
+    def run_batch(
+        self, job: type[Job[Any]], spec: Mapping[str, Any], together: Together, rows: Sequence[int], kept: KeptBatch
+    ) -> Ran:
         """Run trials of a batch, in the open program or in a new one, which has room for all of them. It stays open.
 
         Args:
@@ -93,6 +97,7 @@ class Keeper:
             spec: of its first trial.
             together: the trials.
             rows: those that run.
+            kept: their ids, and where their descents are kept.
 
         Raises:
             BaseException: what the job raises for all of them; nothing is open then.
@@ -110,13 +115,15 @@ class Keeper:
             made = self.program.session.job
             made.watch.reset(len(rows))  # a request to stop may have come when the batch before could not see it any more
             self._watch(made)
-            return self.program.here().run(self._run_batch, self.program, together, rows, input_files(spec), start)
+            return self.program.here().run(self._run_batch, self.program, together, rows, kept, input_files(spec), start)
         except BaseException:
             self.close_after_failure()
             raise
 
     @staticmethod
-    def _run_batch(program: OpenProgram, together: Together, rows: Sequence[int], files: InputFiles, start: float) -> Ran:
+    def _run_batch(
+        program: OpenProgram, together: Together, rows: Sequence[int], kept: KeptBatch, files: InputFiles, start: float
+    ) -> Ran:
         session, opened = program.session, time.perf_counter()
         assert isinstance(session, BatchSession)
         ends: list[Outcome | BaseException] | None = None
@@ -127,7 +134,7 @@ class Keeper:
         else:
             model = session.job.Params
             params = [located(model.model_validate(together.own_spec("", row)["params"]), files) for row in rows]
-            ends = descend_batch(session, params, OptimizeSection.model_validate(together.optimize), seeds)
+            ends = descend_batch(session, params, OptimizeSection.model_validate(together.optimize), seeds, kept[1], kept[0])
         done = time.perf_counter()
         session.measure()
         seconds = {"build": opened - start, "run": done - opened}

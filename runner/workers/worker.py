@@ -26,10 +26,10 @@ from ..config.values import INTERPRETER
 from ..live.points import Logged
 from ..live.writer import LiveWriter
 from ..optimize.descent import body_of
-from ..optimize.descent_state import KeptFile
+from ..optimize.kept import KeptFiles, batch_path, path_of
 from ..store.attempts import Attempt, Failure, pack, write_spec
 from ..store.columns import Rows
-from ..store.files import StorageFull, escaped
+from ..store.files import StorageFull
 from ..store.layout import RunFolder
 from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
 from ..study.target import Target, load
@@ -238,7 +238,8 @@ class Worker:
             lane.runs(trials)
             try:
                 with self._host.trial(count):
-                    ran = lane.open.run_batch(self._job(spec["target"]), spec, together, rows)
+                    kept = [one.trial for one in trials], self._kept(batch_path(self.spec.owner, batch.launch), trials)
+                    ran = lane.open.run_batch(self._job(spec["target"]), spec, together, rows, kept)
             except BaseException as error:
                 record = failed_record(error) | about | {"ended_t": now(), "claim_bytes": batch.claim_bytes}
                 if record["failure"] == Failure.user_error:
@@ -275,8 +276,8 @@ class Worker:
             if why is not None:
                 raise Stopped(why)
             spec = self._spec_of(batch, trial)
-            kept = None if batch.checked else self._kept_of(trial.trial)  # what such an attempt computes is not used
-            job, body = self._job(spec["target"]), body_of(spec.get("optimize"), kept)
+            kept = None if batch.checked else self._kept(path_of(trial.trial), (trial,))  # what such an attempt computes is not used
+            job, body = self._job(spec["target"]), body_of(spec.get("optimize"), kept, trial.trial)
             with self._host.trial():
                 try:
                     record = finished_record(lane.open.run(job, spec, body))
@@ -303,9 +304,9 @@ class Worker:
         if trials > 1:
             record["shared"] = True
 
-    def _kept_of(self, trial: str) -> KeptFile:
-        """The file in which the descent of a trial is kept between attempts."""
-        return KeptFile(self.folder.files, f"trials/{escaped(trial)}/descent.safetensors", self._check_owner)
+    def _kept(self, path: str, trials: Sequence[TrialSpec]) -> KeptFiles:
+        """Where the descents of trials are kept between attempts."""
+        return KeptFiles(self.folder.files, path, self._check_owner, first=all(trial.attempt == 1 for trial in trials))
 
     def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
         key = tuple(target.values())

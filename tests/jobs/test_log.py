@@ -11,8 +11,7 @@ import qdrun as qd
 from qdrun.jobs.base import BatchSession, Job, JobParams, Outcome, Session, execute
 from qdrun.jobs.core.watch import FULL, LiveValues
 from qdrun.runner.config.optimize_section import OptimizeSection
-from qdrun.runner.optimize.descent import body_of
-from qdrun.runner.optimize.descent_of_batch import descend_batch
+from qdrun.runner.optimize.descent import body_of, descend_batch
 
 HOW = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}
 

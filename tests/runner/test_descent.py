@@ -15,7 +15,8 @@ from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.runner.cli.app import app
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.config.yaml_lines import ConfigError
-from qdrun.runner.optimize.descent import STOPPED, DescentError, body_of, descend
+from qdrun.runner.optimize.descent import DescentError, body_of, descend
+from qdrun.runner.optimize.results import STOPPED
 from qdrun.runner.study.prepare import prepare
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from fakes import Quadratic, QuadraticParams
+from test_descent_of_batch import Bowl, BowlParams, drawn
 
-from qdrun.jobs.base import Session
+from qdrun.jobs.base import BatchSession, Session
 from qdrun.jobs.core.watch import Stopped
 from qdrun.runner.config.optimize_section import OptimizeSection
-from qdrun.runner.optimize import descent
-from qdrun.runner.optimize.descent import STOPPED, descend
-from qdrun.runner.optimize.descent_state import Descent, KeptFile, packed, unpacked
-from qdrun.runner.optimize.update_rules import RULES
+from qdrun.runner.engine.event_writer import Inside, with_best
+from qdrun.runner.optimize import kept as kept_module
+from qdrun.runner.optimize.descent import descend, descend_batch, section_data
+from qdrun.runner.optimize.kept import KeptFiles, batch_path, path_of
+from qdrun.runner.optimize.results import STOPPED
+from qdrun.runner.optimize.state import Descents, Key, joined, packed, unpacked
+from qdrun.runner.optimize.update_rules import RULES, State
 from qdrun.runner.store.files import LocalFiles
+from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.layout import write_run
 from qdrun.runner.workers.records import failed_record
+
+NUMBERS = ("opt.history", "opt.steps", "opt.kept", "opt.gradient_norm", "opt.stopped")
 
 
 class Memory:
-    """Keeps a descent in this process."""
+    """Keeps descents in this process."""
 
     def __init__(self):
         self.data, self.saved = None, 0
 
-    def load(self):
-        return self.data
+    def load(self, keys):
+        return unpacked(self.data, keys)
 
     def save(self, data):
         self.data, self.saved = data, self.saved + 1
@@ -35,8 +44,12 @@ class Memory:
         self.data = None
 
 
-def run(given, kept, stop_at=None, target=(0.0, 2.0)):
-    """One attempt; ``stop_at``: the run of the job before which it is stopped. Returns the outcome, or the error."""
+class Killed(BaseException):
+    """Stands for the end of the process: nothing that follows is run."""
+
+
+def run(given, kept, stop_at=None, target=(0.0, 2.0), error=None):
+    """One attempt; ``stop_at``: the run of the job before which it is stopped, or ends with ``error``. The outcome, or the error."""
     job = Quadratic(QuadraticParams(x=5.0, target=list(target)), wanted=["x"])
     with Session(job) as session:
         if stop_at is not None:
@@ -44,18 +57,28 @@ def run(given, kept, stop_at=None, target=(0.0, 2.0)):
 
             def counted(params=None):
                 if job.watch.runs == stop_at:
+                    if error is not None:
+                        raise error
                     job.watch.stop("the trial ran too long")
                 return inner(params)
 
             session.run = counted
         try:
-            return descend(session, given, kept)
-        except Stopped as error:
-            return error
+            return descend(session, given, kept, "t")
+        except (Stopped, Killed) as found:
+            return found
 
 
 def section(rule="sgd", **keys):
     return OptimizeSection.model_validate({"rule": rule, "learning_rate": 0.05, "params": ["x"], "steps": 20} | keys)
+
+
+def assert_equal_bits(found, whole, *names):
+    for name in (*names, *NUMBERS):
+        assert np.asarray(found.outputs[name]).tobytes() == np.asarray(whole.outputs[name]).tobytes(), name
+    assert found.loss == whole.loss
+    for name, value in whole.gradients.items():
+        assert np.asarray(found.gradients[name]).tobytes() == np.asarray(value).tobytes(), name
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -70,9 +93,121 @@ def test_a_descent_that_is_stopped_goes_on_with_the_bits_of_one_that_was_not(rul
         before = stop
     last = run(given, kept)
     assert kept.data is None
-    for name in ("opt.x", "opt.history", "opt.steps", "opt.kept", "opt.gradient_norm", "opt.stopped"):
-        assert np.array_equal(last.outputs[name], whole.outputs[name]), name
-    assert last.loss == whole.loss and last.gradients == whole.gradients
+    assert_equal_bits(last, whole, "opt.x")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_descent_whose_process_dies_goes_on_from_where_it_was_saved_with_the_same_bits(rule, monkeypatch):
+    monkeypatch.setattr(kept_module, "SHARE", 1e9)
+    monkeypatch.setattr(kept_module, "EVERY_S", 0.0)
+    given, kept = section(rule), Memory()
+    for stop in sorted(random.sample(range(2, 8), 2)):
+        assert isinstance(run(given, kept, stop, error=Killed()), Killed) and kept.saved > 0
+    assert_equal_bits(run(given, kept), run(given, None), "opt.x")
+
+
+# ---- batches
+
+
+def batch_run(given, params, kept=None, kill_at=None, stop_at=None, names=None):
+    """The ends of one attempt of a batch, or the error that ended it."""
+    with BatchSession.open(Bowl, BowlParams(), len(params)) as batch:
+        columns = batch.run_columns
+
+        def counted(inputs, seeds=()):
+            if batch.job.watch.runs == kill_at:
+                raise Killed
+            if batch.job.watch.runs == stop_at:
+                batch.job.watch.stop("cancelled")
+            return columns(inputs, seeds)
+
+        batch.run_columns = counted
+        batch.job.watch.reset(len(params))
+        try:
+            return descend_batch(batch, params, given, (), kept, names or [f"t{k}" for k in range(len(params))])
+        except (Killed, Stopped) as error:
+            return error
+
+
+def bowl(**keys):
+    return OptimizeSection.model_validate({"learning_rate": 0.05, "params": ["x", "y"], "steps": 12, "rule": "adam"} | keys)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Where descents are kept, as a worker makes it; each step is saved."""
+    monkeypatch.setattr(kept_module, "SHARE", 1e9)
+    monkeypatch.setattr(kept_module, "EVERY_S", 0.0)
+    where = LocalFiles(str(tmp_path))
+    return lambda path, first=False: KeptFiles(where, path, lambda: None, first)
+
+
+def test_a_batch_whose_process_dies_goes_on_with_the_bits_of_one_that_lives(files):
+    params, given = drawn(5, seed=random.randrange(1000)), bowl()
+    whole = batch_run(given, params)
+    assert isinstance(batch_run(given, params, files(batch_path(1, 7), first=True), random.randrange(2, 12)), Killed)
+    again = batch_run(given, params, files(batch_path(1, 8)))
+    for found, expected in zip(again, whole, strict=True):
+        assert_equal_bits(found, expected, "opt.x", "opt.y", "root")
+
+
+def test_halves_of_a_batch_and_trials_alone_go_on_from_the_batch_and_a_batch_goes_on_from_trials_alone(files):
+    params, given = drawn(4, seed=random.randrange(1000)), bowl()
+    whole = batch_run(given, params)
+    kill = random.randrange(3, 8)
+    assert isinstance(batch_run(given, params, files(batch_path(1, 1), first=True), kill), Killed)
+    halves = batch_run(given, params[:2], files(batch_path(1, 2)), names=["t0", "t1"])
+    for found, expected in zip(halves, whole, strict=False):
+        assert_equal_bits(found, expected, "opt.x", "opt.y")
+
+    runs = []
+    with Session(Bowl(params[2]), backend="cpu", threads=1) as session:
+        inner = session.run
+
+        def counted(point=None):
+            runs.append(point)
+            if len(runs) == 3:
+                session.job.watch.stop("cancelled")
+            return inner(point)
+
+        session.run = counted
+        with pytest.raises(Stopped):  # alone: it has gone on from the batch, and two steps farther
+            descend(session, given, files(path_of("t2")), "t2")
+    assert len(runs) == 3
+    mixed = batch_run(given, [params[2], params[3], params[0]], files(batch_path(2, 1)), names=["t2", "t3", "new"])
+    for found, expected in zip(mixed, [whole[2], whole[3], whole[0]], strict=True):
+        np.testing.assert_allclose(found.outputs["opt.history"], expected.outputs["opt.history"], rtol=1e-12)
+        assert found.outputs["opt.steps"] == expected.outputs["opt.steps"]
+
+
+def test_a_batch_that_is_stopped_keeps_the_best_of_each_trial_and_goes_on(files):
+    params, given = drawn(4, seed=random.randrange(1000)), bowl(stop={"loss": 0.5})
+    whole, stop = batch_run(given, params), random.randrange(2, 10)
+    ends = batch_run(given, params, files(batch_path(1, 1), first=True), stop_at=stop)
+    for end, expected in zip(ends, whole, strict=True):
+        history = expected.outputs["opt.history"].tolist()
+        if isinstance(end, Stopped):
+            assert end.outcome.outputs["opt.history"].tolist() == history[:stop] and end.outcome.loss == min(history[:stop])
+        else:
+            assert_equal_bits(end, expected)
+    if any(isinstance(end, Stopped) for end in ends):
+        for found, expected in zip(batch_run(given, params, files(batch_path(2, 1))), whole, strict=True):
+            assert_equal_bits(found, expected, "opt.x", "opt.y")
+
+
+def test_a_trial_that_has_failed_fails_again_while_the_others_go_on(files):
+    params = [BowlParams(x=45.0, y=[0.1, 0.1], target=90.0, steep=1.0), *drawn(2, seed=random.randrange(1000))]
+    given = bowl(rule="sgd")
+    whole = batch_run(given, params)
+    assert isinstance(whole[0], Exception) and not isinstance(whole[1], Exception)
+    assert isinstance(batch_run(given, params, files(batch_path(1, 1), first=True), 9), Killed)
+    again = batch_run(given, params, files(batch_path(1, 2)))
+    assert type(again[0]) is type(whole[0]) and str(again[0]) == str(whole[0])
+    for found, expected in zip(again[1:], whole[1:], strict=True):
+        assert_equal_bits(found, expected, "opt.x", "opt.y")
+
+
+# ---- rows and bytes
 
 
 def test_the_row_of_a_stopped_descent_has_the_best_point_so_far():
@@ -83,6 +218,28 @@ def test_the_row_of_a_stopped_descent_has_the_best_point_so_far():
     assert len(history) == 6 and record["loss"] == min(history) < history[0]
     assert STOPPED[int(record["outputs"]["opt.stopped"])] == "interrupted"
     assert record["outputs"]["opt.x"] != 5.0 and record["gradient_norm"] == record["outputs"]["opt.gradient_norm"]
+
+
+def test_the_row_of_a_killed_attempt_has_the_best_point_that_was_kept(files, tmp_path):
+    params, given = drawn(3, seed=random.randrange(1000)), bowl()
+    whole, kill = batch_run(given, params), random.randrange(2, 10)
+    folder = write_run(str(tmp_path / "runs"), "kept", "", {}, [], {})
+    memory = KeptFiles(folder.files, batch_path(1, 7), lambda: None, True)
+    assert isinstance(batch_run(given, params, memory, kill), Killed)
+    spec = {"optimize": section_data(given, ["x", "y"], {"x": 1.0, "y": [1.0, 2.0]})}
+    inside = Inside({f"t{k}": None for k in range(4)}, lambda trial: spec, {})
+    error = {"type": "Timeout", "message": "too long", "traceback": ""}
+    with Journal(folder) as journal:
+        for k in range(3):
+            row = {"trial": f"t{k}", "attempt": 1, "status": "failed", "failure": "timeout", "error": error}
+            found = with_best(inside, journal, row)
+            history = whole[k].outputs["opt.history"].tolist()[:kill]
+            assert found["outputs"]["opt.history"] == history and found["loss"] == min(history) and found["error"] == error
+            assert STOPPED[int(found["outputs"]["opt.stopped"])] == "interrupted"
+            for same in ({"status": "done"}, {"loss": 0.5}, {"attempt": 0}, {"trial": "t3"}):
+                assert with_best(inside, journal, row | same) == row | same
+        other = replace(inside, spec=lambda trial: {"optimize": spec["optimize"] | {"clip": 1.0}})
+        assert with_best(other, journal, row) == row, "it was kept by another section"
 
 
 def test_a_descent_that_is_stopped_before_its_first_loss_has_no_numbers():
@@ -106,17 +263,34 @@ def test_damaged_bytes_are_no_descent(damage):
     if damage == "flip":
         data[3] ^= 0xFF
     found = {"cut": bytes(data[: len(data) // 2]), "flip": bytes(data), "other": b"no safetensors"}[damage]
-    assert unpacked(found, "any key") is None
+    kept.data = found
+    assert run(section(), kept).loss == run(section(), None).loss
 
 
-def test_a_long_descent_is_kept_now_and_then(monkeypatch):
-    monkeypatch.setattr(descent, "SAVE_S", -1.0)
-    kept = Memory()
-    run(section(), kept)
-    assert kept.saved == 20 and kept.data is None
+def test_saving_takes_a_small_share_of_the_time(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(kept_module.time, "monotonic", lambda: clock[0])
+
+    class Slow(Memory):
+        def save(self, data):
+            super().save(data)
+            clock[0] += 0.1
+
+    kept = Slow()
+    saver = kept_module.Saver(kept)
+    for _ in range(1000):
+        clock[0] += 0.25
+        saver.look(lambda: b"")
+    assert 10 <= kept.saved <= 14 and kept.saved * 0.1 / clock[0] < 1.1 * kept_module.SHARE
+    quick = Memory()
+    saver = kept_module.Saver(quick)
+    for _ in range(1000):
+        clock[0] += 0.25
+        saver.look(lambda: b"")
+    assert quick.saved in (249, 250)
 
 
-def test_the_file_is_written_for_the_owner_alone_and_a_full_store_costs_no_descent(tmp_path):
+def test_files_are_written_for_the_owner_alone_and_a_full_store_costs_no_descent(tmp_path):
     class Lost(Exception):
         pass
 
@@ -125,33 +299,40 @@ def test_the_file_is_written_for_the_owner_alone_and_a_full_store_costs_no_desce
 
     error = run(section(), memory := Memory(), 3)
     assert isinstance(error, Stopped)
-    files = LocalFiles(str(tmp_path))
-    mine = KeptFile(files, "trials/t/descent.safetensors", lambda: None)
-    assert mine.load() is None
+    files, key = LocalFiles(str(tmp_path)), next(iter(_keys(memory.data)))
+    mine = KeptFiles(files, path_of(key.trial), lambda: None)
+    assert mine.load([key]) == {}
     mine.save(memory.data)
-    assert mine.load() == memory.data
+    assert mine.load([key])[key].step == 3 and KeptFiles(files, "x", lambda: None, first=True).load([key]) == {}
+    assert KeptFiles(files, batch_path(3, 4), lambda: None).load([key, Key("other", "x")]).keys() == {key}
     with pytest.raises(Lost):
-        KeptFile(files, mine.path, refuse).save(b"")
-    assert mine.load() == memory.data
+        KeptFiles(files, mine.path, refuse).save(b"")
     mine.clear()
-    assert mine.load() is None and mine.clear() is None
+    assert mine.load([key]) == {} and mine.clear() is None
     (tmp_path / "file").write_text("")
-    KeptFile(files, "file/descent.safetensors", lambda: None).save(b"")  # no folder can be made there
+    KeptFiles(files, "file/descent.safetensors", lambda: None).save(b"")  # no folder can be made there
 
 
-def test_a_descent_survives_the_way_through_bytes():
-    rng = np.random.default_rng()
-    error = run(section("adam"), kept := Memory(), 7)
-    found = unpacked(kept.data, _key(kept.data))
-    assert isinstance(found, Descent) and isinstance(error, Stopped)
-    found.x = {"x": rng.standard_normal((3, 2)), "y": np.asarray(rng.standard_normal())}
-    again = unpacked(packed(found, "k"), "k")
-    assert all(np.array_equal(again.x[name], found.x[name]) for name in found.x)
-    assert again.history == found.history and again.state.count == 7 and again.state.memory.keys() == {"x"}
+def test_descents_survive_the_way_through_bytes_row_by_row():
+    rng, count = np.random.default_rng(), 4
+    now = Descents.at({"x": rng.standard_normal((count, 3, 2)), "y": rng.standard_normal(count)}, count)
+    memory = {name: {"m": rng.standard_normal(value.shape)} for name, value in now.x.items()}
+    now = replace(now, step=7, rule=State(7, memory), history=[rng.standard_normal(count) for _ in range(7)])
+    now.point, now.gradients, now.outputs = now.x, now.x, {"out": rng.standard_normal((count, 2))}
+    keys = [Key(f"t{k}", str(k)) for k in range(count)]
+    now.fail(2, ValueError("no"))
+    found = unpacked(packed(now, keys, {"rule": "sgd"}), [*keys, Key("t0", "another start")])
+    assert set(found) == {keys[0], keys[1], keys[3]}
+    again = joined([found[keys[k]] for k in (0, 1, 3)])
+    assert (again.step, again.rule.count) == (7, 7)
+    for name, value in now.x.items():
+        assert np.array_equal(again.x[name], value[[0, 1, 3]])
+        assert np.array_equal(again.rule.memory[name]["m"], memory[name]["m"][[0, 1, 3]])
+    assert np.array_equal(np.stack(again.history), np.stack(now.history)[:, [0, 1, 3]])
+    assert np.array_equal(again.outputs["out"], now.outputs["out"][[0, 1, 3]])
 
 
-def _key(data):
-    import json
+def _keys(data):
+    from qdrun.runner.optimize.state import header_of
 
-    size = int.from_bytes(data[:8], "little")
-    return json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["descent"])["key"]
+    return header_of(data)["rows"]

@@ -10,19 +10,29 @@ from hypothesis import strategies as st
 from qdrun.runner.optimize.update_rules import (
     RULES,
     State,
-    clipped,
+    clipped_rows,
     exponential,
     free_part,
-    global_norm,
     options_of,
     projected,
     rate_at,
+    row_norms,
     update,
 )
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines of tests are shared
 STEPS = 12
 NUMBERS = st.floats(-100, 100).map(lambda x: round(x, 6))
+
+
+def global_norm(arrays):
+    """Of one trial."""
+    return row_norms({name: value[None] for name, value in arrays.items()})[0]
+
+
+def clipped(arrays, most):
+    """Of one trial."""
+    return {name: value[0] for name, value in clipped_rows({name: value[None] for name, value in arrays.items()}, most).items()}
 
 
 def gradient(x):

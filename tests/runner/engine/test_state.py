@@ -388,9 +388,25 @@ def test_ctrl_c_once_lets_running_trials_finish_and_twice_stops_them_now():
     world.tell(m.Tick())
     assert not world.kills
     world.tell(m.Interrupted())
+    assert world.asked_to_stop and world.asked_to_stop <= set(world.flights) and not world.kills
+    world.tell(m.Interrupted())
     assert not world.flights
     assert world.state.finished
     assert world.state.outcome == "interrupted"
+
+
+def test_who_is_asked_to_stop_by_a_second_ctrl_c_has_a_moment_for_it():
+    world = World(["hang"], Rules(grace_s=2.0), random.Random(0), lanes=1, most=1)
+    while not world.flights:
+        world.grant()
+    for call in world.calls:
+        world.tell(m.Started(call.order[0]))
+    for _ in range(2):
+        world.tell(m.Interrupted())
+    assert world.flights and not world.kills
+    world.now += 2.5
+    world.tell(m.Tick())
+    assert not world.flights and world.state.outcome == "interrupted"
 
 
 def test_a_trial_can_be_cancelled_while_it_waits_and_while_it_runs():

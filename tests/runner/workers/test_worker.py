@@ -486,8 +486,8 @@ def test_an_attempt_that_looks_into_a_crash_checks_indices_and_keeps_no_descent(
 
     seen, body_of = [], module.body_of
 
-    def spied(optimize, kept=None):
-        body = body_of(optimize, kept)
+    def spied(optimize, kept, trial):
+        body = body_of(optimize, kept, trial)
 
         def run(session):
             seen.append((kept is None, session._options["debug"]))
