@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from metal_harness import has_clang
 
 import qdrun as qd
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
@@ -13,8 +14,10 @@ from qdrun.compiler.codegen.gpu.grid.rows import tapes_of
 from qdrun.compiler.codegen.metal.hardware import metal_target
 from qdrun.compiler.codegen.metal.source import KernelFacts, facts_of
 from qdrun.compiler.codegen.metal.translate import translate
+from qdrun.compiler.codegen.text.lines import SIZES
 from qdrun.compiler.compile import pipeline
 from qdrun.compiler.errors import QdrunRuntimeError
+from qdrun.compiler.runtime.metal.emulator import executor
 
 FLOAT = r"(?:v\w+|\(-?[\d.e+-]+f\)|[\d.e+-]+f)"
 
@@ -136,3 +139,24 @@ def test_a_slot_is_read_where_its_value_is_used_unless_it_changes_in_between():
         "*reinterpret_cast<device ulong*>(vp0) = (vr1 + vs1);",
         "}",
     ]
+
+
+@pytest.mark.skipif(not has_clang(), reason="clang is not installed")
+@pytest.mark.parametrize("align", [1, 2, 4])
+def test_accesses_below_the_natural_alignment_have_parts(align):
+    """Fields of packed structs: the language knows no accesses like that."""
+    lines, types = [], ("i16", "half", "i32", "float", "i64", "double")
+    for k, ty in enumerate(t for t in types if SIZES[t] > align):
+        for what, p in (("source", 0), ("to", 1)):
+            lines.append(f"%{what}{k} = getelementptr i8, ptr %p{p}, i64 {8 * k + align}")
+        lines += [f"%v{k} = load {ty}, ptr %source{k}, align {align}", f"store {ty} %v{k}, ptr %to{k}, align {align}"]
+    text = device_text(*lines).replace("i64 %p1", "ptr %p1")
+    data = np.random.default_rng().integers(0, 256, (2, 64), np.uint8)
+    expected = data[1].copy()
+    for k, ty in enumerate(t for t in types if SIZES[t] > align):
+        at = slice(8 * k + align, 8 * k + align + SIZES[ty])
+        expected[at] = data[0][at]
+    code = executor.MetalExecutor().load(executor.image_of(translate(text, "k"), "k"), "k")["k_0"]
+    words = np.array([data[0].ctypes.data, data[1].ctypes.data], np.uint64)
+    code.run_on(words.ctypes.data, 1, 1, 0, executor.ends_of([(data.ctypes.data, data.nbytes)]))
+    assert (data[1] == expected).all()

@@ -65,6 +65,42 @@ class Address:
         """What is there, as a type of the language."""
         return f"*{self.pointer(kind)}"
 
+    def shifted(self, by: int) -> Address:
+        """The address so many bytes behind."""
+        return self if not by else Address(f"({self.text} + {by}{'u' if self.on_chip else 'ul'})", self.on_chip)
+
+
+_UNSIGNED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+
+
+def read(ty: str, at: Address, align: int) -> str:
+    """A plain load. The language wants its natural alignment; with less, it is one of several parts."""
+    size = SIZES[ty]
+    if align >= size:
+        return at.place(TYPES[ty])
+    word = "ulong" if size == 8 else "uint"
+    suffix = "ul" if size == 8 else "u"
+    parts = (f"({word}({at.shifted(k).place(_UNSIGNED[align])}) << {8 * k}{suffix})" for k in range(0, size, align))
+    return _from_word(ty, f"({' | '.join(parts)})", word)
+
+
+def write(ty: str, at: Address, value: str, align: int) -> list[str]:
+    """The statements of a plain store."""
+    size = SIZES[ty]
+    if align >= size:
+        return [f"{at.place(TYPES[ty])} = {value};"]
+    kind, suffix = _UNSIGNED[align], "ul" if size == 8 else "u"
+    bits = value if TYPES[ty] in _UNSIGNED.values() else f"as_type<{word_of(ty)}>({value})"
+    wide = f"{'ulong' if size == 8 else 'uint'}({bits})"
+    return [f"{at.shifted(k).place(kind)} = {kind}({wide} >> {8 * k}{suffix});" for k in range(0, size, align)]
+
+
+def _from_word(ty: str, bits: str, word: str) -> str:
+    """A value from its bits in a word that may be wider."""
+    own = word_of(ty)
+    bits = bits if own == word else f"{own}({bits})"
+    return bits if own == TYPES[ty] else f"as_type<{TYPES[ty]}>({bits})"
+
 
 def pieces(ty: str, many: int, align: int) -> list[tuple[int, str]]:
     """The accesses that make one of several elements: how many elements each has, and its type in the language."""

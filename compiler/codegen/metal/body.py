@@ -251,7 +251,7 @@ class Body:
         elif address in self._tables:
             self._set(line, line.result, TYPES[ty], f"{self._tables[address]}[{self.value('i32', address)}]")
         elif line.many == 1:
-            self._set(line, line.result, TYPES[ty], self.address(address).place(TYPES[ty]))
+            self._set(line, line.result, TYPES[ty], accesses.read(ty, self.address(address), line.align))
         else:
             self._load_many(line)
 
@@ -259,31 +259,37 @@ class Body:
         parts: list[str] = []
         for k, (count, kind) in enumerate(accesses.pieces(line.type, line.many, line.align)):
             name = f"{name_of(line.result)}_{k}"
-            text = self._shifted(line.address, len(parts) * SIZES[line.type]).place(kind)
-            if line.result in self._facts.top:
-                self.declared[kind].append(name)
-                self.put(f"{name} = {text};")
-            else:
-                self.put(f"const {kind} {name} = {text};")
+            at = self.address(line.address).shifted(len(parts) * SIZES[line.type])
+            self._name(line.result, name, kind, at.place(kind) if count > 1 else accesses.read(line.type, at, line.align))
             parts += [name] if count == 1 else [f"{name}.{part}" for part in accesses.PARTS[:count]]
         self._vectors[line.result] = tuple(parts)
+
+    def _name(self, result: str, name: str, kind: str, text: str) -> None:
+        """A variable for a part of a value of several elements."""
+        if result in self._facts.top:
+            self.declared[kind].append(name)
+            self.put(f"{name} = {text};")
+        else:
+            self.put(f"const {kind} {name} = {text};")
 
     def _store(self, line: Store) -> None:
         if line.address in self._facts.slots:
             self.put(f"{name_of(line.address)} = {self.value(line.type, line.value)};")
-        elif line.many == 1:
-            self.put(f"{self.address(line.address).place(TYPES[line.type])} = {self.value(line.type, line.value)};")
-        else:
-            values, done = self._vectors[line.value], 0
-            for count, kind in accesses.pieces(line.type, line.many, line.align):
-                some = ", ".join(values[done : done + count])
-                at = self._shifted(line.address, done * SIZES[line.type])
-                self.put(f"{at.place(kind)} = {some if count == 1 else f'{kind}({some})'};")
-                done += count
-
-    def _shifted(self, word: str, by: int) -> Address:
-        at = self.address(word)
-        return at if not by else Address(f"({at.text} + {by}{'u' if at.on_chip else 'ul'})", at.on_chip)
+            return
+        at, ty = self.address(line.address), line.type
+        if line.many == 1:
+            for text in accesses.write(ty, at, self.value(ty, line.value), line.align):
+                self.put(text)
+            return
+        values, done = self._vectors[line.value], 0
+        for count, kind in accesses.pieces(ty, line.many, line.align):
+            here = at.shifted(done * SIZES[ty])
+            if count > 1:
+                self.put(f"{here.place(kind)} = {kind}({', '.join(values[done : done + count])});")
+            else:
+                for text in accesses.write(ty, here, values[done], line.align):
+                    self.put(text)
+            done += count
 
     def _vector(self, line: Insert | Extract) -> None:
         if isinstance(line, Extract):
@@ -291,6 +297,10 @@ class Body:
             return
         before = self._vectors.get(line.vector) or ("",) * line.many
         value = self.value(line.type, line.value)
+        if not value.replace(".", "").replace("_", "").isalnum():  # what it is made of may change until the whole is stored
+            name = f"{name_of(line.result)}_{line.place}"
+            self._name(line.result, name, TYPES[line.type], value)
+            value = name
         self._vectors[line.result] = (*before[: line.place], value, *before[line.place + 1 :])
 
     # ---- calls
