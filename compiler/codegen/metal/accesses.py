@@ -127,6 +127,10 @@ def store(ty: str, at: Address, value: str) -> str:
 def update(line: Update, at: Address, value: str) -> str:
     """An atomic operation; what was there before."""
     ty, op = line.type, line.op
+    if ty in FLOATS and op == "xchg":
+        word = word_of(ty)
+        bits = f"atomic_exchange_explicit({at.pointer(f'atomic_{word}')}, as_type<{word}>({value}), {RELAXED})"
+        return f"as_type<{TYPES[ty]}>({bits})"
     if ty in FLOATS and at.on_chip:
         if op != "fadd":
             raise unsupported(f"the atomic `{op}` on floats in on-chip memory")
