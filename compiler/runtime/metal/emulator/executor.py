@@ -33,7 +33,7 @@ from .header import HEADER, SCHEDULER
 
 NAMES = ("clang", *(f"clang-{n}" for n in range(25, 14, -1)))
 FLAGS = (
-    *("-x", "c++", "-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fPIC", "-w"),
+    *("-x", "c++", "-std=c++14", "-O1", "-march=native", "-ffp-contract=off", "-fPIC", "-w"),
     *("-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fno-asynchronous-unwind-tables", "-fno-stack-protector"),
 )
 CHECKS = (
@@ -130,7 +130,7 @@ def _running() -> tuple[LoadedCode, Any]:
 def _kept(name: str, source: str, flags: tuple[str, ...], keep: bool) -> tuple[bytes, bool]:
     """Object code of a source, and whether it was on the disk."""
     disk = disk_cache() if keep else None
-    key = key_of("metal object 1", source, HEADER, *flags, *clang())
+    key = key_of("metal object 1", source, HEADER, *FLAGS, *flags, *clang())
     found = disk.get(key) if disk else None
     if found is not None:
         return found[0], True
@@ -199,7 +199,7 @@ class MetalExecutor:
     def build(self, texts: Texts, keep: bool) -> Image:
         """The first line of the source with what is known of its kernels, and object code."""
         source = build(texts, keep)
-        key = key_of("metal image 1", source.key, HEADER, *CHECKS, *clang())
+        key = key_of("metal image 1", source.key, HEADER, *FLAGS, *CHECKS, *clang())
         disk = disk_cache() if keep else None
         found = disk.get(key) if disk else None
         if found is not None:
