@@ -213,6 +213,7 @@ def submit(
     from .engine.session import submit as run
     from .observe.timing import Timing
     from .remote.cluster_inventory import devices_at
+    from .search.warm_start import warm_started
     from .study.prepare import prepare
     from .study.target import importable, refuse_while_loading
 
@@ -222,6 +223,7 @@ def submit(
         for text in overrides
     ]
     prepared, job = prepare(Path(config), local=address is None, overrides=changes, debug=debug, cluster=devices_at(address))
+    prepared = warm_started(prepared, job)
     now = clock.now()
     where = os.fspath(output) if output is not None else prepared.loaded.config.uri
     timing = Timing(command_t=now, submitted_t=now)

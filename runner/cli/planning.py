@@ -38,12 +38,14 @@ def plan(
     """
     with reported(as_json):
         from ..observe import show
+        from ..search.warm_start import warm_started
         from ..study.batches import Batches, groups_of
         from ..study.placement import curves, fits, park_of, predict
         from ..study.plan import make_plan
         from ..study.prepare import prepare
 
         prepared, job = prepare(config, local=device_memory is None, overrides=changes)
+        prepared = warm_started(prepared, job)
         wanted = arch and arch.value
         groups = make_plan(prepared, job, wanted)
         park, placed = park_of(prepared, groups, device_memory), None

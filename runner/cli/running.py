@@ -55,10 +55,12 @@ def submit(
     command_t = process_started()
     with reported(as_json):
         from ..remote.cluster_inventory import devices_at
+        from ..search.warm_start import warm_started
         from ..study.prepare import prepare
         from .confirmation import asked
 
         prepared, job = prepare(config, local=address is None, overrides=changes, debug=debug, cluster=devices_at(address))
+        prepared = warm_started(prepared, job)
         planned = () if yes or quiet or as_json else asked(prepared, job, local=address is None)
         timing = Timing(command_t=command_t, submitted_t=now())
         folder = output or prepared.loaded.config.uri

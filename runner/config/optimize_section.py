@@ -6,7 +6,9 @@ import inspect
 import math
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from ..optimize.update_rules import RULES, SCHEDULES, options_of
 from .axes import Section
@@ -121,6 +123,28 @@ class StopSection(Section):
         return self
 
 
+class WarmStartSection(Section):
+    """Where descents begin: where those of another run have ended. As text: ``run``.
+
+    Attributes:
+        run: its folder relative to the config, its URI, or its id among the runs of ``storage``.
+        take: ``same``: of each trial the point of the trial with the same parameters, else the best of those that differ in what is
+            optimised alone; ``best``: of every trial that with the smallest loss.
+    """
+
+    run: str = Field(min_length=1)
+    take: Literal["same", "best"] = "same"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_run_alone(cls, value: Any) -> Any:
+        return {"run": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "minLength": 1}, handler(core)]}
+
+
 class OptimizeSection(Section):
     """Gradient descent from the parameters of each trial: the loss is minimised.
 
@@ -135,6 +159,7 @@ class OptimizeSection(Section):
         bounds: [low, high] of parameters, null for none: each step ends within.
         stop: when to end before the last step.
         keep: the point that the row shows: the one with the smallest loss, or the last.
+        warm_start: begin where another run has ended.
     """
 
     rule: RuleName = "adam"
@@ -147,6 +172,7 @@ class OptimizeSection(Section):
     bounds: dict[str, Bounds] = Field({})
     stop: StopSection = StopSection.model_validate({})
     keep: Literal["best", "last"] = "best"
+    warm_start: WarmStartSection | None = None
 
     @model_validator(mode="after")
     def _options_of_the_rule(self) -> OptimizeSection:
