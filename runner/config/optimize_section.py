@@ -10,13 +10,15 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchem
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..optimize.update_rules import RULES, SCHEDULES, options_of
+from ..optimize.update_rules import RULES, SCHEDULES, SEARCHES, options_of
 from .axes import Section
 from .values import Number, is_number, refuse
 from .yaml_lines import did_you_mean
 
-RuleName = Literal["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad", "lion"]
-assert set(RULES) == set(get_args(RuleName))
+RuleName = Literal["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad", "lion", "lbfgs"]
+assert {*RULES, *SEARCHES} == set(get_args(RuleName))
+RANGES = {"eps": "0 or more", "weight_decay": "0 or more", "history": "a whole number from 1 to 100", "first": "above 0"}
+"""The values that options of rules may have, in words; of all others: from 0 to below 1."""
 POSITIVE = ("start", "peak", "factor", "every", "steps", "warmup_steps")
 
 
@@ -101,6 +103,13 @@ Bounds = Annotated[
 ]
 
 
+def _in_range(name: str, value: float) -> bool:
+    """Whether an option of a rule may have a value, see ``RANGES``."""
+    if name == "history":
+        return value == int(value) and 1 <= value <= 100
+    return value > 0 if name == "first" else value >= 0 and (name in RANGES or value < 1)
+
+
 class StopSection(Section):
     """When a descent is over before its last step. Without any of them it takes all steps.
 
@@ -152,7 +161,7 @@ class OptimizeSection(Section):
         rule: how a gradient becomes a step.
         options: of the rule, see ``qdrun.runner.optimize.update_rules``.
         steps: at most so many.
-        learning_rate: a number, or one of the schedules exponential, cosine, warmup with its numbers.
+        learning_rate: a number, or one of the schedules exponential, cosine, warmup with its numbers. None: the rule needs none.
         params: which parameters; None: all of ``gradients`` that are parameters.
         scale: what counts as 1 of a parameter: it is optimised as x / scale.
         clip: the most that the global norm of the gradients may be.
@@ -165,7 +174,7 @@ class OptimizeSection(Section):
     rule: RuleName = "adam"
     options: dict[str, Number] = Field({})
     steps: int = Field(100, ge=1, le=1_000_000)
-    learning_rate: Rate
+    learning_rate: Rate = None
     params: list[str] | None = Field(None, min_length=1)
     scale: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field({})
     clip: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -181,9 +190,27 @@ class OptimizeSection(Section):
             if name not in known:
                 hint = did_you_mean(name, known) or "remove it from `options`"
                 raise refuse(f"`{self.rule}` has no option `{name}`", allowed=tuple(known) or ("none",), hint=hint)
-            if value < 0 or (name not in ("eps", "weight_decay") and value >= 1):
-                most = "0 or more" if name in ("eps", "weight_decay") else "from 0 to below 1"
-                raise refuse(f"the option `{name}` is `{value}`", allowed=(most,), hint=f"the default is {known[name]}")
+            if not _in_range(name, value):
+                allowed = (RANGES.get(name, "from 0 to below 1"),)
+                raise refuse(f"the option `{name}` is `{value}`", allowed=allowed, hint=f"the default is {known[name]}")
+        return self
+
+    @model_validator(mode="after")
+    def _what_the_rule_needs(self) -> OptimizeSection:
+        if self.rule not in SEARCHES:
+            if self.learning_rate is None:
+                raise refuse(
+                    f"`{self.rule}` needs `learning_rate`", allowed=("a number above 0",), hint="add learning_rate: 0.01"
+                )
+            return self
+        if self.learning_rate is not None:
+            hint = "remove learning_rate" + ("; options.first is the length of the first step" if self.rule == "lbfgs" else "")
+            raise refuse(f"`{self.rule}` has no learning rate: it finds the length of each step", hint=hint)
+        if self.clip is not None:
+            raise refuse(f"`{self.rule}` compares gradients, which `clip` would change", hint="remove clip")
+        if self.keep == "last":
+            what = f"the last point of `{self.rule}` may be a try of a step length"
+            raise refuse(what, allowed=("best",), hint="remove keep: last")
         return self
 
 

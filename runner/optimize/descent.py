@@ -18,11 +18,12 @@ from ...jobs.base import BatchSession, Outcome, Session, Stopped
 from ...jobs.core import paths
 from ..config.optimize_section import OptimizeSection
 from ..store.interface import Files
+from . import rules
 from .evaluate import Alone, DescentError, Evaluate, Evaluated, Together
 from .kept import Kept, Saver, latest
 from .results import STOPPED, result_of
 from .state import Descents, Rows, joined, key_of, packed, section_hash
-from .update_rules import clipped_rows, free_part, projected, rate_at, row_norms, update
+from .update_rules import free_part, projected, row_norms
 
 End = Outcome | BaseException
 
@@ -172,10 +173,9 @@ def _run(now: Descents, evaluate: Evaluate, section: OptimizeSection, saver: Sav
             _look(now, section, found, norms)
             if now.step == section.steps or not now.running.any():
                 break
-            g = g if section.clip is None else clipped_rows(g, section.clip)
-            rate = rate_at(now.step, section.learning_rate, section.steps)
-            moved, now.rule = update(section.rule, section.options, now.rule, now.x, g, rate)
-            now.x, now.step = _chosen(now.running, projected(moved, bounds), now.x), now.step + 1
+            moved, now.rule = rules.advance(section, now, found, g, bounds)
+        now.stopped[now.running & rules.done(now)] = STOPPED.index("no_descent")
+        now.x, now.step = _chosen(now.running, moved, now.x), now.step + 1
         _refuse_what_leaves(now, evaluate, section)
         saver.look(data)
     now.stopped[now.running] = STOPPED.index("steps")
@@ -230,8 +230,8 @@ def _look(now: Descents, section: OptimizeSection, found: Evaluated, norm: np.nd
     loss, running, stop = found.losses, now.running, section.stop
     now.history.append(loss)
     now.steps[running] = now.step
-    finite = np.isfinite(loss) & np.isfinite(norm)
-    take = running & (~finite | (section.keep == "last") | (loss < now.best) | (now.step == 0))
+    finite, probe = np.isfinite(loss) & np.isfinite(norm), rules.probes(now)
+    take = running & ((~finite & ~probe) | (section.keep == "last") | (finite & (loss < now.best)) | (now.step == 0))
     now.kept[take], now.norm[take], now.loss[take] = now.step, norm[take], loss[take]
     now.point = _chosen(take, now.x, now.point)
     now.gradients, now.outputs = _chosen(take, found.gradients, now.gradients), _chosen(take, found.outputs, now.outputs)
@@ -239,7 +239,7 @@ def _look(now: Descents, section: OptimizeSection, found: Evaluated, norm: np.nd
     better = running & (loss < now.mark - stop.progress)
     now.since = np.where(better, 0, now.since + 1)
     now.mark = np.where(better, loss, now.mark)
-    ends = {"not_finite": ~finite}
+    ends = {"not_finite": ~finite & ~probe}
     ends |= {} if stop.gradient_norm is None else {"gradient_norm": norm <= stop.gradient_norm}
     ends |= {} if stop.loss is None else {"loss": loss <= stop.loss}
     ends |= {} if stop.patience is None else {"patience": now.since >= stop.patience}

@@ -126,8 +126,14 @@ RULES: dict[str, Rule] = {rule.__name__: rule for rule in (sgd, momentum, nester
 """The rules by their names in a config."""
 
 
+SEARCHES: dict[str, dict[str, float]] = {"lbfgs": {"history": 10, "first": 1.0}}
+"""Rules that find the length of each step themselves, with their options and the defaults."""
+
+
 def options_of(rule: str) -> dict[str, float]:
     """The options of a rule with their defaults."""
+    if rule in SEARCHES:
+        return dict(SEARCHES[rule])
     parameters = inspect.signature(RULES[rule]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 

@@ -199,7 +199,18 @@ def error_of(tmp_path, optimize, **more):
 @pytest.mark.parametrize(
     ("optimize", "said"),
     [
-        ({}, ["`optimize.learning_rate`: this key is missing"]),
+        ({}, ["`adam` needs `learning_rate`", "add learning_rate: 0.01"]),
+        (
+            {"rule": "lbfgs"},
+            ["`lbfgs` has no learning rate: it finds the length of each step", "remove learning_rate; options.first"],
+        ),
+        ({"rule": "lbfgs", "learning_rate": None, "clip": 1.0}, ["`lbfgs` compares gradients, which `clip` would change"]),
+        ({"rule": "lbfgs", "learning_rate": None, "keep": "last"}, ["the last point of `lbfgs` may be a try of a step length"]),
+        (
+            {"rule": "lbfgs", "learning_rate": None, "options": {"history": 0}},
+            ["`history` is `0", "a whole number from 1 to 100"],
+        ),
+        ({"rule": "lbfgs", "learning_rate": None, "options": {"first": 0}}, ["`first` is `0", "above 0", "the default is 1.0"]),
         ({"rule": "adma"}, ["`adma` is not allowed here", "adagrad", "did you mean `adam`?"]),
         ({"learning_rate": 0}, ["`0` is not a learning rate", "allowed: a number above 0", "exponential"]),
         ({"learning_rate": {"cosin": {}}}, ["is not a learning rate", "did you mean `cosine`?"]),
@@ -221,7 +232,8 @@ def error_of(tmp_path, optimize, **more):
     ],
 )
 def test_what_is_wrong_with_the_section_names_key_allowed_values_and_a_fix(tmp_path, optimize, said):
-    text = error_of(tmp_path, ({"learning_rate": 0.1} | optimize) if optimize else {"steps": 3})
+    given = ({"learning_rate": 0.1} | optimize) if optimize else {"steps": 3}
+    text = error_of(tmp_path, {name: value for name, value in given.items() if value is not None})
     assert "fake.yaml:10: `optimize" in text
     for part in said:
         assert part in text

@@ -19,7 +19,7 @@ from qdrun.runner.optimize.descent import descend, descend_batch, section_data
 from qdrun.runner.optimize.kept import KeptFiles, batch_path, path_of
 from qdrun.runner.optimize.results import STOPPED
 from qdrun.runner.optimize.state import Descents, Key, joined, packed, unpacked
-from qdrun.runner.optimize.update_rules import RULES, State
+from qdrun.runner.optimize.update_rules import RULES, SEARCHES, State
 from qdrun.runner.store.files import LocalFiles
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import write_run
@@ -70,7 +70,8 @@ def run(given, kept, stop_at=None, target=(0.0, 2.0), error=None):
 
 
 def section(rule="sgd", **keys):
-    return OptimizeSection.model_validate({"rule": rule, "learning_rate": 0.05, "params": ["x"], "steps": 20} | keys)
+    rate = {} if rule in SEARCHES else {"learning_rate": 0.05}
+    return OptimizeSection.model_validate({"rule": rule, "params": ["x"], "steps": 20} | rate | keys)
 
 
 def assert_equal_bits(found, whole, *names):
@@ -129,8 +130,9 @@ def batch_run(given, params, kept=None, kill_at=None, stop_at=None, names=None):
             return error
 
 
-def bowl(**keys):
-    return OptimizeSection.model_validate({"learning_rate": 0.05, "params": ["x", "y"], "steps": 12, "rule": "adam"} | keys)
+def bowl(rule="adam", **keys):
+    rate = {} if rule in SEARCHES else {"learning_rate": 0.05}
+    return OptimizeSection.model_validate({"params": ["x", "y"], "steps": 12, "rule": rule} | rate | keys)
 
 
 @pytest.fixture
@@ -142,8 +144,9 @@ def files(tmp_path, monkeypatch):
     return lambda path, first=False: KeptFiles(where, path, lambda: None, first)
 
 
-def test_a_batch_whose_process_dies_goes_on_with_the_bits_of_one_that_lives(files):
-    params, given = drawn(5, seed=random.randrange(1000)), bowl()
+@pytest.mark.parametrize("rule", ["adam", "lbfgs"])
+def test_a_batch_whose_process_dies_goes_on_with_the_bits_of_one_that_lives(files, rule):
+    params, given = drawn(5, seed=random.randrange(1000)), bowl(rule)
     whole = batch_run(given, params)
     assert isinstance(batch_run(given, params, files(batch_path(1, 7), first=True), random.randrange(2, 12)), Killed)
     again = batch_run(given, params, files(batch_path(1, 8)))

@@ -86,7 +86,6 @@ def test_it_takes_every_form(keys):
         {"sweep": {"params": {"a": {"uniform": [1]}}}},
         {"sweep": {"params": {"a": {"samples": 3}}}},
         {"sweep": {"params": {"a": {"range": [1, 5], "grid": [1]}}}},
-        {"optimize": {"rule": "adam"}},
         {"optimize": {"learning_rate": 0.1, "rule": "adma"}},
         {"optimize": {"learning_rate": {"cosine": {"begin": 1}}}},
     ],

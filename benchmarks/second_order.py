@@ -1,0 +1,103 @@
+"""Second-order rules beside scipy on the same problems: evaluations of loss and gradient until both have no gradient left, and the losses.
+
+python -m benchmarks.second_order [--starts 10] [--json]        needs scipy
+
+L-BFGS: Rosenbrock's function, an ill-conditioned quadratic, with and without bounds, ``lj_cluster`` (the energy of a cluster of atoms).
+"""
+
+import argparse
+import json
+import statistics
+
+import numpy as np
+from scipy.optimize import minimize
+
+from qdrun.runner.optimize import lbfgs
+
+TOLERANCE = 1e-6
+
+
+def rosenbrock(x):
+    """Rosenbrock's function of many variables."""
+    a, b = x[:-1], x[1:]
+    g = np.zeros_like(x)
+    g[:-1] += -400.0 * a * (b - a * a) - 2.0 * (1.0 - a)
+    g[1:] += 200.0 * (b - a * a)
+    return float(np.sum(100.0 * (b - a * a) ** 2 + (1.0 - a) ** 2)), g
+
+
+def quadratic(size, condition):
+    """A quadratic with a random basis."""
+    rng = np.random.default_rng(1)
+    basis, _ = np.linalg.qr(rng.normal(size=(size, size)))
+    hessian, b = basis * np.logspace(0, np.log10(condition), size) @ basis.T, rng.normal(size=size)
+    return lambda x: (float(0.5 * x @ hessian @ x - b @ x), hessian @ x - b)
+
+
+def cluster(x):
+    """The Lennard-Jones energy of atoms in space."""
+    p = x.reshape(-1, 3)
+    d = p[:, None] - p[None]
+    r2 = np.einsum("ijk,ijk->ij", d, d) + np.eye(len(p))
+    s6 = 1.0 / r2**3
+    np.fill_diagonal(s6, 0.0)
+    slope = (-48.0 * s6**2 + 24.0 * s6) / r2
+    return float(2.0 * np.sum(s6**2 - s6)), np.einsum("ij,ijk->ik", slope, d).ravel()
+
+
+def ours(fun, start, low, high):
+    """Evaluations and loss of L-BFGS as a descent does it."""
+    x, memory = np.clip(start, low, high)[None], lbfgs.begin(start[None], 10)
+    for count in range(1, 20_000):
+        f, g = fun(x[0])
+        free = np.where(((x[0] <= low) & (g > 0.0)) | ((x[0] >= high) & (g < 0.0)), 0.0, g)
+        if np.abs(free).max() <= TOLERANCE or memory["done"][0]:
+            return count, f
+        x, memory = lbfgs.advance(memory, x, np.array([f]), g[None], low, high, 1.0)
+    return count, f
+
+
+def theirs(fun, start, low, high):
+    """The same of scipy's L-BFGS-B."""
+    options = {"maxcor": 10, "ftol": 0.0, "gtol": TOLERANCE, "maxfun": 20_000, "maxiter": 20_000}
+    bounds = None if np.isinf(low).all() else list(zip(low, high, strict=True))
+    found = minimize(fun, np.clip(start, low, high), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return found.nfev, float(found.fun)
+
+
+CASES = {
+    "Rosenbrock, 20 variables": (rosenbrock, 20, 1.0, np.inf),
+    "the same within [-0.5, 0.8]": (rosenbrock, 20, 1.0, 0.8),
+    "quadratic, 50 variables, condition 10^4": (quadratic(50, 1e4), 50, 1.0, np.inf),
+    "the same within [-0.1, 0.1]": (quadratic(50, 1e4), 50, 1.0, 0.1),
+    "Lennard-Jones cluster, 13 atoms": (cluster, 39, 1.2, np.inf),
+}
+
+
+def main():
+    """Measure, and print a table."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--starts", type=int, default=10)
+    options.add_argument("--json", action="store_true")
+    given, rows, rng = options.parse_args(), [], np.random.default_rng(0)
+    for name, (fun, size, width, high) in CASES.items():
+        upper = np.full(size, high)
+        lower = np.full(size, -np.inf if np.isinf(high) else -0.5 if high == 0.8 else -high)
+        starts = [width * rng.normal(size=size) for _ in range(given.starts)]
+        pairs = [(ours(fun, start, lower, upper), theirs(fun, start, lower, upper)) for start in starts]
+        row = {"case": name}
+        for side, found in zip(("ours", "scipy"), zip(*pairs, strict=True), strict=True):
+            row[side] = {"evaluations": statistics.median(count for count, _ in found), "best": min(loss for _, loss in found)}
+        rows.append(row)
+    if given.json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        print(
+            f"{row['case']:42}",
+            *(f"{side} {row[side]['evaluations']:7.0f} {row[side]['best']:14.7g}" for side in ("ours", "scipy")),
+        )
+
+
+if __name__ == "__main__":
+    main()

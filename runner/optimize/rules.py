@@ -1,0 +1,78 @@
+"""From the results at the points of descents to their next points, by whatever rule a config names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..config.optimize_section import OptimizeSection
+from . import lbfgs
+from .evaluate import Evaluated
+from .state import Descents, Rows
+from .update_rules import State, clipped_rows, options_of, projected, rate_at, update
+
+Bounds = Mapping[str, tuple[float, float]]
+WHOLE = ""
+"""The name, in the memory of a rule, of what belongs to all parameters together."""
+
+
+def advance(section: OptimizeSection, now: Descents, found: Evaluated, g: Rows, bounds: Bounds) -> tuple[Rows, State]:
+    """The next points of descents and what their rule keeps, from the results at ``now.x``.
+
+    Args:
+        section: the options.
+        now: the state.
+        found: the results.
+        g: the gradients, with respect to x / scale.
+        bounds: of x / scale.
+    """
+    if section.rule == "lbfgs":
+        return _lbfgs(section, now, found, g, bounds)
+    assert section.learning_rate is not None
+    g = g if section.clip is None else clipped_rows(g, section.clip)
+    rate = rate_at(now.step, section.learning_rate, section.steps)
+    moved, state = update(section.rule, section.options, now.rule, now.x, g, rate)
+    return projected(moved, bounds), state
+
+
+def probes(now: Descents) -> np.ndarray:
+    """Mask of the points that are tries of a step length, which may be of no use."""
+    return _flag(now, "probe")
+
+
+def done(now: Descents) -> np.ndarray:
+    """Mask of the descents whose rule finds no step that lowers the loss."""
+    return _flag(now, "done")
+
+
+def _flag(now: Descents, name: str) -> np.ndarray:
+    found = now.rule.memory.get(WHOLE, {}).get(name)
+    return np.zeros(len(now.stopped), bool) if found is None else found > 0
+
+
+def _lbfgs(section: OptimizeSection, now: Descents, found: Evaluated, g: Rows, bounds: Bounds) -> tuple[Rows, State]:
+    names = list(section.params or ())  # saved descents have theirs in another order
+    x, options = flat(now.x, names), options_of("lbfgs") | dict(section.options)
+    before = now.rule.memory.get(WHOLE) or lbfgs.begin(x, int(options["history"]))
+    ends = [np.broadcast_to(np.array(bounds.get(name, (-np.inf, np.inf))), (now.x[name][0].size, 2)) for name in names]
+    low, high = np.concatenate(ends).T
+    moved, memory = lbfgs.advance(before, x, found.losses, flat(g, names), low, high, options["first"])
+    return shaped(moved, now.x, names), State(now.rule.count + 1, {WHOLE: memory})
+
+
+def flat(arrays: Rows, names: Sequence[str]) -> np.ndarray:
+    """The numbers of all arrays of each row, one after the other."""
+    return np.concatenate([arrays[name].reshape(len(arrays[name]), -1) for name in names], axis=1)
+
+
+def shaped(x: np.ndarray, like: Rows, names: Sequence[str]) -> Rows:
+    """The arrays of ``flat`` again, in the shapes of ``like``."""
+    out, at = {}, 0
+    for name in names:
+        size = like[name][0].size
+        out[name], at = x[:, at : at + size].reshape(like[name].shape), at + size
+    return out
+
+
+__all__ = ["WHOLE", "advance", "done", "flat", "probes", "shaped"]
