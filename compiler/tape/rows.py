@@ -82,9 +82,7 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
     if not gate.tests:
         return RowDemand(task.parallel, iterations, note=note)
     if machine.approximate and gate.approximable:
-        return RowDemand(
-            task.parallel, iterations, note="; gate not counted: the GPU approximates a division or a root in it"
-        )
+        return RowDemand(task.parallel, iterations, note="; gate not counted: the GPU approximates a division or a root in it")
     if stake is not None and stake < TINY_STAKE:
         return RowDemand(task.parallel, iterations, note=f"; gate not counted: all rows take {stake:,} bytes")
     extent = extent_of(gate, host)

@@ -49,6 +49,8 @@ class Job(Declaring, JobFiles, Generic[P]):
         artifacts: a folder for files of this trial.
         watch: its progress, and a requested stop.
         machine_code: plans compile the kernels, and count their code; False: they compile nothing.
+        jacobian: ``reverse`` or ``forward``: its program computes the Jacobian of the residuals in this mode; empty: it does not.
+        tangents: of forward mode the direction of each trial, (B, ...) for each input that has one.
     """
 
     Params: ClassVar[type[BaseModel]]
@@ -82,7 +84,6 @@ class Job(Declaring, JobFiles, Generic[P]):
         self.window = self.time_steps()
         self.snapshot_bytes: int | None = None
         self.machine_code = True
-        self._logs = False  # ``simulate`` calls ``log``
         self._steps: Any = None  # the plan of the time steps
         self._declared = self._new_declarations()
         self._recorded: dict[bool, Recorded] = {}  # the launches of a run, without gradients and with them
@@ -91,6 +92,9 @@ class Job(Declaring, JobFiles, Generic[P]):
         self._sequence, self._repeats = 0, False  # what ``simulate`` launches, and whether it does so again
         self._ran, self._why = False, ""  # in the open program; why it cannot run there again
         self._filled: Any = None  # the parameters whose values the inputs have got since the last run
+        self._logs = False  # ``simulate`` calls ``log``
+        self.jacobian = ""
+        self.tangents: Mapping[str, np.ndarray] = {}
         self._given = frozenset(vars(self)) | {"_given"}
 
     @property
@@ -228,7 +232,8 @@ class Job(Declaring, JobFiles, Generic[P]):
         ``simulate`` logs are launched one by one, because a record of launches runs no Python.
 
         Args:
-            step: by default that of the optimisation, if the job is optimised, else the number of time steps that ``checkpoint`` has counted.
+            step: by default that of the optimisation, if the job is optimised, else the number of time steps that
+                ``checkpoint`` has counted.
             values: numbers, or 0-d fields of the job's program. In a batch a field has a value for each trial.
 
         Raises:
@@ -336,7 +341,6 @@ class Job(Declaring, JobFiles, Generic[P]):
             where = backend, *options.values()
             self._steps = plan_window(self, budget, where, lambda: self._in_program(backend, options), arch)
             self.window = self._steps.window
-            self._logs = False
             self.snapshot_bytes = self._steps.snapshot_bytes or None
 
     @contextmanager
@@ -345,6 +349,7 @@ class Job(Declaring, JobFiles, Generic[P]):
             self.program, self._made = program, False
             self._declared, self._launches, self._recorded = self._new_declarations(), {}, {}
             self._first, self._ran, self._repeats, self._why, self._filled = None, False, False, "", None
+            self._logs = False
             try:
                 self._build()
                 self._made = True
@@ -364,6 +369,10 @@ class Job(Declaring, JobFiles, Generic[P]):
             with self._watching():
                 self.build()
             self._declared.check(self.gradients)
+            if self.jacobian == "forward":
+                import qdrun as qd
+
+                qd.root.lazy_dual()
 
 
 def _program(precision: str, backend: str, options: dict[str, Any]) -> Any:

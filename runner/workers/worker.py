@@ -276,7 +276,8 @@ class Worker:
             if why is not None:
                 raise Stopped(why)
             spec = self._spec_of(batch, trial)
-            kept = None if batch.checked else self._kept(path_of(trial.trial), (trial,))  # what such an attempt computes is not used
+            # What a checked attempt computes is not used, so it takes no saved point.
+            kept = None if batch.checked else self._kept(path_of(trial.trial), (trial,))
             job, body = self._job(spec["target"]), body_of(spec.get("optimize"), kept, trial.trial)
             with self._host.trial():
                 try:

@@ -147,10 +147,10 @@ def test_a_trial_whose_sums_have_8_bytes_has_one_thread(monkeypatch):
 
             @qd.kernel
             def add():
-                for i in range(8):
-                    x[i] = i * i
-                for i in range(8):
-                    total[None] += x[i]
+                for i in x:  # noqa: B023
+                    x[i] = i * i  # noqa: B023
+                for i in x:  # noqa: B023
+                    total[None] += x[i]  # noqa: B023
 
             add()
             graph = qd.capture(lambda add=add: add())

@@ -95,7 +95,11 @@ def test_all_problems_are_named_at_once_in_the_order_of_their_lines(tmp_path):
         ("name: robot", "name: robot\nexport: wand", "c.yaml:3: `export`: `wand` is no tracker"),
         ("name: robot", "name: robot\nexport: [wandb, tensorbord]", "did you mean `tensorboard`?"),
         ("name: robot", "name: robot\nexport: {mlflow: {url: x}}", "c.yaml:3: `export.mlflow.url`: unknown key"),
-        ("name: robot", "name: robot\nexport: {wandb: {mode: off}}", "c.yaml:3: `export.wandb.mode`: `off` is not allowed here"),
+        (
+            "name: robot",
+            "name: robot\nexport: {wandb: {mode: off}}",
+            "c.yaml:3: `export.wandb.mode`: `off` is not allowed here",
+        ),
         ("{memory: 2GiB}", "{memory: 1, memory: 2}", "c.yaml:9: the key `memory` stands twice (first in line 9)"),
     ],
 )

@@ -289,7 +289,8 @@ def test_two_runs_are_compared_by_config_code_and_numbers(home, tmp_path):
     assert code == 0 and [run["run"] for run in said["runs"]] == [first.name, second.name]
     assert said["config"]["sweep.params.k.grid"] == [[0.5, 1.5, 2.5], [0.5, 1.5, 3.5]]
     assert (
-        set(said["config"]) == {"sweep.params.k.grid", "limits.trial_timeout"} and said["config"]["limits.trial_timeout"][1] == 60.0
+        set(said["config"]) == {"sweep.params.k.grid", "limits.trial_timeout"}
+        and said["config"]["limits.trial_timeout"][1] == 60.0
     )
     assert said["sources"] == ["pull.py"] and said["versions"] == {} and said["only"] == [1, 1]
     assert len(said["numbers"]["equal"]) == 2 and not said["numbers"]["different"]

@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from qdrun.compiler.runtime.gpu.memory import shared
 class Mapped(EmulatedDriver):
     """The emulated driver, whose pinned memory is mapped twice."""
 
-    others: dict[int, int] = {}  # the device's address of each block, by the host's
-    sizes: dict[int, int] = {}
+    others: ClassVar[dict[int, int]] = {}  # the device's address of each block, by the host's
+    sizes: ClassVar[dict[int, int]] = {}
 
     def host_allocate(self, nbytes):
         size, fd = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE, os.memfd_create("pinned")
@@ -96,7 +97,7 @@ def test_a_batch(words):
         columns = np.arange(15.0).reshape(5, 3)
         x.from_numpy(columns)
         np.testing.assert_array_equal(total(100.0), columns[:, 0] + columns[:, 1])
-        with pytest.raises(qd.TrialsFailed, match="2 of 5 trials failed: 3, 4\n  trial 3: .*too large: 11") as e:
+        with pytest.raises(qd.TrialsFailed, match=r"2 of 5 trials failed: 3, 4\n  trial 3: .*too large: 11") as e:
             total(11.0)
             qd.sync()
         assert "too large: 12" in str(e.value.failed[4])

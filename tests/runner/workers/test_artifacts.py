@@ -45,7 +45,11 @@ def test_a_failed_trial_leaves_its_files_and_each_attempt_begins_with_an_empty_f
     assert (first["status"], first["error"]["message"]) == ("failed", "after its files")
     names = [name.replace("2.0", "1.0") for name in NAMES]
     assert first["artifacts"] == {"path": "trials/t1/a1/artifacts", "files": 2, "bytes": 6, "names": names}
-    assert (second["outputs"]["before"], second["artifacts"]["path"], second["artifacts"]["files"]) == (0.0, "trials/t1/a2/artifacts", 1)
+    assert (second["outputs"]["before"], second["artifacts"]["path"], second["artifacts"]["files"]) == (
+        0.0,
+        "trials/t1/a2/artifacts",
+        1,
+    )
 
 
 def test_trials_that_follow_each_other_in_one_program_have_folders_of_their_own(bench, temporary):
