@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 HOW_TO_GET_IT = "spirv-val is missing, which validates every SPIR-V module: apt-get install spirv-tools"
 _TARGET = ("--target-env", "vulkan1.2")
@@ -41,8 +44,11 @@ def unaligned(data: bytes) -> list[str]:
 
 
 def faults(modules: Mapping[str, bytes]) -> list[str]:
-    """What the validator says of modules by name, each in one line; nothing if all are valid."""
-    assert shutil.which("spirv-val"), HOW_TO_GET_IT
+    """What the validator says of modules by name, each in one line; nothing if all are valid. Without the validator the test is skipped,
+    but for CI, which installs it.
+    """
+    if shutil.which("spirv-val") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(HOW_TO_GET_IT)
     with tempfile.TemporaryDirectory() as folder:
         for k, data in enumerate(modules.values()):
             Path(folder, f"{k}.spv").write_bytes(data)
