@@ -6,9 +6,8 @@ import ctypes
 import sys
 from collections.abc import Callable
 from functools import partial
-from weakref import WeakSet
 
-from ...ir.threads import new_lock
+from ...ir.threads import Living, new_lock
 from . import native, transfers
 from .heaps import Block, Heap, Heaps
 from .library import Library, load_library
@@ -39,7 +38,7 @@ class MetalGpu:
 
     def __init__(self, objc: Objc, device: int) -> None:
         self._lock = new_lock(self, "_lock")
-        self._streams: WeakSet[Stream] = WeakSet()
+        self._streams = Living[Stream]()
         self._transfers: Library | None = None
         self._retired: list[Heap] = []
         self._fill = ctypes.c_uint64()
@@ -80,7 +79,6 @@ class MetalGpu:
         Raises:
             DeviceError: its work has failed.
         """
-        self._streams.discard(stream)
         try:
             stream.close()
         finally:

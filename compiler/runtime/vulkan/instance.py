@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ...errors import DeviceError
-from ...ir.threads import new_lock
+from ...ir.threads import new_lock, once
 from .library import Library, Structures, library
 
 VALIDATION = "QDRUN_VULKAN_VALIDATION"
@@ -178,7 +177,7 @@ class Instance:
         return 0
 
     # ---- devices
-    @cached_property
+    @once
     def devices(self) -> tuple[PhysicalDevice, ...]:
         """The devices that the loader lists, in its order."""
         handles = self._list("vkEnumeratePhysicalDevices", "VkPhysicalDevice", self.handle)

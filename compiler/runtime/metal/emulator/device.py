@@ -7,6 +7,7 @@ from dataclasses import replace
 from ....codegen.gpu.hardware import GpuTarget
 from ....codegen.metal.hardware import metal_target
 from ....errors import DeviceError
+from ...cuda.results import RESULTS
 from ...emulated.driver import EmulatedDriver
 from ...gpu.driver import DeviceInfo
 from ..kind import METAL
@@ -23,8 +24,8 @@ def _target(info: DeviceInfo) -> GpuTarget:
     return metal_target(BLOCK, wide=info.chip == WIDE)
 
 
-KIND = replace(METAL, name="emulated", target=_target, stays=False)
-"""It stands for an Apple GPU; a failure ends with its test (``EmulatedMachine.heal``)."""
+KIND = replace(METAL, name="emulated", results=RESULTS, target=_target, stays=False)
+"""It stands for an Apple GPU, with the results of the emulated machine; a failure ends with its test (``EmulatedMachine.heal``)."""
 
 
 def emulated_driver(name: str) -> tuple[EmulatedDriver, str]:
