@@ -42,6 +42,7 @@ LEAN = replace(
     float64_atomic_add=False,
     round_to_even=frozenset(),
     fence_waits=True,
+    folds_wrongly=True,
 )
 """A device that lacks all that code can do without."""
 PLAIN = {Capability.Shader, Capability.Int64, Capability.PhysicalStorageBufferAddresses}

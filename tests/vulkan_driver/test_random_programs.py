@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import qdrun as qd
 from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.codegen.spirv.target import spirv_target
@@ -89,3 +90,19 @@ def test_a_random_program_agrees_with_the_interpreter(llvmpipe, seed):
     for number, decl in enumerate(program.kernel.args):
         decl.index = number
     run_like_the_interpreter(program, VulkanCompiled(program.kernel, llvmpipe), zeros=True)
+
+
+def test_a_sine_of_a_literal_in_a_loop_is_compiled_soon(start):
+    """llvmpipe takes time that doubles with each step of an expression of literals, such as the products of a sine."""
+    start(default_fp=qd.f64)
+    x, total = qd.field(qd.f64, shape=5), qd.field(qd.f64, shape=())
+
+    @qd.kernel
+    def work(m: qd.i32):
+        for i in range(m % 3 + 1):
+            a = qd.sin(qd.f64(0.311)) % 0.7
+            a += 0.3 * x[(2 - i % 3) % 5]
+            total[None] -= a
+
+    work(2)
+    np.testing.assert_allclose(total[None], -3 * np.sin(0.311), rtol=1e-15)

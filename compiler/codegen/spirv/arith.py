@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 
 from ..text.lines import Binary, Cast, Compare, Negate, Select
-from .bits import bits_of, float_of_bits
+from .bits import bits_of, float_of_bits, hidden
 from .body import Body, OnChipPlace
 from .module import BITS, FLOATS, float_of
-from .opcodes import BuiltIn, Op
+from .opcodes import Op
 
 _BINARY = {
     "add": Op.IAdd, "sub": Op.ISub, "mul": Op.IMul, "sdiv": Op.SDiv, "udiv": Op.UDiv, "srem": Op.SRem, "urem": Op.UMod,
@@ -50,14 +50,10 @@ def binary(f: Body, x: Binary) -> None:
 
 
 def _real(f: Body, ty: str, text: str) -> int:
-    """An operand of a float operation. A zero that the driver may not see is made of the number of blocks along an axis that has one."""
-    m = f.module
-    if not m.features.folds_zeros or text[0] == "%" or ty == "half" or struct.pack("<d", float_of(text)) != bytes(8):
+    """An operand of a float operation; a zero that the driver folds wrongly is hidden from it."""
+    if not f.module.features.folds_wrongly or text[0] == "%" or ty == "half" or struct.pack("<d", float_of(text)) != bytes(8):
         return f.operand(ty, text)
-    three = f.emit(Op.Load, m.vector("i32", 3), f.named(m.built_in(BuiltIn.NumWorkgroups)))
-    zero = f.op(Op.ISub, "i32", f.op(Op.CompositeExtract, "i32", three, 1), m.number(1))
-    bits = zero if ty == "float" else f.op(Op.UConvert, "i64", zero)
-    return f.op(Op.Bitcast, ty, bits)
+    return hidden(f, ty, text)
 
 
 def negative(f: Body, ty: str, value: int) -> int:

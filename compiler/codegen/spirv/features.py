@@ -28,8 +28,8 @@ class Features:
         signed_zero: bits of the floats that can keep signed zeros, infinities and NaN (``shaderSignedZeroInfNanPreserveFloat..``).
         fence_waits: a fault of Mesa's lavapipe: the instruction for a fence makes the threads of a block wait for each other. An atomic on
             on-chip memory stands for it.
-        folds_zeros: another fault of it: an operation of a literal 0.0 is simplified as if there were no infinities, NaN and signs of
-            zeros. Such a zero is made of a number that the launch sets.
+        folds_wrongly: another fault of it: operations of a literal 0.0 are simplified as if there were no infinities, NaN and signs of
+            zeros, and long expressions of literals take it time that doubles with each step. The literals in question are hidden from it.
     """
 
     float64: bool = False
@@ -47,7 +47,7 @@ class Features:
     round_to_even: frozenset[int] = frozenset()
     signed_zero: frozenset[int] = frozenset()
     fence_waits: bool = False
-    folds_zeros: bool = False
+    folds_wrongly: bool = False
 
 
 NAMES = {

@@ -5,6 +5,7 @@ The accurate functions rely on it: ``fma(a, b, -a * b)`` must be the error of a 
 
 from __future__ import annotations
 
+from .bits import hidden
 from .body import Body
 from .module import BITS
 from .opcodes import Math, Op
@@ -25,14 +26,16 @@ def _function(f: Body, ty: str) -> int:
     name = f"fma.{ty}"
     found = m.function_of(name)
     if name not in m.own_functions:
-        m.own_functions.add(name)
-        m.functions += _written(f, ty, found)
+        body = Body(m, f.text)
+        m.functions += _written(body, ty, found)
+        m.own_functions[name] = list(body.globals)
+    for variable in m.own_functions[name]:
+        f.named(variable)
     return found
 
 
-def _written(f: Body, ty: str, found: int) -> list[int]:
-    m = f.module
-    body, args = Body(m, f.text), [m.id() for _ in range(3)]
+def _written(body: Body, ty: str, found: int) -> list[int]:
+    m, args = body.module, [body.module.id() for _ in range(3)]
     head = [5 << 16 | Op.Function, m.type(ty), found, 0, m.function_type(ty, [ty] * 3)]
     for arg in args:
         head += [3 << 16 | Op.FunctionParameter, m.type(ty), arg]
@@ -65,7 +68,9 @@ def _by_halves(f: Body, ty: str, args: list[int]) -> int:
     """
     a, b, c = args
     product = f.exact(Op.FMul, ty, a, b)
-    (a1, a2), (b1, b2) = _halves(f, ty, a), _halves(f, ty, b)
+    hide = f.module.features.folds_wrongly
+    split = hidden(f, ty, _SPLIT[ty]) if hide else f.module.constant(ty, _SPLIT[ty])
+    (a1, a2), (b1, b2) = _halves(f, ty, a, split), _halves(f, ty, b, split)
     error = f.exact(Op.FSub, ty, f.exact(Op.FMul, ty, a1, b1), product)
     for x, y in ((a1, b2), (a2, b1), (a2, b2)):
         error = f.exact(Op.FAdd, ty, error, f.exact(Op.FMul, ty, x, y))
@@ -76,8 +81,8 @@ def _by_halves(f: Body, ty: str, args: list[int]) -> int:
     return f.op(Op.Select, ty, some, whole, total)
 
 
-def _halves(f: Body, ty: str, x: int) -> tuple[int, int]:
-    big = f.exact(Op.FMul, ty, x, f.module.constant(ty, _SPLIT[ty]))
+def _halves(f: Body, ty: str, x: int, split: int) -> tuple[int, int]:
+    big = f.exact(Op.FMul, ty, x, split)
     high = f.exact(Op.FSub, ty, big, f.exact(Op.FSub, ty, big, x))
     return high, f.exact(Op.FSub, ty, x, high)
 

@@ -52,7 +52,7 @@ class Module:
         self._globals: list[int] = []
         self._known: dict[object, int] = {}
         self.functions: list[int] = []
-        self.own_functions: set[str] = set()  # that no text has
+        self.own_functions: dict[str, list[int]] = {}  # that no text has, with the variables that they name
         self.floats: set[int] = set()  # bits of the floats that are used
         self.glsl = self.id()
         self._mains: list[int] = []

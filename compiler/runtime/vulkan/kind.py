@@ -45,7 +45,7 @@ def features_of(device: PhysicalDevice) -> Features:
         signed_zero=frozenset(b for b in widths if f"shaderSignedZeroInfNanPreserveFloat{b}" in has),
         fused=frozenset(widths),
         fence_waits=_FAULTY in device.driver,
-        folds_zeros=_FAULTY in device.driver,
+        folds_wrongly=_FAULTY in device.driver,
     )
 
 
