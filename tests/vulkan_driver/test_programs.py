@@ -263,7 +263,7 @@ def test_200_programs_share_one_instance_and_memory_stays_flat(start):
         qd.reset()
         peaks.append((blocks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
     assert len(made) == 1
-    assert peaks[-1][0] == peaks[20][0] and peaks[-1][1] - peaks[20][1] < 40_000, "kilobytes"
+    assert peaks[-1][0] <= peaks[20][0] and peaks[-1][1] - peaks[20][1] < 40_000, "kilobytes"
 
 
 def test_programs_on_several_threads_run_side_by_side(start):
