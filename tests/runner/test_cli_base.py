@@ -52,7 +52,7 @@ def test_help_loads_nothing_heavy(words):
     heavy = HEAVY if words == ["--help"] else set(HEAVY) - {"pydantic"}  # Typer itself loads that to explain one command
     assert not [name for name in heavy if name in loaded]
     ours = [name for name in loaded if name.startswith("qdrun")]
-    assert len(ours) <= 16, ours
+    assert len(ours) <= 20, ours
     assert len(loaded) <= 450, len(loaded)
 
 
@@ -118,7 +118,7 @@ def test_the_shell_completes_parameters_trials_and_columns(tmp_path):
 
 def test_a_word_that_is_none_of_several_is_refused_with_those_that_there_are():
     result = CliRunner().invoke(app, ["results", "latest", "--format", "xlsx"])
-    said = "Invalid value for '--format' / '-f': 'xlsx' is not one of 'table', 'csv', 'json', 'parquet'."
+    said = "Invalid value for '--format' / '-f': 'xlsx' is not one of 'table', 'csv', 'json', 'parquet', 'arrow'."
     assert result.exit_code == 2 and said in result.stderr
     result = CliRunner().invoke(app, ["results", "latest", "--format", "xlsx", "--json"])
     assert said in json.loads(result.stdout)["error"]["message"]

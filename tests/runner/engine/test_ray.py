@@ -304,4 +304,4 @@ def test_trials_read_files_beside_the_config_and_leave_files_in_the_run_folder(l
     state, folder, _ = run_config(config)
     assert state == "done"
     for row, (loss, text) in zip(rows(folder), ((6.0, "1 2 3"), (9.0, "4 5")), strict=True):
-        assert row["loss"] == loss and folder.files.read(f"{row['folder']}/seen.txt").decode() == text
+        assert row["loss"] == loss and folder.files.read(f"{row['artifacts_folder']}/seen.txt").decode() == text
