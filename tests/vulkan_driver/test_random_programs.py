@@ -15,7 +15,7 @@ import qdrun as qd
 from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.codegen.spirv.target import spirv_target
-from qdrun.compiler.ir.nodes import Buffer, Kernel, Place
+from qdrun.compiler.ir.nodes import Buffer, Const, Kernel, Place
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i16, i32, i64
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.runtime import cache
@@ -23,7 +23,7 @@ from qdrun.compiler.runtime.gpu.driver import Texts
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
-from codegen_harness import parallel
+from codegen_harness import field, parallel
 from grid_harness import RING_WORDS, SCRATCH_WORDS, GridCompiled
 from irgen import generate
 from test_grid import run_like_the_interpreter
@@ -84,12 +84,54 @@ def test_values_lie_at_any_byte(llvmpipe, stride, offset):
         assert np.array_equal(after[d], want), d
 
 
-@pytest.mark.parametrize("seed", range(7000, 7030))
+WHERE_THE_DRIVER_KNEW_A_ZERO = (720289, 720671, 721968, 740343)
+
+
+@pytest.mark.parametrize("seed", [*range(7000, 7030), *WHERE_THE_DRIVER_KNEW_A_ZERO])
 def test_a_random_program_agrees_with_the_interpreter(llvmpipe, seed):
     program = generate(seed, 60)
     for number, decl in enumerate(program.kernel.args):
         decl.index = number
     run_like_the_interpreter(program, VulkanCompiled(program.kernel, llvmpipe), zeros=True)
+
+
+@pytest.mark.parametrize("dtype", [f16, f32, f64], ids=str)
+def test_a_zero_that_the_driver_can_find_is_no_other_than_one_in_memory(llvmpipe, dtype):
+    """Its compiler takes 0 * x and 0 / x for 0, and x / 0 for whatever it likes, once it knows the zero: from any operation, variable or
+    store. The sign of a zero counts, too.
+    """
+    values = [np.inf, -np.inf, np.nan, -0.0, -1.5, 300.0]
+    n, x, kept = len(values), field("x", dtype, len(values)), field("kept", dtype, len(values))
+    task, i, b = parallel(n)
+    v = b.gload(x, (i,))
+    variable = b.local(Const(0.0, dtype), "variable")
+    b.store(variable, Const(0.0, dtype))
+    b.gstore(kept, (i,), Const(0.0, dtype))
+    negative = b.op("select", b.op("ge", i, Const(0, i32)), Const(-0.0, dtype), Const(1.0, dtype))
+    zeros = {
+        "an operation": (b.op("abs", Const(-0.0, dtype)), 0.0),
+        "an integer": (b.cast(b.op("and", i, Const(0, i32)), dtype), 0.0),
+        "a variable": (b.load(variable), 0.0),
+        "a store": (b.gload(kept, (i,)), 0.0),
+        "a choice": (negative, -0.0),
+    }
+    out = {}
+    for name, (zero, sign) in zeros.items():
+        for code, args in (("mul", (v, zero)), ("mul", (zero, v)), ("div", (v, zero)), ("div", (zero, v)), ("add", (v, zero))):
+            place = field(f"out{len(out)}", dtype, n)
+            b.gstore(place, (i,), b.op(code, *args))
+            out[place.buffer] = name, code, args[0] is v, sign
+    data = {buffer: np.zeros(n, dtype.numpy) for buffer in (x.buffer, kept.buffer, *out)}
+    data[x.buffer][:] = values
+    VulkanCompiled(Kernel("k", [], [task]), llvmpipe)(fields=data)
+    numbers = np.array(values, dtype.numpy)
+    with np.errstate(all="ignore"):
+        for buffer, (name, code, first, sign) in out.items():
+            zero = np.full(n, sign, dtype.numpy)
+            want = {"mul": np.multiply, "div": np.divide, "add": np.add}[code](*((numbers, zero) if first else (zero, numbers)))
+            np.testing.assert_array_equal(data[buffer], want, f"{code} with the zero of {name}")
+            signs = ~np.isnan(want)
+            assert (np.signbit(data[buffer]) == np.signbit(want))[signs].all(), (name, code, first)
 
 
 def test_a_sine_of_a_literal_in_a_loop_is_compiled_soon(start):

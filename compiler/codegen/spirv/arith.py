@@ -5,12 +5,10 @@ Signs are in the operations: all integers are unsigned types. A truth value is n
 
 from __future__ import annotations
 
-import struct
-
 from ..text.lines import Binary, Cast, Compare, Negate, Select
 from .bits import bits_of, float_of_bits, hidden
 from .body import Body, OnChipPlace
-from .module import BITS, FLOATS, float_of
+from .module import BITS, FLOATS, is_zero
 from .opcodes import Op
 
 _BINARY = {
@@ -50,10 +48,10 @@ def binary(f: Body, x: Binary) -> None:
 
 
 def _real(f: Body, ty: str, text: str) -> int:
-    """An operand of a float operation; a zero that the driver folds wrongly is hidden from it."""
-    if not f.module.features.folds_wrongly or text[0] == "%" or ty == "half" or struct.pack("<d", float_of(text)) != bytes(8):
-        return f.operand(ty, text)
-    return hidden(f, ty, text)
+    """An operand of a float operation; one that may be a zero which the driver folds wrongly is hidden from it."""
+    value = f.operand(ty, text)
+    suspect = text in f.foldable if text[0] == "%" else is_zero(text)
+    return hidden(f, ty, value) if suspect and f.module.features.folds_wrongly else value
 
 
 def negative(f: Body, ty: str, value: int) -> int:
@@ -108,8 +106,9 @@ def _compare_truths(f: Body, order: str, a: int, b: int) -> int:
 
 
 def select(f: Body, x: Select) -> None:
-    """One of two values."""
-    a, b = f.operand(x.type, x.a), f.operand(x.type, x.b)
+    """One of two values. Of two floats that the driver knows, it would forget the sign of a zero."""
+    known = x.type in FLOATS and all(y[0] != "%" or y in f.foldable for y in (x.a, x.b))
+    a, b = (_real(f, x.type, y) if known else f.operand(x.type, y) for y in (x.a, x.b))
     f.values[x.result] = f.op(Op.Select, x.type, f.operand("i1", x.condition), a, b)
 
 

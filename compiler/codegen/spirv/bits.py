@@ -48,12 +48,12 @@ def float_of_bits(f: Body, ty: str, bits: int) -> int:
     return f.op(Op.Bitcast, ty, bits) if BITS[ty] == 64 else first_of(f, ty, bits)
 
 
-def hidden(f: Body, ty: str, text: str) -> int:
-    """A literal of f32 or f64 that the driver cannot know: its bits, plus the number of blocks along an axis that has one, less 1."""
+def hidden(f: Body, ty: str, value: int) -> int:
+    """The same float, which the driver cannot know: its bits, plus the number of blocks along an axis that has one, less 1."""
     m = f.module
     three = f.emit(Op.Load, m.vector("i32", 3), f.named(m.built_in(BuiltIn.NumWorkgroups)))
-    bits, name = f.op(Op.ISub, "i32", f.op(Op.CompositeExtract, "i32", three, 1), m.number(1)), "i32"
-    if BITS[ty] == 64:
-        bits, name = f.op(Op.UConvert, "i64", bits), "i64"
-    literal = f.op(Op.Bitcast, name, m.constant(ty, text))
-    return f.op(Op.Bitcast, ty, f.op(Op.IAdd, name, bits, literal))
+    nothing = f.op(Op.ISub, "i32", f.op(Op.CompositeExtract, "i32", three, 1), m.number(1))
+    bits, name = bits_of(f, ty, value)
+    if name == "i64":
+        nothing = f.op(Op.UConvert, "i64", nothing)
+    return float_of_bits(f, ty, f.op(Op.IAdd, name, bits, nothing))

@@ -75,6 +75,7 @@ class Body:
         globals: variables of the module that it names.
         calls: functions of the text that it calls.
         on_chip: names of the variables in on-chip memory that it uses.
+        foldable: registers that the driver may find the values of, if that matters (``Features.folds_wrongly``).
     """
 
     module: Module
@@ -88,6 +89,7 @@ class Body:
     globals: dict[int, None] = field(default_factory=dict)
     calls: dict[str, None] = field(default_factory=dict)
     on_chip: set[str] = field(default_factory=set)
+    foldable: frozenset[str] = frozenset()
     _open: list[_Condition | _Loop] = field(default_factory=list)
     _reached: bool = True
 

@@ -28,8 +28,9 @@ class Features:
         signed_zero: bits of the floats that can keep signed zeros, infinities and NaN (``shaderSignedZeroInfNanPreserveFloat..``).
         fence_waits: a fault of Mesa's lavapipe: the instruction for a fence makes the threads of a block wait for each other. An atomic on
             on-chip memory stands for it.
-        folds_wrongly: another fault of it: operations of a literal 0.0 are simplified as if there were no infinities, NaN and signs of
-            zeros, and long expressions of literals take it time that doubles with each step. The literals in question are hidden from it.
+        folds_wrongly: another fault of it: products and quotients of a zero that its compiler knows are simplified as if there were no
+            infinities, NaN and signs of zeros, and long expressions of literals take it time that doubles with each step. The values in
+            question are hidden from it.
     """
 
     float64: bool = False

@@ -69,7 +69,8 @@ def _by_halves(f: Body, ty: str, args: list[int]) -> int:
     a, b, c = args
     product = f.exact(Op.FMul, ty, a, b)
     hide = f.module.features.folds_wrongly
-    split = hidden(f, ty, _SPLIT[ty]) if hide else f.module.constant(ty, _SPLIT[ty])
+    split = f.module.constant(ty, _SPLIT[ty])
+    split = hidden(f, ty, split) if hide else split
     (a1, a2), (b1, b2) = _halves(f, ty, a, split), _halves(f, ty, b, split)
     error = f.exact(Op.FSub, ty, f.exact(Op.FMul, ty, a1, b1), product)
     for x, y in ((a1, b2), (a2, b1), (a2, b2)):

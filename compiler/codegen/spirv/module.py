@@ -304,6 +304,13 @@ def float_of(text: str) -> float:
     return struct.unpack("<d", struct.pack("<Q", int(text, 16)))[0] if text.startswith("0x") else float(text)
 
 
+def is_zero(text: str) -> bool:
+    """Whether a literal of a float is a zero of either sign."""
+    if text.startswith("0xH"):
+        return int(text[3:], 16) & 0x7FFF == 0
+    return text == "zeroinitializer" or float_of(text) == 0.0
+
+
 def _string(text: str) -> tuple[int, ...]:
     """A string in words, ended by a zero."""
     data = text.encode() + b"\0"

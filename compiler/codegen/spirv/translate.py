@@ -16,6 +16,7 @@ from typing import Any
 from ...errors import QdrunError, QdrunRuntimeError, QdrunTypeError
 from ..text import lines as text_lines
 from ..text.control_flow import Unstructured
+from ..text.foldable import foldable
 from ..text.lines import Call, Line
 from ..text.read import DeviceText, Function, read, unreadable
 from ..text.structure import Run, structured
@@ -152,6 +153,8 @@ class _Writer:
         """Write a function, and those that it calls."""
         m, body = self.module, Body(self.module, self.text)
         self.bodies[function.name] = body
+        if m.features.folds_wrongly:
+            body.foldable = foldable(function)
         found = m.function_of(function.name)
         types = [] if function.entry else [ty for ty, _ in function.parameters]
         head = [5 << 16 | Op.Function, m.type(function.result), found, 0, m.function_type(function.result, types)]
