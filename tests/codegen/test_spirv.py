@@ -45,6 +45,8 @@ LEAN = replace(
     folds_wrongly=True,
 )
 """A device that lacks all that code can do without."""
+PHI = 245
+"""``OpPhi``"""
 PLAIN = {Capability.Shader, Capability.Int64, Capability.PhysicalStorageBufferAddresses}
 
 
@@ -186,6 +188,46 @@ def test_loops_beside_each_other_are_valid():
     kernel = siblings()
     assert sum(len(task.stacks) for task in kernel.tasks) >= 6
     check(both("siblings", text_of(kernel, tapes(kernel))))
+
+
+def branching(branches: int) -> Kernel:
+    """The gradient of a loop with so many conditions of the data, each of which changes both states."""
+    import qdrun as qd
+
+    qd.init(arch=qd.cpu, cpu_max_num_threads=1, default_fp=qd.f32)
+    x, y = qd.field(qd.f32, 64, needs_grad=True), qd.field(qd.f32, 64, needs_grad=True)
+
+    @qd.kernel
+    def work(n: qd.i32):
+        for i in x:
+            v, w = x[i], 0.5 * x[i]
+            for _ in range(n):
+                for part in qd.static(range(branches)):
+                    if v > 0.1 * part:
+                        v = v * w * 0.3
+                        w = w + v * v
+            y[i] = v + w
+
+    ir = work.variant((3,), {})[0].compiled_kernel.ir
+    return pipeline.reduced(pipeline.gradient(ir, segmented=True).kernel)
+
+
+def test_no_branch_carries_counters_of_stacks():
+    """Row 33: a slot is addressed by the number of the iteration. More branches bring no variable of integers and no joined value."""
+    branches, integers = [], []
+    for number in (2, 3, 4):
+        kernel = branching(number)
+        assert sum(len(task.stacks) for task in kernel.tasks)
+        data = translate(text_of(kernel, tapes(kernel)), EVERYTHING).data
+        check({f"{number} branches": data})
+        found = instructions(data)
+        opcodes_of = Counter(op for op, _ in found)
+        assert not opcodes_of[PHI]
+        branches.append(opcodes_of[opcodes.Op.SelectionMerge])
+        whole = {o[0] for op, o in found if op == opcodes.Op.TypeInt}
+        pointers = {o[0] for op, o in found if op == opcodes.Op.TypePointer and o[1] == Storage.Function and o[2] in whole}
+        integers.append(sum(op == opcodes.Op.Variable and o[0] in pointers for op, o in found))
+    assert branches[0] < branches[1] < branches[2] and integers[0] == integers[1] == integers[2] > 0
 
 
 @pytest.mark.parametrize("gated", [False, True])

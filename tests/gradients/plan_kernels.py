@@ -214,8 +214,8 @@ class PlanCase:
     """One random kernel in a program of its own, with inputs drawn from ``seed``."""
 
     def __init__(self, source: str, seed: int, **options: Any) -> None:
-        options = {"cpu_max_num_threads": 1, "cpu_lanes": 1, **options}
-        self.program = qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False, **options)
+        options = {"arch": qd.cpu, "cpu_max_num_threads": 1, "cpu_lanes": 1, **options}
+        self.program = qd.init(default_fp=qd.f64, offline_cache=False, **options)
         r = self.random = np.random.default_rng(seed)
         self.x, self.w, self.y = (qd.field(qd.f64, shape=ROWS, needs_grad=True) for _ in range(3))
         for t in (self.x, self.w):
