@@ -1,5 +1,7 @@
 """What a peer project was asked for on Vulkan, where code must run: on llvmpipe. docs/gpu-requests.md has the whole list."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -153,6 +155,51 @@ def test_a_gate_of_doubles_is_counted_on_the_device_over_more_iterations_than_th
     k.grad(3)
     assert asked and np.count_nonzero(x.grad.to_numpy()) == 2000
     assert program.usage()["adstack"] == 2000 * 3 * 4
+
+
+def test_a_gate_of_doubles_on_a_device_without_them_is_planned_and_refused_with_its_line(has_device, monkeypatch):
+    """Row 23: numpy counts the iterations, as the device cannot. A gate of f32 in the same program is counted on the device."""
+    from qdrun.compiler.runtime.vulkan import instance
+
+    found = instance.instance()
+    lean = tuple(replace(device, features=device.features - {"shaderFloat64"}) for device in found.devices)
+    monkeypatch.setattr(found, "devices", lean, raising=False)
+    monkeypatch.setattr(device_reducer, "SMALL_ARRAY", 0)
+    asked, run = [], DeviceReducers.run
+    monkeypatch.setattr(DeviceReducers, "run", lambda *args: (asked.append(1), run(*args))[1])
+    with qd.init(default_fp=qd.f32, **GPU):
+        x = qd.field(qd.f32, shape=300, needs_grad=True)
+        gate, narrow_gate = qd.field(qd.f64, shape=300), qd.field(qd.f32, shape=300)
+        y = qd.field(qd.f32, shape=(), needs_grad=True)
+
+        @qd.kernel
+        def wide(m: qd.i32):
+            for i in x:
+                if gate[i] > 0.5:
+                    v = x[i]
+                    for _ in range(m):
+                        v = v * (1.4 - v)
+                    y[None] += v
+
+        @qd.kernel
+        def narrow(m: qd.i32):
+            for i in x:
+                if narrow_gate[i] > 0.5:
+                    v = x[i]
+                    for _ in range(m):
+                        v = v * (1.4 - v)
+                    y[None] += v
+
+        x.fill(0.5)
+        gate.from_numpy(np.linspace(0.0, 1.0, 300))
+        narrow_gate.from_numpy(np.linspace(0.0, 1.0, 300, dtype=np.float32))
+        assert wide.grad.plan(3).bytes == 150 * 3 * 4 and not asked
+        with pytest.raises(qd.QdrunTypeError, match=r"kernel `wide` computes in f64, and the device .* has no f64") as e:
+            wide.grad(3)
+        assert "if gate[i] > 0.5:" in str(e.value)
+        y.grad.fill(1.0)
+        narrow.grad(3)
+        assert asked and np.count_nonzero(x.grad.to_numpy()) == 150
 
 
 def test_a_row_that_is_missing_is_reported_and_never_used(program, monkeypatch):

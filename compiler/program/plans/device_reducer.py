@@ -17,6 +17,7 @@ import numpy as np
 
 from ...codegen.abi import CTX_RET, CTX_SCRATCH, CTX_STATUS, SCRATCH_VALUES, STATUS_WORDS, arg_offsets
 from ...compile.cache import CACHE
+from ...errors import QdrunTypeError
 from ...ir.nodes import ArgDecl, Buffer, Place
 from ...ir.types import DType
 from ...runtime.base import Allocation
@@ -75,11 +76,11 @@ class DeviceReducers:
         self._loaded: dict[object, _Loaded | None] = {}
 
     def loaded(self, key: object, make: Callable[[str], Reduction]) -> _Loaded | None:
-        """The kernel of a question; None: no kernel can be sure to give numpy's answer."""
+        """The kernel of a question; None: no kernel can be sure to give numpy's answer, or the device lacks a type that it needs."""
         if key not in self._loaded:
             try:
                 self._loaded[key] = self._load(make(f"{self._name}_reduce_{len(self._loaded)}"))
-            except NotReducible:
+            except (NotReducible, QdrunTypeError):
                 self._loaded[key] = None
         return self._loaded[key]
 
