@@ -1,5 +1,6 @@
 """What a peer project was asked for on Vulkan, where code must run: on llvmpipe. docs/gpu-requests.md has the whole list."""
 
+import mmap
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,13 @@ import qdrun as qd
 from qdrun.compiler.program.plans import device_reducer
 from qdrun.compiler.program.plans.device_reducer import DeviceReducers
 from qdrun.compiler.program.plans.gradient_plans import GradientPlans
+from qdrun.compiler.runtime.base import Allocation
+from qdrun.compiler.runtime.gpu.device import GpuDevice
 
 from .conftest import NAME
 
 GPU = {"arch": qd.vulkan, "device": NAME}
+NO_RESERVE = 0x4000  # MAP_NORESERVE, which the module does not name
 
 
 @pytest.fixture
@@ -25,10 +29,10 @@ def program(has_device):
 def both(has_device):
     """Gives the results of the same work on the GPU and on the CPU."""
 
-    def run(work):
+    def run(work, **more):
         out = []
         for options in (GPU, {"arch": qd.cpu}):
-            with qd.init(default_fp=qd.f64, **options):
+            with qd.init(default_fp=qd.f64, **options, **more):
                 out.append(work())
         return out
 
@@ -266,6 +270,51 @@ def test_a_plan_of_600_000_iterations_is_under_the_limit_of_one_allocation(progr
             y[None] += v
 
     assert k.grad.plan(256).bytes <= 65_536 * 256 * 8 < program.device.info.most_bytes
+
+
+@pytest.mark.skipif(NAME != "llvmpipe", reason="the memory of this process is not the device's")
+def test_a_heap_of_more_than_4_gib_is_addressed_in_64_bits(both, monkeypatch):
+    """Row 3: bytes and words of the second loop's tape lie beyond 2**32. No driver here allocates so much: it is memory of the process,
+    which takes pages where it is written.
+    """
+    kept, allocate, free = [], GpuDevice._allocate, GpuDevice._free
+
+    def sparse(device, nbytes, category):
+        if category != "adstack":
+            return allocate(device, nbytes, category)
+        memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+        kept.append(np.frombuffer(memory, np.uint8))
+        return Allocation(kept[-1].ctypes.data, nbytes, category, kept[-1])
+
+    monkeypatch.setattr(GpuDevice, "_allocate", sparse)
+    monkeypatch.setattr(GpuDevice, "_free", lambda self, x: None if x.category == "adstack" else free(self, x))
+    rows, slots = 65_536, 66_000
+    start = np.random.default_rng().uniform(0.2, 0.9, rows).astype(np.float32)
+
+    def work():
+        x, y = (qd.field(qd.f32, shape=rows, needs_grad=True) for _ in range(2))
+
+        @qd.kernel
+        def k(n: qd.i32):
+            for i in x:
+                v = x[i]
+                while v > 0.7:
+                    v = v * (1.4 - v)
+                w = x[i]
+                for _ in range(n):
+                    w = w * (1.4 - w)
+                y[i] = v + w
+
+        x.from_numpy(start)
+        y.grad.fill(1.0)
+        k.grad(3)
+        return x.grad.to_numpy(), k.grad.plan(3).bytes
+
+    (gpu, size), (cpu, _) = both(work, ad_stack_size=slots)
+    assert size == rows * (slots + 3) * 4 > 4 * 2**32
+    assert (gpu == cpu).all() and np.count_nonzero(cpu) == rows
+    written = np.flatnonzero(kept[0][4 * rows * slots :].view(np.uint32))
+    assert written.size == 3 * rows, "the tape of the second loop lies at the end"
 
 
 def test_asserts_and_indices_are_checked_and_the_earliest_iteration_is_named(has_device):
