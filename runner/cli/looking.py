@@ -161,7 +161,7 @@ def results(
             print(visible(problem), file=sys.stderr)
         drawn: dict[str, str] = {}
         if plot:
-            from ..observe.report import write_report
+            from ..observe.report.document import write_report
 
             drawn = {"report": write_report(found.folder)}
             print(f"report: {drawn['report']}", file=sys.stderr)

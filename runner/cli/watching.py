@@ -20,7 +20,7 @@ def report(
 ) -> None:
     """Write one HTML file about a run, which need not be finished: losses, gradients, packing, memory, failures. Print its path."""
     with reported(as_json):
-        from ..observe.report import write_report
+        from ..observe.report.document import write_report
         from ..store.layout import find
 
         folder = find(run, runs)

@@ -25,7 +25,7 @@ HEAVY = (
     "pyarrow",
     "fsspec",
     "torch",
-    "matplotlib",
+    "plotly",
     "qdrun.compiler.lang",
     "qdrun.jobs",
 )

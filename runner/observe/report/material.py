@@ -1,0 +1,95 @@
+"""What a report is made of, read from the run's folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....jobs.core.paths import get, has
+from ...live.points import Series, live_values
+from ...store.attempts import ResultMissing, arrays_of
+from ...store.journal import read
+from ...store.layout import RunFolder
+from ...store.replay import Replay, replay
+from ...study.plan import planned_bytes
+from ...study.trials import Trial
+from ...workers.records import gradient_norm
+from ..device_load import Load, loads
+from ..table import Row, rows_of
+from ..view import RunView, view_of
+
+
+@dataclass(frozen=True)
+class Material:
+    """The data of a report: the run by its journal, its rows, and its devices over time.
+
+    Attributes:
+        rows: one for each of ``trials``, with ``gradient_norm`` also where it was computed from files here.
+        live: what trials have logged, by their id.
+    """
+
+    folder: RunFolder
+    info: Mapping[str, Any]
+    config: str
+    view: RunView
+    trials: Sequence[Trial]
+    rows: Sequence[Row]
+    found: Replay
+    loads: Sequence[Load]
+    live: Mapping[str, Series]
+
+    @property
+    def swept(self) -> list[str]:
+        """The parameters that differ between trials."""
+        names = dict.fromkeys(name for trial in self.trials for name in trial.swept)
+        return [name for name in names if len({str(value_of(trial, name)) for trial in self.trials}) > 1]
+
+
+def value_of(trial: Trial, name: str) -> Any:
+    """The value of a swept parameter in a trial: a list of trials need not give it, then it is that of the config or the job."""
+    if name in trial.swept:
+        return trial.swept[name]
+    return get(trial.params, name) if has(trial.params, name) else None
+
+
+def gather(folder: RunFolder) -> Material:
+    """Read a run; one pass over its journal, and the files of large gradients whose norm was not written down.
+
+    Raises:
+        OSError: the run cannot be read.
+    """
+    trials, info, events = folder.trials(), folder.info(), read(folder, light=True)
+    found = replay(folder, events=events, trials=[trial.id for trial in trials])
+    view = view_of(folder, trials=trials)
+    rows = rows_of(folder, found, trials, view.state)
+    for trial, row in zip(trials, rows, strict=True):
+        row["gradient_norm"] = _norm(folder, found, trial.id) if row["gradient_norm"] is None else row["gradient_norm"]
+    return Material(
+        folder=folder,
+        info=info,
+        config=folder.files.read("config.yaml").decode("utf-8", "replace"),
+        view=view,
+        trials=trials,
+        rows=rows,
+        found=found,
+        loads=loads(events.events, float(info["created"]), planned_bytes(folder.plan())),
+        live=live_values(folder),
+    )
+
+
+def _norm(folder: RunFolder, found: Replay, trial: str) -> float | None:
+    state = found.trials[trial]
+    if state.entry is None or not state.entry.event.get("gradients"):
+        return None
+    norm = gradient_norm(state.entry.event)
+    if norm is not None:
+        return norm
+    try:
+        arrays = arrays_of(folder, state.entry.event).values()
+    except ResultMissing:  # the row counts without them
+        return None
+    return math.sqrt(sum(float(np.sum(np.square(array, dtype=np.float64))) for array in arrays))
