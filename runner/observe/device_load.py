@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,70 +39,54 @@ class Load:
         held = [(span * size, span * count) for span, size, count in pairs]
         return sum(size for size, _ in held) / whole, sum(count for _, count in held) / whole
 
-    def thinned(self, most: int) -> Load:
-        """At most about ``most`` moments; each stands for the fullest of those within a step of time, so that short gaps close."""
-        if len(self.times) < 3:
-            return self
-        step = (self.times[-1] - self.times[0]) / most
-        out = Load(self.device, self.capacity)
-        for t, size, count in zip(self.times[:-1], self.claimed, self.running):
-            if out.times and t < out.times[-1] + step:
-                out.claimed[-1], out.running[-1] = max(out.claimed[-1], size), max(out.running[-1], count)
-            else:
-                out.times.append(t)
-                out.claimed.append(size)
-                out.running.append(count)
-        out.times.append(self.times[-1])
-        out.claimed.append(self.claimed[-1])
-        out.running.append(self.running[-1])
-        return out
 
+@dataclass
+class _Batch:
+    """A lease that runs: the trials in it, and the bytes that they claim together."""
 
-@dataclass(frozen=True)
-class _Held:
-    device: str
-    batch: str
-    bytes: int
+    trials: int = 0
+    bytes: int = 0
 
 
 class _Devices:
-    """The held bytes; a batch counts once, with the largest bytes of its attempts."""
+    """What runs on each device; a batch claims its bytes once, until its last trial has ended."""
 
     def __init__(self) -> None:
         self.loads: dict[str, Load] = {}
-        self._live: dict[str, _Held] = {}
-        self._batches: dict[str, dict[str, Counter[str]]] = {}
+        self._live: dict[str, tuple[str, Hashable]] = {}
+        self._batches: dict[tuple[str, Hashable], _Batch] = defaultdict(_Batch)
+        self._sums: dict[str, _Batch] = defaultdict(_Batch)
 
-    def start(self, trial: str, held: _Held, t: float) -> None:
+    def start(self, trial: str, device: str, batch: Hashable, size: int, t: float) -> None:
         self.end(trial, t)
-        self._live[trial] = held
-        self._batches.setdefault(held.device, {}).setdefault(held.batch, Counter())[trial] = held.bytes
-        self._note(held.device, t)
+        held = self._batches[device, batch]
+        self._add(device, 1, max(0, size - held.bytes), t)
+        held.trials, held.bytes = held.trials + 1, max(held.bytes, size)
+        self._live[trial] = device, batch
 
     def end(self, trial: str, t: float) -> None:
-        held = self._live.pop(trial, None)
-        if held is None:
+        where = self._live.pop(trial, None)
+        if where is None:
             return
-        batches = self._batches[held.device]
-        del batches[held.batch][trial]
-        if not batches[held.batch]:
-            del batches[held.batch]
-        self._note(held.device, t)
+        held = self._batches[where]
+        held.trials -= 1
+        if not held.trials:
+            del self._batches[where]
+        self._add(where[0], -1, 0 if held.trials else -held.bytes, t)
 
     def end_all(self, t: float) -> None:
         for trial in list(self._live):
             self.end(trial, t)
 
-    def _note(self, device: str, t: float) -> None:
-        load = self.loads.setdefault(device, Load(device))
-        batches = self._batches[device].values()
-        values = (sum(max(batch.values()) for batch in batches), sum(len(batch) for batch in batches))
+    def _add(self, device: str, trials: int, size: int, t: float) -> None:
+        now, load = self._sums[device], self.loads.setdefault(device, Load(device))
+        now.trials, now.bytes = now.trials + trials, now.bytes + size
         if load.times and load.times[-1] == t:
-            load.claimed[-1], load.running[-1] = values
+            load.claimed[-1], load.running[-1] = now.bytes, now.trials
             return
         load.times.append(t)
-        load.claimed.append(values[0])
-        load.running.append(values[1])
+        load.claimed.append(now.bytes)
+        load.running.append(now.trials)
 
 
 def _in_time(events: Iterable[Event], began: float) -> list[tuple[float, Event]]:
@@ -123,7 +107,8 @@ def _in_time(events: Iterable[Event], began: float) -> list[tuple[float, Event]]
             start, end = (min(max(float(event.get(name) or t), floor), t) for name in ("started_t", "ended_t"))
             place, at = event.get("place"), starts.pop(event.get("trial"), None)
             if place is not None:
-                out.append((start, {**place, "event": "started", "trial": event.get("trial")}))
+                lease = {"launch": (event.get("pid"), event.get("lane"), start)}
+                out.append((start, {**lease, **place, "event": "started", "trial": event.get("trial")}))
             elif at is not None and event.get("started_t"):
                 out[at] = (start, out[at][1])
             t = max(start, end) if event.get("started_t") else end
@@ -145,7 +130,7 @@ def loads(events: Iterable[Event], began: float, planned: Mapping[str, int | Non
         if kind == "started":
             claimed = event.get("bytes")
             size = int(claimed if claimed is not None else planned.get(trial) or 0)
-            now.start(trial, _Held(device_of(event), str(event.get("batch") or trial), size), t - began)
+            now.start(trial, device_of(event), event.get("launch", trial), size, t - began)
         elif kind in ("ended", "retry"):
             now.end(trial, t - began)
         elif kind == "owner":  # what the one before ran died with it

@@ -3,7 +3,7 @@
 import pytest
 from made_runs import GIB, SNAPSHOT
 
-from qdrun.runner.observe.device_load import Load, loads
+from qdrun.runner.observe.device_load import loads
 
 
 def event(t, kind, trial=None, **more):
@@ -33,9 +33,16 @@ def test_claims_of_what_runs_together_add_up():
 
 
 def test_a_batch_claims_its_bytes_once():
-    starts = [event(1, "started", name, device="d", bytes=10, batch="k") for name in "abc"]
+    starts = [event(1, "started", name, device="d", bytes=10, launch=7) for name in "abc"]
     load = only([*starts, event(2, "ended", "a"), event(3, "ended", "b"), event(3, "ended", "c")])
     assert (load.times, load.claimed, load.running) == ([1, 2, 3], [10, 10, 0], [3, 2, 0])
+
+
+def test_a_batch_that_began_and_ended_between_two_writes_claims_its_bytes_once():
+    shared = {"place": {"device": "d", "bytes": 10}, "pid": 3, "lane": 0, "started_t": 1001.0, "ended_t": 1002.0}
+    other = shared | {"lane": 1}
+    load = only([*(event(3, "ended", name, **shared) for name in "abc"), event(3, "ended", "d", **other)])
+    assert (load.times, load.claimed, load.running) == ([1, 2], [20, 0], [4, 0])
 
 
 def test_devices_are_apart_and_a_retry_ends_an_attempt():
@@ -70,21 +77,6 @@ def test_time_does_not_run_back():
 
 def test_events_that_fit_nothing_are_left_out():
     assert loads([event(1, "ended", "a"), event(2, "retry", "b"), event(3, "owner")], 1000.0, {}) == []
-
-
-def test_a_long_run_is_thinned_and_keeps_its_peaks():
-    load = Load("d", None, [float(i) for i in range(10_000)], [1] * 10_000, [1] * 10_000)
-    load.claimed[4321] = 99
-    thin = load.thinned(500)
-    assert 450 <= len(thin.times) <= 502 and max(thin.claimed) == 99
-    assert (thin.times[0], thin.times[-1]) == (0.0, 9999.0)
-
-
-def test_gaps_too_short_to_be_seen_close_and_others_stay():
-    load = Load("d", None, [0.0, 50.0, 50.01, 80.0, 90.0, 100.0], [5, 0, 5, 0, 5, 0], [1, 0, 1, 0, 1, 0])
-    thin = load.thinned(100)
-    assert (thin.times, thin.claimed, thin.running) == ([0, 50, 80, 90, 100], [5, 5, 0, 5, 0], [1, 1, 0, 1, 0])
-    assert Load("d", None, [1.0, 2.0], [3, 0], [1, 0]).thinned(1).claimed == [3, 0]
 
 
 def test_what_began_and_ended_between_two_writes_has_the_times_of_its_worker():
