@@ -14,6 +14,7 @@ from .output import print_document
 from .runs.compare import compare
 from .runs.exporting import export
 from .runs.rerun import rerun
+from .runs.results import results
 
 
 class Commands(TyperGroup):
@@ -65,7 +66,7 @@ for command in (
         looking.watch,
         looking.logs,
         running.cancel,
-        looking.results,
+        results,
         looking.ls,
     ),
     watching.report,

@@ -1,4 +1,4 @@
-"""The commands that only read run folders: ``qdrun status | watch | ls | results | logs``. They never import ray."""
+"""The commands that only read run folders: ``qdrun status | watch | ls | logs``. They never import ray."""
 
 from __future__ import annotations
 
@@ -10,22 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..visible import visible
-from .base import Json, Run, Runs, Trial, complete_columns, complete_runs, print_document, print_rows, reported
+from .base import Json, Run, Runs, Trial, complete_runs, print_document, reported
 
 if TYPE_CHECKING:
     from ..store.layout import RunFolder
 
 FOLLOW_S = 0.3
-
-
-class Format(StrEnum):
-    """The formats of ``results``."""
-
-    table = "table"
-    csv = "csv"
-    json = "json"
-    parquet = "parquet"
-    arrow = "arrow"
 
 
 class State(StrEnum):
@@ -99,88 +89,6 @@ def ls(
             print_document("ls", {"where": runs, "runs": found})
         else:
             print(show.list_text(found) if found else show.no_runs(runs, "" if state is None else state.value))
-
-
-def results(
-    run: Run,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Show only rows for which this holds, as in `mass > 0.2 and loss < 1`: comparisons, and, or, not, arithmetic.",
-        ),
-    ] = None,
-    form: Annotated[Format, typer.Option("--format", "-f", help="Format of the table.")] = Format.table,
-    out: Annotated[str | None, typer.Option("--out", "-o", help="Write to this file or URI instead of stdout.")] = None,
-    best: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Show only the finished trial with the smallest value; `max:loss`: with the largest.",
-            autocompletion=complete_columns,
-        ),
-    ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Sort by this column, smallest first; `max:loss`: largest first.",
-            autocompletion=complete_columns,
-        ),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,..",
-            help="Show only these columns, as in `trial,E,loss` or `trial,out.*`.",
-            autocompletion=complete_columns,
-        ),
-    ] = None,
-    plot: Annotated[
-        bool, typer.Option("--plot", help="Also write the report.html of the run, and print its path on stderr.")
-    ] = False,
-    runs: Runs = "runs",
-    as_json: Json = False,
-) -> None:
-    """Show the table of a run, which need not be finished.
-
-    `parquet` rewrites the file in the run folder, or writes --out, and prints the path; so does `arrow`, which needs --out.
-    """
-    some = any(option is not None for option in (where, best, sort, columns))
-    if out is None and (form is Format.arrow or (form is Format.parquet and some)):
-        raise typer.BadParameter(
-            f"--format {form.value} of {'some rows or columns' if some else 'a run'} is a file: name it, --out FILE"
-        )
-    with reported(as_json):
-        from ..observe import table
-        from ..observe.listing import json_rows, table_of
-        from ..store.layout import find
-
-        found = table_of(find(run, runs), where=where, best=best, sort=sort, columns=columns and columns.split(","))
-        for problem in found.problems:
-            print(visible(problem), file=sys.stderr)
-        drawn: dict[str, str] = {}
-        if plot:
-            from ..observe.report.document import write_report
-
-            drawn = {"report": write_report(found.folder)}
-            print(f"report: {drawn['report']}", file=sys.stderr)
-        if form in (Format.parquet, Format.arrow):
-            path = out
-            if some or form is Format.arrow:
-                found.write(form.value, str(out))
-            else:
-                path = table.write_parquet(found.folder, out)
-            if as_json:
-                print_document("results", found.head() | {"rows": [], "path": str(path)} | drawn)
-            else:
-                print(path)
-        elif as_json:
-            print_rows("results", found.head() | drawn, json_rows(found.each(), 2))
-        elif out is None:
-            sys.stdout.writelines(found.lines(form.value))
-        else:
-            found.write(form.value, out)
 
 
 def watch(run: Run, runs: Runs = "runs", as_json: Json = False) -> None:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from ..query.picking import columns_of
-from ..query.table_file import Wanted, current_file
+from ..query.table_file import TableFile, Wanted, current_file
 from ..store import status
 from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
 from ..store.encoding import plain
@@ -21,7 +21,7 @@ from ..store.replay import FINAL, Replay, TrialState, replay, run_state
 from ..study.trials import short
 from ..text_grid import grid
 from . import table
-from .show import results_text, varied
+from .show import SHOWN_FIXED, SHOWN_PREFIXES, differ, extent, results_text, varied
 from .view import view_of
 
 BAD = ("failed", "poisoned")
@@ -33,7 +33,8 @@ _MARK = re.compile(r"^:(?:actor_name|task_name|job_id):.*\n", re.MULTILINE)
 class Table:
     """Rows of a run, as they were asked for. Large arrays are read from the journal when they are written, row by row.
 
-    ``chosen``: whether columns were named; ``swept``: parameters that differ within the run; ``problems``: what is damaged.
+    ``chosen``: whether columns were named; ``swept``: parameters that differ within the run; ``problems``: what is damaged; ``total``:
+    number of rows, of which a limit may have left some out.
     """
 
     folder: RunFolder
@@ -44,6 +45,7 @@ class Table:
     rows: list[table.Row]
     chosen: bool
     swept: list[str] = field(default_factory=list)
+    total: int = 0
 
     def head(self) -> dict[str, Any]:
         """The fields of the JSON document besides the rows."""
@@ -110,7 +112,7 @@ def _cell(name: str, value: Any) -> str:
         return ", ".join(value)
     if name == "artifacts_folder" or "_file." in name:  # a path is of no use in part
         return str(value)
-    return f"[{len(value)}]" if isinstance(value, list) else str(value) if isinstance(value, table.Large) else short(value)
+    return extent(value) if isinstance(value, list) else str(value) if isinstance(value, table.Large) else short(value)
 
 
 def table_of(
@@ -120,6 +122,8 @@ def table_of(
     best: str | None = None,
     sort: str | None = None,
     columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    shown: bool = False,
 ) -> Table:
     """The table of a run, finished or not.
 
@@ -129,22 +133,47 @@ def table_of(
         best: keep the finished trial with the smallest value of this column alone, or, for ``max:column``, with the largest.
         sort: order by this column, in the same words.
         columns: these alone; names, or patterns such as ``out.*``.
+        limit: at most so many rows, the first ones.
+        shown: the rows are for people: without ``columns``, they need only what ``results_text`` shows.
 
     Raises:
         NotFound: no such column.
         WhereError: the condition cannot be understood.
     """
-    wanted = Wanted(where, best, sort, columns and [name.strip() for name in columns])
-    file = current_file(folder) if columns else None
-    picked = None if file is None else wanted.from_file(file)
-    if file is not None and picked is not None:
-        return Table(folder, Replay({}), file.state, [], *picked, chosen=True)
+    wanted = Wanted(where, best, sort, columns and [name.strip() for name in columns], limit)
+    file = current_file(folder) if columns or shown else None
+    picked = None if file is None else _from_file(folder, file, wanted)
+    if picked is not None:
+        return picked
     found = replay(folder, light=True)
     state = run_state(folder, found)
     rows = table.rows_of(folder, found, run=state)
     names, swept = table.columns(rows), varied(rows)
     kept = columns_of(wanted.columns, names) if wanted.columns else names
-    return Table(folder, found, state, found.problems(folder), kept, wanted.rows(rows, names), columns is not None, swept)
+    rows = wanted.rows(rows, names)
+    chosen = columns is not None
+    return Table(folder, found, state, found.problems(folder), kept, rows[:limit], chosen, swept, total=len(rows))
+
+
+def _from_file(folder: RunFolder, file: TableFile, wanted: Wanted) -> Table | None:
+    """The table from the Parquet file of a run that has ended; None where the file would give other values than the journal."""
+    names: list[str] = file.file.schema_arrow.names
+    swept: list[str] = []
+    if not wanted.columns:
+        params = [name for name in names if name.startswith("param.")]
+        if not file.plain(params):
+            return None
+        columns = file.rows(params)
+        swept = [name for name in params if differ(columns[name].to_pylist())]
+    picked = wanted.from_file(
+        file, [name for name in names if name in (*SHOWN_FIXED, *swept) or name.startswith(SHOWN_PREFIXES)]
+    )
+    if picked is None:
+        return None
+    kept, rows, total = picked
+    if not wanted.columns:  # a row has the columns that its trial has
+        rows = [{name: v for name, v in row.items() if v is not None or not name.startswith(SHOWN_PREFIXES)} for row in rows]
+    return Table(folder, Replay({}), file.state, [], kept, rows, wanted.columns is not None, swept, total)
 
 
 def listed(where: str, last: int, state: str | None = None) -> list[dict[str, Any]]:

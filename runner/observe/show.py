@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..optimize.results import REPORTED, best_at
 from ..store.encoding import plain
+from ..store.journal import shape_of
 from ..study.plan import PlannedGroup, Prepared
 from ..study.trials import counted, short
 from ..text_grid import amount, grid
@@ -116,7 +117,7 @@ def plan_text(
     """The plan for people: trials, bytes of one trial by kind and where each number comes from, batches, where they would run."""
     config, trials = prepared.loaded.config, prepared.trials
     lines = [
-        f"{config.name}: {counted(len(trials), 'trial')} of {prepared.target.text} on {prepared.arch}, "
+        f"{config.name}: {counted(len(trials), 'trial')} of {prepared.target.text} on {prepared.where}, "
         f"{counted(config.device.threads, 'thread')} each"
     ]
     if prepared.choice is not None:
@@ -210,7 +211,21 @@ def varied(table: Sequence[Row]) -> list[str]:
     """The parameters that differ between the rows."""
     named = table.names if isinstance(table, ArrowRows) else dict.fromkeys(name for row in table for name in row)
     names = [name for name in named if name.startswith("param.")]
-    return [name for name in names if len(set(map(str, column_of(table, name)))) > 1]
+    return [name for name in names if differ(column_of(table, name))]
+
+
+def differ(values: Sequence[Any]) -> bool:
+    """Whether the values of a column are not all the same text."""
+    first = str(values[0]) if values else ""
+    return any(str(value) != first for value in values)
+
+
+SHOWN_FIXED = (
+    *("trial", "replicate", "status", "loss", "seconds", "planned_bytes", "used_bytes", "used_of_planned"),
+    *("error", "error_type"),
+)
+SHOWN_PREFIXES = ("grad.", "out.")
+"""What ``results_text`` shows of rows, besides the parameters."""
 
 
 def results_text(table: list[Row], swept: Sequence[str] | None = None) -> str:
@@ -219,7 +234,7 @@ def results_text(table: list[Row], swept: Sequence[str] | None = None) -> str:
     ``swept``: the columns of parameters to show, where the rows are a part of a run; None: those that differ between the rows.
     """
     params = varied(table) if swept is None else swept
-    gradients = list(dict.fromkeys(name for row in table for name in row if name.startswith(("grad.", "out."))))
+    gradients = list(dict.fromkeys(name for row in table for name in row if name.startswith(SHOWN_PREFIXES)))
     repeated = ["replicate"] if any(row["replicate"] for row in table) else []
     headers = [
         "trial",
@@ -267,10 +282,15 @@ def _cell(value: Any) -> str:
     if isinstance(value, Large):
         return str(value)
     if isinstance(value, list) and len(value) > 3:
-        return f"[{len(value)}]"
+        return extent(value)
     if isinstance(value, list):
         return "[" + ", ".join(_cell(item) for item in value) + "]"
     return short(value)
+
+
+def extent(value: list[Any]) -> str:
+    """The shape of an array, as ``Large`` shows it."""
+    return str(Large(shape_of(value)))
 
 
 def summary_data(done: Ended) -> dict[str, Any]:
