@@ -40,12 +40,14 @@ def asked(prepared: Prepared, job: type[Job[Any]], *, local: bool = True) -> Seq
     if count <= MANY or not on_terminal():
         return ()
     from ..observe import show
-    from ..study.placement import curves, park_of, predict
+    from ..study.placement import curves, park_of, plans_beside, predict
 
     planned = plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)
     groups = [group for group, *_ in planned]
     park = park_of(prepared, groups, None) if local else None
-    placed = None if park is None else predict(prepared, groups, park, curves(prepared, job, groups, None))
+    placed, points = None, curves(prepared, job, groups, None)
+    if park is not None:
+        placed = predict(prepared, groups, park, points, beside=plans_beside(prepared, job))
     print(show.plan_text(prepared, groups, placed), file=sys.stderr)
     print(f"\nrun {count} trials of {prepared.target.text}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -40,7 +40,7 @@ def plan(
         from ..observe import show
         from ..search.warm_start import warm_started
         from ..study.batches import Batches, groups_of
-        from ..study.placement import curves, fits, park_of, predict
+        from ..study.placement import curves, fits, park_of, plans_beside, predict
         from ..study.plan import make_plan
         from ..study.prepare import prepare
 
@@ -53,7 +53,8 @@ def plan(
             [] if park is None else groups_of(prepared, job, groups, park.threads(prepared), park.pools, park.devices, wanted)
         )
         if park is not None:
-            placed = predict(prepared, groups, park, curves(prepared, job, groups, wanted), Batches(together, 1.0))
+            points, beside = curves(prepared, job, groups, wanted), plans_beside(prepared, job)
+            placed = predict(prepared, groups, park, points, Batches(together, 1.0), beside)
         if as_json:
             print_document("plan", show.plan_data(prepared, groups, placed, together))
         else:

@@ -58,6 +58,7 @@ class DeviceSection(Section):
     Attributes:
         backend: one, or several in the order of preference: the first that has a device; ``auto``: GPUs before the CPU; ``python``: the
             reference interpreter, on the CPU: slow, and checks every index.
+        together: the trials run on the devices of all backends of a list at once, one by one; else on those of the first.
         id: the one device that all trials run on; None: any that is free.
         threads: CPU threads of a trial.
         min_memory: leave devices with less memory for trials alone.
@@ -65,6 +66,7 @@ class DeviceSection(Section):
     """
 
     backend: BackendName | list[BackendName] = "cpu"
+    together: bool = False
     id: DeviceId = None
     threads: int = Field(default=1, ge=1, le=1024)
     min_memory: Bytes | None = None
@@ -95,6 +97,13 @@ class DeviceSection(Section):
     def _an_id_is_of_one_backend(self) -> DeviceSection:
         if self.id is not None and isinstance(self.backend, list):
             raise refuse("`id` names a device of one backend", allowed=BACKENDS, hint="write backend: and one word")
+        return self
+
+    @model_validator(mode="after")
+    def _together_are_several(self) -> DeviceSection:
+        if self.together and len(self.backends) < 2:
+            what = "`together` takes a list of several backends"
+            raise refuse(what, allowed=BACKENDS[1:-1], hint="write backend: [cuda, cpu], or leave `together` out")
         return self
 
     @property

@@ -248,7 +248,7 @@ def attend(
         if work is not None and not work:
             return _nothing_left(journal, before, timing)
         journal.write("submitted", sync=True, command_t=timing.command_t)
-        starting = ray_thread.submit(_start, timing, how, prepared.place.devices, metadata(folder, prepared))
+        starting = ray_thread.submit(_start, timing, how, prepared.ray_devices, metadata(folder, prepared))
         try:
             stops.starting = True
             planned = _planned(prepared, job, folder, plan, how, screen)
@@ -383,11 +383,11 @@ def _ledger(
             with account.gate():
                 rows = with_others_back(rows, account.others())
         ledger = LocalLedger(folder.name, user(), devices=rows, account=account, note=note)
-    if ledger is None or not any(row.usable and row.backend == prepared.backend for row in ledger.devices()):
+    if ledger is None or not any(row.usable and row.backend in prepared.each for row in ledger.devices()):
         if ledger is not None:
             ledger.close()
         raise ClusterError(
-            f"no node of the cluster has a device for the {prepared.backend} backend that Ray knows of\n"
+            f"no node of the cluster has a device for the {prepared.where} backend that Ray knows of\n"
             "  do: start Ray on the machines that have some, or run without --address"
         )
     return ledger

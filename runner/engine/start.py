@@ -66,20 +66,20 @@ def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], ov
 def claims_of(prepared: Prepared, planned: Sequence[Planned], found: Iterable[Found]) -> Claims:
     """The claims of all trials by class of devices, each from the plan of that class.
 
-    A plan is for one backend and, on the CPU, for so many threads: a heap has a row for each. ``planned`` is for those of the config; for
-    nodes with fewer cores one trial of each shape is planned again.
+    A plan is for one backend and, on the CPU, for so many threads: a heap has a row for each. ``planned`` is for the first backend of the
+    config and its threads; for other backends, and for nodes with fewer cores, one trial of each shape is planned again.
     """
     own, seconds = prepared.loaded.config.device.threads, prepared.loaded.config.limits.timeout_s
-    threads = {row.kind: row.threads if row.backend == "cpu" else own for row in found}
-    plans = {own: {group.trials[0]: (group, points) for group, points in planned}}
-    for other in sorted(set(threads.values()) - {own}):
-        again = plan_all(prepared, load(prepared.target), seconds, threads=other)
-        plans[other] = {group.trials[0]: (group, points) for group, points in again}
+    ways = {row.kind: (row.backend, row.threads if row.backend == "cpu" else own) for row in found}
+    plans = {(prepared.backend, own): {group.trials[0]: (group, points) for group, points in planned}}
+    for backend, threads in sorted(set(ways.values()) - set(plans)):
+        again = plan_all(prepared.each[backend], load(prepared.target), seconds, threads=threads)
+        plans[backend, threads] = {group.trials[0]: (group, points) for group, points in again}
     made = []
     for one in planned:
-        of_class = {count: plan.get(one[0].trials[0], one) for count, plan in plans.items()}
-        claims = {count: claim_of(group.plan, points, seconds) for count, (group, points) in of_class.items()}
-        made.append((one[0].trials, {kind: claims[count] for kind, count in sorted(threads.items())}))
+        of_class = {way: plan.get(one[0].trials[0], one) for way, plan in plans.items()}
+        claims = {way: claim_of(group.plan, points, seconds) for way, (group, points) in of_class.items()}
+        made.append((one[0].trials, {kind: claims[way] for kind, way in sorted(ways.items())}))
     return Claims(made)
 
 

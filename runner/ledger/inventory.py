@@ -178,6 +178,11 @@ def kind_of(backend: str, model: str, threads: int) -> str:
     return f"{backend}/{re.sub(r'[^A-Za-z0-9._+-]+', '-', model).strip('-') or 'unknown'}/{threads}"
 
 
+def backend_of(kind: str) -> str:
+    """The backend of a class of devices."""
+    return kind.partition("/")[0]
+
+
 def pretended(count: int, total: int, node: str = "", lanes: int = LANES, backend: str = "cuda") -> list[Found]:
     """Devices that do not exist, for tests of the machinery around them; ``total`` bytes each."""
     row = Found("", node, backend, model="pretended", total=total, free=total, driver="pretended", threads=1, lanes=lanes)

@@ -76,6 +76,8 @@ def why_not(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup, trial:
         return "the trials have parameters of different names"
     if prepared.arch == INTERPRETER:
         return "the interpreter runs one trial at a time"
+    if prepared.beside:
+        return "`device.together` shares them out among several backends"
     params = located(job.Params.model_validate(trial.params), prepared.inputs)
     return why_not_batched(job, params, wanted=prepared.gradients, memory_budget_bytes=config.budget_bytes)
 

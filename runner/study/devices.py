@@ -87,6 +87,17 @@ def require_device(loaded: Loaded, *, local: bool = True, backend: str | None = 
     return replace(_place(loaded, rows, found, local), interpreted=wanted.backends == (INTERPRETER,))
 
 
+def places_together(loaded: Loaded, *, local: bool = True) -> list[ChosenDevice]:
+    """Where the trials of a config with ``together`` run: a place for each of its backends; nothing for any other config.
+
+    Raises:
+        ConfigError: one of them has no device with ``device.min_memory`` here.
+    """
+    wanted, rows = loaded.config.device, devices()
+    names = wanted.backends if wanted.together else ()
+    return [_place(loaded, rows, _choose(loaded, rows, [name], local), local) for name in names]
+
+
 def places_of_auto(loaded: Loaded, *, local: bool = True) -> list[ChosenDevice]:
     """Where the trials of a config with ``backend: auto`` could run here, GPUs first; nothing for any other config."""
     wanted, rows = loaded.config.device, devices()

@@ -17,7 +17,7 @@ from ..packing import DeviceSpec, Forecast, Pool, Request, lower_bound, misfit
 from ..packing.claims import amount
 from .batches import Batches
 from .devices import cores, emulated, free_for_trials
-from .plan import PlannedGroup, Prepared, opened, planned_for
+from .plan import PlannedGroup, Prepared, make_plan, opened, planned_for
 from .requests import Points, choose, claim_of, curve
 
 MOST_CARDS = 10_000
@@ -151,9 +151,13 @@ def cards(text: str, kind: str, lanes: int, process_bytes: int) -> Park:
 
 
 def devices_of(prepared: Prepared) -> list[Found]:
-    """The devices of this machine that the trials may run on: those of their backend, or the one that the config names, with
+    """The devices of this machine that the trials may run on: those of their backends, or the one that the config names, with
     ``device.slots`` lanes, and no more in all than ``limits.max_concurrent``.
     """
+    return at_most([row for one in prepared.each.values() for row in _of_one_backend(one)], prepared)
+
+
+def _of_one_backend(prepared: Prepared) -> list[Found]:
     config, wanted = prepared.loaded.config.device, prepared.place.device
     if emulated(wanted):
         total, free = memory.host()
@@ -166,17 +170,22 @@ def devices_of(prepared: Prepared) -> list[Found]:
             rows = [row for row in rows if row.capacity >= config.min_memory]
         if wanted is not None:
             rows = [row for row in rows if _called(row, wanted)]
-    return at_most(rows, prepared)
+    return rows
 
 
 def usable(prepared: Prepared, rows: Iterable[Found]) -> list[Found]:
-    """The devices of a ledger that the trials may run on: those of their backend with ``device.min_memory``.
+    """The devices of a ledger that the trials may run on: those of their backends with ``device.min_memory``.
 
     A node's cores are several rows, by the threads of a trial that runs have asked for: the one counts that has as many as the config
     says, or all cores of a smaller node.
     """
+    known = [row for row in rows if row.usable]
+    return [row for one in prepared.each.values() for row in _usable_of_one_backend(one, known)]
+
+
+def _usable_of_one_backend(prepared: Prepared, rows: Iterable[Found]) -> list[Found]:
     config = prepared.loaded.config.device
-    found = [row for row in rows if row.usable and row.backend == prepared.backend]
+    found = [row for row in rows if row.backend == prepared.backend]
     if prepared.backend != "cpu":
         small = {row.kind for row in found if row.capacity < (config.min_memory or 0)}  # claims are by class
         return [row for row in found if row.kind not in small]
@@ -260,6 +269,11 @@ def _at_most(park: Park, most: int | None) -> Park:
     return replace(park, devices=tuple(kept))
 
 
+def plans_beside(prepared: Prepared, job: type[Job[Any]]) -> dict[str, Sequence[PlannedGroup]]:
+    """The plans for the other backends of ``device.together``."""
+    return {backend: make_plan(one, job) for backend, one in prepared.each.items() if backend != prepared.backend}
+
+
 def curves(prepared: Prepared, job: type[Job[Any]], groups: Sequence[PlannedGroup], arch: str | None) -> dict[str, Points]:
     """With ``memory_budget: auto``: the points that trials of each shape may be placed at, by the first trial of the shape; else none."""
     if not prepared.loaded.config.elastic:
@@ -286,6 +300,7 @@ def predict(
     park: Park,
     points: Mapping[str, Points] | None = None,
     batches: Batches | None = None,
+    beside: Mapping[str, Sequence[PlannedGroup]] | None = None,
 ) -> Predicted:
     """Run the packer on virtual time. Trials that cannot be planned are left out; those that are too large are misfits.
 
@@ -295,7 +310,9 @@ def predict(
         park: the devices.
         points: other points than the plan that trials may be placed at, see ``curves``.
         batches: trials that run together; None: none do.
+        beside: the plans for the other backends of ``device.together``.
     """
+    others = {backend: {group.trials[0]: group.plan for group in more} for backend, more in (beside or {}).items()}
     together, config = batches or Batches(), prepared.loaded.config
     requests: list[Request] = []
     misfits: list[Misfit] = []
@@ -305,7 +322,8 @@ def predict(
                 misfits.append(Misfit(len(group.trials), group.example, None, group.error))
             continue
         claim = claim_of(group.plan, (points or {}).get(group.trials[0], ()), seconds=1.0)
-        need, claims = claim.smallest, {device.kind: claim for device in park.devices}
+        of_backend = {backend: claim_of(plans.get(group.trials[0]), seconds=1.0) for backend, plans in others.items()}
+        need, claims = claim.smallest, {d.kind: of_backend.get(inventory.backend_of(d.kind), claim) for d in park.devices}
         made = [
             Request(names[0], "you", config.name, together.claims(names) if len(names) > 1 else claims, 0.0, len(names))
             for names in (together.of(group.trials) if claims else ())

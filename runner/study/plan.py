@@ -63,6 +63,7 @@ class Prepared(BaseModel):
     trials: Annotated[Trials, SkipValidation, BeforeValidator(Trials.of)]
     inputs: InputFiles
     choice: Choice | None = None  # where ``device.backend: auto`` had several to choose from
+    beside: tuple[ChosenDevice, ...] = ()  # places of other backends that run trials, too: ``device.together``
 
     @property
     def backend(self) -> str:
@@ -73,6 +74,22 @@ class Prepared(BaseModel):
     def arch(self) -> str:
         """The ``arch`` of their programs: the backend, or the interpreter."""
         return self.place.arch
+
+    @property
+    def each(self) -> dict[str, Prepared]:
+        """The same sweep on each of its backends alone, by backend; that of ``place`` first."""
+        places = (self.place, *self.beside)
+        return {place.backend: self.model_copy(update={"place": place, "beside": ()}) for place in places}
+
+    @property
+    def where(self) -> str:
+        """The backends, for people."""
+        return " and ".join((self.arch, *(place.backend for place in self.beside)))
+
+    @property
+    def ray_devices(self) -> int:
+        """Devices of this machine that Ray hands out, see ``ChosenDevice.devices``."""
+        return sum(place.devices for place in (self.place, *self.beside))
 
     @property
     def byte_limits(self) -> dict[str, int | None]:
@@ -88,7 +105,7 @@ class Prepared(BaseModel):
             "gradients": list(self.gradients),
             "job": {"target": self.target.text, "params": config.job.params},
         }
-        data["device"]["backend"] = self.arch
+        data["device"]["backend"] = list(self.each) if self.beside else self.arch
         if config.optimize is not None:
             data["optimize"] = section_data(config.optimize, self.gradients, self.trials.params(0))
         return data | ({"overrides": list(self.loaded.overrides)} if self.loaded.overrides else {})

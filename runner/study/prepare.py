@@ -13,7 +13,7 @@ from ..config.model import Loaded, load_config
 from ..config.yaml_lines import KeyPath
 from ..ledger.inventory import Found
 from .backend_choice import chosen
-from .devices import AUTO, ChosenDevice, places_of_auto, places_of_cluster, require_device
+from .devices import AUTO, ChosenDevice, places_of_auto, places_of_cluster, places_together, require_device
 from .input_files import input_files
 from .plan import Prepared
 from .target import Target, TargetError, load, resolve
@@ -57,6 +57,7 @@ def prepare(
     device = loaded.config.device
     elsewhere = cluster if backend is None and device.backends == AUTO and device.id is None else None
     place = require_device(loaded, local=local, backend=backend) if elsewhere is None else ChosenDevice("cpu")
+    beside = tuple(other for other in places_together(loaded, local=local) if other.backend != place.backend)
     gradients = wanted_gradients(loaded, job)
     trials = make_trials(loaded, job)
     check_inputs(loaded, job, trials, inputs, local=local)
@@ -67,7 +68,7 @@ def prepare(
         places = places_of_cluster(loaded, there)
         place = places[0]
     made = {"loaded": loaded, "target": target, "place": place, "gradients": gradients, "trials": trials, "inputs": inputs}
-    prepared = Prepared(**made)
+    prepared = Prepared(**made, beside=beside)
     return _first_to_end(prepared, job, places, there) if len(places) > 1 else prepared, job
 
 

@@ -236,6 +236,7 @@ def test_device_budget_and_storage(tmp_path):
         ("device: {backend: [auto, cpu]}", ["`auto` is all of them already"]),
         ("device: {backend: [cpu, vulcan]}", ["`vulcan` is not allowed here", "did you mean `vulkan`?"]),
         ("device: {backend: [cuda, cpu], id: 0}", ["`id` names a device of one backend"]),
+        ("device: {backend: cpu, together: true}", ["`together` takes a list of several backends", "[cuda, cpu]"]),
         ("device: {slots: 0}", ["`device.slots`", "greater than or equal to 1"]),
         (
             "memory_budget: soon",

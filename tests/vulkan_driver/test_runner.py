@@ -8,8 +8,6 @@ from typer.testing import CliRunner
 
 from qdrun.compiler.runtime.vulkan.instance import instance
 from qdrun.runner.cli.app import app
-from qdrun.runner.engine import session, start
-from qdrun.runner.ledger import inventory
 from qdrun.runner.store.journal import read
 from qdrun.runner.store.layout import RunFolder
 
@@ -56,21 +54,16 @@ def test_devices_lists_a_gpu_as_usable_and_a_program_on_the_processor_as_not(has
 @pytest.mark.slow
 @pytest.mark.skipif(NAME != "llvmpipe", reason="about a software driver")
 def test_one_sweep_on_two_backends_at_once_has_the_rows_of_one(has_device, local_ray, tmp_path, monkeypatch):
-    """A config chooses one backend; here its run is given the devices of two."""
+    """``device.together``: trials go to workers with Vulkan and to workers on the processor. llvmpipe is said to be a GPU here."""
     _, alone = rows_of(tmp_path / "alone", {"backend": "cpu"})
-    real = session.devices_of
-
-    def also_the_processor(prepared):
-        host = next(row for row in inventory.local() if row.backend == "cpu")
-        return [*real(prepared), replace(host, lanes=1)]
-
-    monkeypatch.setattr(session, "devices_of", also_the_processor)
-    monkeypatch.setattr(start, "usable", lambda prepared, rows: list(rows))
-    folder, mixed = rows_of(tmp_path / "mixed", {"backend": "vulkan", "id": "llvmpipe"})
+    gpus = tuple(replace(device, software=False) for device in instance().devices)
+    monkeypatch.setattr(instance(), "devices", gpus, raising=False)
+    folder, mixed = rows_of(tmp_path / "mixed", {"backend": ["vulkan", "cpu"], "together": True, "slots": 1})
     # The processor's worker gets trials if it has started before the other one is through.
     assert {"llvmpipe"} <= {row["device"].partition(" ")[0] for row in mixed} <= {"cpu", "llvmpipe"}
-    started = [event["device"] for event in read(folder).events if event["event"] == "started"]
-    assert {"vulkan:llvmpipe"} <= set(started) <= {"cpu", "vulkan:llvmpipe"}
+    started = [event["device"].partition(":")[0] for event in read(folder).events if event["event"] == "started"]
+    assert {"vulkan"} <= set(started) <= {"cpu", "vulkan"}
+    assert folder.config()["device"]["backend"] == ["vulkan", "cpu"]
     for there, here in zip(mixed, alone, strict=True):
         assert there["param.stiffness"] == here["param.stiffness"] and here["device"] == "cpu"
         assert min(abs(here["loss"]), abs(here["grad.stiffness"])) > 1e-9

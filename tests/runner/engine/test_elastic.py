@@ -11,12 +11,13 @@ from runner_helpers import write_config
 
 from qdrun.compiler.runtime.cpu.device import CpuDevice
 from qdrun.runner.engine import start
-from qdrun.runner.ledger.inventory import PROCESS_BYTES, Found, kind_of, pools_and_devices
+from qdrun.runner.ledger.inventory import PROCESS_BYTES, Found, kind_of, pools_and_devices, pretended
 from qdrun.runner.observe.table import rows
 from qdrun.runner.packing import Claim, Request, lower_bound, simulate
 from qdrun.runner.store.journal import read
 from qdrun.runner.study import placement, requests
-from qdrun.runner.study.plan import plan_all
+from qdrun.runner.study.devices import ChosenDevice
+from qdrun.runner.study.plan import make_plan, plan_all
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.study.requests import Claims, choose
 
@@ -121,6 +122,31 @@ def test_with_auto_smaller_points_let_more_trials_run_and_change_no_result(worke
     for name, row in ends(folder).items():
         assert row["claim_bytes"] == granted[name] and "over_claim" not in row
         assert row["used_bytes"] == row["planned_bytes"] <= granted[name]
+
+
+def test_trials_on_several_backends_at_once_claim_what_each_backend_plans(tmp_path):
+    """``device.together``: the GPU, which is pretended here, has a row of the heap for each iteration, and the CPU one for its thread."""
+    config = config_of(tmp_path)
+    prepared, job = prepare(config)
+    prepared = prepared.model_copy(update={"beside": (ChosenDevice("vulkan", present=False),)})
+    assert prepared.where == "cpu and vulkan" and prepared.resolved["device"]["backend"] == ["cpu", "vulkan"]
+    card = pretended(1, 8 << 30, backend="vulkan")[0]
+    found = [cpu(1 << 20), card]
+    assert placement.usable(prepared, found) == found
+    assert placement.usable(prepared.each["vulkan"], found) == [card]
+    (one,) = plan_all(prepared, job)
+    name = one[0].trials[0]
+    claims = start.claims_of(prepared, [one], found)(name)
+    own, other = (claims[row.kind].points[0].bytes for row in found)
+    heap = {kind: make_plan(prepared.each[kind], job)[0].plan.by_kind()["adstack"] for kind in ("cpu", "vulkan")}
+    assert heap["vulkan"] == 4 * heap["cpu"] > 0 and own == one[0].plan.bytes < other
+    assert {group.why for group in start.batches_of(prepared, [one], found, *pools_and_devices(found)).groups} == {
+        "`device.together` shares them out among several backends"
+    }
+    pools, devices = pools_and_devices([card])
+    park = placement.Park("here", tuple(pools), tuple(devices), {card.pool: card.total})
+    placed = placement.predict(prepared, [one[0]], park, beside=placement.plans_beside(prepared, job))
+    assert placed.forecast.placements[0].point.bytes == other, "also where `qdrun plan` places it"
 
 
 def test_a_trial_is_told_the_bytes_of_a_smaller_point_and_no_others(tmp_path):
