@@ -22,6 +22,7 @@ ready.catch((error) => {
 
 const coarse = matchMedia("(pointer: coarse)").matches; // a finger scrolls the page and does not zoom a chart
 const config = { responsive: true, displaylogo: false, displayModeBar: coarse ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+const night = matchMedia("(prefers-color-scheme: dark)");
 const boxes = new Set();
 const seen = new IntersectionObserver((entries) => {
   for (const entry of entries) {
@@ -38,14 +39,14 @@ async function draw(box) {
   if (box.heard) return;
   box.heard = true;
   box.on("plotly_click", ({ points: [point] }) => {
-    const row = point.data.meta ?? (Array.isArray(point.customdata) ? point.customdata[0] : point.customdata);
+    const row = point.data.meta?.[0] ?? (Array.isArray(point.customdata) ? point.customdata[0] : point.customdata);
     if (typeof row === "number") select(row);
   });
   box.dispatchEvent(new Event("drawn"));
 }
 
 const again = (place) => place.querySelectorAll(".chart").forEach((box) => box.drawn && draw(box));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => boxes.forEach((box) => box.drawn && draw(box)));
+night.addEventListener("change", () => boxes.forEach((box) => box.drawn && draw(box)));
 
 function chart(place, label, make, kind = "") {
   const box = element("div", { class: `chart ${kind}`, role: "img", "aria-label": label });
@@ -84,11 +85,19 @@ function spread(numbers) {
   return wide(sorted) && sorted[sorted.length >> 1] < 0.15 * sorted[sorted.length - 1];
 }
 
+// The type of an axis of numbers; one that spans several decades has a label for each of them alone.
+function kind(log, numbers) {
+  if (!log) return { type: "linear" };
+  const some = numbers.filter((value) => value > 0);
+  const decades = Math.log10(some.reduce((a, b) => Math.max(a, b), 0) / some.reduce((a, b) => Math.min(a, b), Infinity));
+  return { type: "log", dtick: decades > 6 ? Math.ceil(decades / 6) : decades > 1.5 ? 1 : "D2" };
+}
+
 // The places of a column's values on an axis: numbers by value, anything else by order of appearance.
 function positions(name) {
   if (columns.get(name).numeric) {
     const own = finite(name), log = spread(own);
-    return { at: own, log, axis: (more) => axis(name, { type: log ? "log" : "linear", ...more }) };
+    return { at: own, log, axis: (more) => axis(name, { ...kind(log, own), ...more }) };
   }
   const texts = values(name), choices = [...new Set(texts.filter((text) => text !== null))];
   const places = new Map(choices.map((text, place) => [text, place]));
@@ -110,12 +119,19 @@ function bestRow() {
 const best = bestRow();
 const bar = { thickness: 10, outlinewidth: 0, exponentformat: "power", nticks: 6 };
 
+// From small to large; on a dark page without the darkest ones.
+function scale() {
+  const dark = ["#8a6ff0", "#4f8fe0", "#2fb5a0", "#8fd744", "#fde725"];
+  const light = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"];
+  return (night.matches ? dark : light).map((shade, place) => [place / 4, shade]);
+}
+
 // Colours of numbers, on a logarithmic scale where they differ by factors.
 function coloured(name, rows) {
   const all = finite(name), own = rows.map((row) => all[row]), log = wide(own);
   const color = log ? own.map((value) => (value === null ? null : Math.log10(value))) : own;
   const title = { text: plain(clipped(log ? `log10 ${name}` : name, 24)), side: "right" };
-  return { color, colorscale: "Viridis", showscale: true, colorbar: { ...bar, title } };
+  return { color, colorscale: scale(), showscale: true, colorbar: { ...bar, title } };
 }
 
 // Controls ---------------------------------------------------------------------------------------------------------------------
@@ -171,7 +187,7 @@ function against(name, { value, colour: by, scale }) {
     traces.push(points([best], { hoverinfo: "skip", hovertemplate: null, marker: { size: 13, color: "rgba(0,0,0,0)", line: { color: GOOD, width: 2.5 } } }));
   }
   const edge = { overlaying: "y", range: [0, 1], visible: false, fixedrange: true };
-  return { traces, layout: { xaxis: x.axis(), yaxis: axis(value, { type: log ? "log" : "linear" }), yaxis2: edge } };
+  return { traces, layout: { xaxis: x.axis(), yaxis: axis(value, kind(log, y)), yaxis2: edge } };
 }
 
 // Two parameters: a heat map or coloured points, with arrows downhill ----------------------------------------------------------
@@ -215,9 +231,23 @@ function surface(asked, note, width) {
   const chosen = filled ? [...lowest.values()] : sampled(rows);
   const traces = filled ? [heat(asked, across, up, lowest)] : [spots(asked, x, y, chosen)];
   const arrowed = data.gradients[asked.x] && data.gradients[asked.y] && asked.x !== asked.y && asked.arrows;
-  if (arrowed) traces.push(arrows(asked, x, y, thinned(chosen, filled, across, up, cell, width), width));
+  if (arrowed) {
+    const inside = [width - 150, width < 500 ? 270 : 330], cellSize = Math.min(inside[0] / across.centres.length, inside[1] / up.centres.length);
+    const longest = filled ? Math.max(18, Math.min(40, 1.4 * cellSize)) : 34;
+    traces.push(arrows(asked, x, y, thinned(chosen, filled, across, up, cell, width), inside, longest));
+  }
   note.textContent = surfaceSaid(asked, filled, across.exact && up.exact, rows.length > lowest.size, arrowed);
-  return { traces, layout: { xaxis: x.axis({ showgrid: !filled }), yaxis: y.axis({ showgrid: !filled }) } };
+  const sides = (place, own) => place.axis({ showgrid: !filled, range: around(chosen, place, own.centres.length, filled) });
+  return { traces, layout: { xaxis: sides(x, across), yaxis: sides(y, up) } };
+}
+
+// The range of an axis: half a cell, or some room, beyond its values. Arrows would widen it.
+function around(rows, { at, log }, cells, filled) {
+  if (!rows.length) return [0, 1];
+  const own = rows.map((row) => (log ? Math.log10(at[row]) : at[row]));
+  const [low, high] = [own.reduce((a, b) => Math.min(a, b)), own.reduce((a, b) => Math.max(a, b))];
+  const room = high === low ? 0.5 : ((high - low) * (filled && cells > 1 ? 0.5 / (cells - 1) : 0.07));
+  return [low - room, high + room];
 }
 
 function surfaceSaid(asked, filled, exact, several, arrowed) {
@@ -234,7 +264,7 @@ function heat(asked, across, up, lowest) {
   const z = grid((row) => (row === undefined ? null : log ? Math.log10(own[row]) : own[row]));
   const title = { text: plain(clipped(log ? `log10 ${asked.value}` : asked.value, 24)), side: "right" };
   return {
-    type: "heatmap", x: across.centres, y: up.centres, z, colorscale: "Viridis", colorbar: { ...bar, title }, hoverongaps: false, zorder: -1,
+    type: "heatmap", x: across.centres, y: up.centres, z, colorscale: scale(), colorbar: { ...bar, title }, hoverongaps: false, zorder: -1,
     customdata: grid((row) => row ?? null), text: grid((row) => (row === undefined ? "" : hover(row, asked.x, asked.y, asked.value))),
     hovertemplate: "%{text}<extra></extra>",
   };
@@ -259,18 +289,24 @@ function thinned(rows, filled, across, up, cell, width) {
   });
 }
 
-// Steepest descent as the picture shows it: derivatives by pixels.
-function arrows(asked, x, y, rows, width) {
-  const slope = (name, { at, log }, pixels) => {
-    const own = finite(data.gradients[name]), change = log ? Math.log10 : (value) => value;
-    const some = distinct(rows, at), span = change(some[some.length - 1]) - change(some[0]) || 1;
-    return rows.map((row) => (own[row] === null ? null : (own[row] * (log ? at[row] * Math.LN10 : 1) * span) / pixels));
-  };
-  const u = slope(asked.x, x, width - 150), v = slope(asked.y, y, 330);
-  const kept = rows.map((_, k) => k).filter((k) => u[k] !== null && v[k] !== null && Math.hypot(u[k], v[k]) > 0);
-  const shrink = (own) => kept.map((k) => -own[k] / Math.sqrt(Math.hypot(u[k], v[k])));
+// Steepest descent as the picture shows it: of derivatives by pixels. The longest arrow has `longest` pixels.
+function arrows(asked, x, y, rows, [width, height], longest) {
+  const sides = [[asked.x, x, width], [asked.y, y, height]].map(([name, { at, log }, pixels]) => {
+    const own = finite(data.gradients[name]), [low, high] = around(rows, { at, log }, 2, true);
+    const unit = (high - low) / pixels; // of the axis, for a pixel
+    const slopes = rows.map((row) => (own[row] === null ? NaN : own[row] * (log ? at[row] * Math.LN10 : 1) * unit));
+    return { at, log, unit, slopes };
+  });
+  const norms = rows.map((_, k) => Math.hypot(sides[0].slopes[k], sides[1].slopes[k]));
+  const kept = rows.map((_, k) => k).filter((k) => norms[k] > 0);
+  const most = kept.reduce((a, k) => Math.max(a, norms[k]), 0);
+  const reach = ({ at, log, unit, slopes }) => kept.map((k) => {
+    const by = ((-slopes[k] / norms[k]) * longest * Math.sqrt(norms[k] / most)) * unit, from = at[rows[k]];
+    return log ? from * 10 ** by - from : by;
+  });
+  const [u, v] = sides.map(reach);
   return {
-    type: "quiver", x: kept.map((k) => x.at[rows[k]]), y: kept.map((k) => y.at[rows[k]]), u: shrink(u), v: shrink(v), arrowref: "paper",
+    type: "quiver", x: kept.map((k) => x.at[rows[k]]), y: kept.map((k) => y.at[rows[k]]), u, v, arrowref: "data", lengthmode: "raw",
     anchor: "tail", hoverinfo: "skip", marker: { color: ARROW, line: { width: 1.6 } },
   };
 }
@@ -339,11 +375,11 @@ function bySteps({ name, scale }, note) {
   note.textContent = `${curves.length} of ${of} trials.`;
   const log = scale === "logarithmic" || (scale === "automatic" && wide(curves.flatMap((curve) => curve.y)));
   const traces = curves.map(({ trial, x, y }, place) => ({
-    type: "scatter", mode: x.length === 1 ? "markers" : "lines", x, y, meta: trial, text: trial === null ? "" : hover(trial, "loss"),
-    hovertemplate: "%{text}<br>step %{x}: %{y:.6g}<extra></extra>", opacity: place ? 0.55 : 1,
+    type: "scatter", mode: x.length === 1 ? "markers" : "lines", x, y, meta: [trial, trial === null ? "" : hover(trial, "loss")],
+    hovertemplate: "%{meta[1]}<br>step %{x}: %{y:.6g}<extra></extra>", opacity: place ? 0.55 : 1,
     line: place ? { color: BLUE, width: 1 } : { color: GOOD, width: 2.5 },
   }));
-  return { traces: traces.reverse(), layout: { xaxis: axis("step"), yaxis: axis(name, { type: log ? "log" : "linear" }) } };
+  return { traces: traces.reverse(), layout: { xaxis: axis("step"), yaxis: axis(name, kind(log, curves.flatMap((curve) => curve.y))) } };
 }
 
 function devices({ plots }) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Any
 
@@ -73,7 +74,7 @@ def _head(run: Material) -> str:
         (f"{view.counts.get('done', 0)} of {view.total}", "trials done"),
         (duration(view.seconds), "from submit to the end" if view.over else "since submit"),
     ]
-    pairs += [(f"{view.best[0]:.6g}", f"best loss, at {view.best[1]}")] if view.best else []
+    pairs += [(f"{view.best[0]:.6g}", f"best loss, at {re.sub(',(?=[^ ])', ', ', view.best[1])}")] if view.best else []
     own = [row["seconds"] for row in run.rows if row["seconds"] is not None]
     pairs += [(f"{sum(own):.3g} s", f"of the trials' own work; median {sorted(own)[len(own) // 2]:.3g} s")] if own else []
     retries = sum(view.retries.values())

@@ -11,7 +11,7 @@ from ...study.trials import counted
 from .material import Material
 from .page import folded, soft, text, trial_button
 
-GROUPS, EXAMPLES, TRACE = 30, 12, 4000
+GROUPS, EXAMPLES, TRACE = 30, 8, 4000
 """Groups that are shown, trials that a group names, and the last letters of a trace."""
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?", re.I)
 _FRAME = re.compile(r'^  File "([^"\n]+)", line (\d+)(?:, in (\S+))?\n(?:    (\S[^\n]*)\n)?', re.M)

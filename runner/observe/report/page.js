@@ -40,7 +40,7 @@ function shown(name, row) {
     const [word, size] = bytesUnit(value);
     return `${size === 1 ? value : (value / size).toPrecision(4)} ${word}`;
   }
-  return String(Number(value.toPrecision(6)));
+  return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(4) : String(Number(value.toPrecision(6)));
 }
 
 function hover(row, ...more) {
