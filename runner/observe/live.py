@@ -181,7 +181,9 @@ def render(view: RunView, notes: Sequence[str] = ()) -> RenderableType:
     counts = Text("  ").join(
         Text(f"{view.counts[word]} {word}", style=COLOURS.get(word, "")) for word in ORDER if view.counts.get(word)
     )
-    parts: list[RenderableType] = [head, ProgressBar(total=max(1, view.total), completed=view.ended, width=60), counts]
+    bar = Table.grid()  # a bar alone does not end its line
+    bar.add_row(ProgressBar(total=max(1, view.total), completed=view.ended, width=60))
+    parts: list[RenderableType] = [head, bar, counts]
     said = [_speed(view.rate)] if view.rate and not view.over else []
     said += [f"about {duration(view.eta_s)} left"] if view.eta_s is not None else []
     said += [f"best {view.best[0]:.6g} ({view.best[1]})"] if view.best else []

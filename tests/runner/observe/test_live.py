@@ -46,6 +46,7 @@ def test_the_board_shows_everything():
         "! E=5 failed: Bad: the [red]solver[/red] blew up",
     ):
         assert text in shown
+    assert "\n10 done" in shown, "the bar has a line of its own"
 
 
 def test_notes_of_the_runner_stand_for_the_failures():
