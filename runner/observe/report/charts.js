@@ -21,7 +21,10 @@ ready.catch((error) => {
 // Charts -----------------------------------------------------------------------------------------------------------------------
 
 const coarse = matchMedia("(pointer: coarse)").matches; // a finger scrolls the page and does not zoom a chart
-const config = { responsive: true, displaylogo: false, displayModeBar: coarse ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+const config = {
+  responsive: true, displaylogo: false, displayModeBar: coarse ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d"],
+  showSendToCloud: false, plotlyServerURL: "", // by default a button uploads the chart to Plotly's servers
+};
 const night = matchMedia("(prefers-color-scheme: dark)");
 const boxes = new Set();
 const seen = new IntersectionObserver((entries) => {
@@ -63,7 +66,7 @@ function base(height) {
   const ink = colour("--ink"), clear = "rgba(0,0,0,0)";
   return {
     height, autosize: true, showlegend: false, margin: { l: 52, r: 14, t: 10, b: 40 }, paper_bgcolor: clear, plot_bgcolor: clear,
-    dragmode: coarse ? false : "zoom", hovermode: "closest", font: { color: ink, family: "system-ui, sans-serif", size: 12 },
+    dragmode: coarse ? false : "zoom", hovermode: "closest", modebar: { bgcolor: clear, color: colour("--soft"), activecolor: ink }, font: { color: ink, family: "system-ui, sans-serif", size: 12 },
     hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--soft"), font: { color: ink }, align: "left" },
   };
 }
@@ -233,7 +236,7 @@ function surface(asked, note, width) {
   const arrowed = data.gradients[asked.x] && data.gradients[asked.y] && asked.x !== asked.y && asked.arrows;
   if (arrowed) {
     const inside = [width - 150, width < 500 ? 270 : 330], cellSize = Math.min(inside[0] / across.centres.length, inside[1] / up.centres.length);
-    const longest = filled ? Math.max(18, Math.min(40, 1.4 * cellSize)) : 34;
+    const longest = filled ? Math.max(18, Math.min(40, 1.1 * cellSize)) : 34;
     traces.push(arrows(asked, x, y, thinned(chosen, filled, across, up, cell, width), inside, longest));
   }
   note.textContent = surfaceSaid(asked, filled, across.exact && up.exact, rows.length > lowest.size, arrowed);

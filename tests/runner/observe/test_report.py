@@ -117,6 +117,7 @@ def test_nothing_is_loaded_and_two_scripts_can_run(page, source):
     hashes = {f"'sha256-{base64.b64encode(sha256(data).digest()).decode()}'" for data in (own.encode(), library)}
     assert set(rules["script-src"].split()) == {*hashes, "'unsafe-eval'"}
     assert len(page.scripts) == 3
+    assert 'showSendToCloud: false, plotlyServerURL: ""' in own  # plotly.js has a button that uploads a chart
 
 
 def test_texts_of_the_user_are_shown_as_they_are(page, source):
@@ -344,4 +345,5 @@ def test_a_browser_draws_every_chart_and_reports_no_error(hundreds, source, tmp_
     assert len(boxes) == 3 + 1 + 1 + 1 + 2 * 2 + 1  # parameters, pairs, parallel, steps, two devices, memory
     rows = re.findall(r'<tr data-trial="\d+"', done.stdout)
     assert '<div class="no-webgl"' not in done.stdout
+    assert 'data-title="Zoom"' in done.stdout and 'data-title="Share' not in done.stdout
     assert len(rows) == 25 and "1 to 25 of 300" in done.stdout
