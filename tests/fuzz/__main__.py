@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from .execute import CUDA, VULKAN
 from .parent import Tally, search
 
 REPORT = 55.0
@@ -21,15 +22,16 @@ REPORT = 55.0
 
 
 def devices() -> list[str]:
-    """The devices beside the processor: the emulated one, and a GPU where there is one."""
+    """The devices beside the processor: the emulated one, and a GPU and a software driver of Vulkan where they are."""
     import qdrun as qd
 
     out = ["emulated"]
-    try:
-        qd.init(arch=qd.cuda).close()
-        out.append("cuda")
-    except qd.QdrunError:
-        pass
+    for config in (CUDA, VULKAN):
+        try:
+            qd.init(**config.options).close()
+            out.append(config.name)
+        except qd.QdrunError:
+            pass
     return out
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import model
 from .compare import Values, apart, differences, unexplained
-from .execute import CUDA, INTERPRETER, OTHERS, SCALAR, Config, Outcome, flat, flushing, options_of, run
+from .execute import CUDA, INTERPRETER, OTHERS, SCALAR, VULKAN, Config, Outcome, flat, flushing, options_of, run
 from .program import Program
 
 DOCUMENTED = (
@@ -60,6 +60,8 @@ def choose(seed: int, index: int, devices: list[str]) -> list[Config]:
         out += [c for c in OTHERS if c.name == "emulated"]
     if "cuda" in devices:
         out.append(CUDA)
+    if "vulkan" in devices and rng.random() < 0.3:
+        out.append(VULKAN)
     return out
 
 

@@ -65,6 +65,7 @@ OTHERS = (
     Config("emulated", {"arch": "cuda", "device": "emulated"}, exact=False),
 )
 CUDA = Config("cuda", {"arch": "cuda"}, exact=False)
+VULKAN = Config("vulkan", {"arch": "vulkan", "device": "llvmpipe"}, exact=False)
 
 
 class Noise:

@@ -16,7 +16,7 @@ import qdrun as qd
 
 from .check import Finding, Result, reason
 from .compare import apart
-from .execute import CUDA, INTERPRETER, OTHERS, SCALAR, Config, load, options_of, start
+from .execute import CUDA, INTERPRETER, OTHERS, SCALAR, VULKAN, Config, load, options_of, start
 from .program import Program
 
 STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
@@ -284,6 +284,8 @@ def _elsewhere(
         ways += [c for c in OTHERS if c.name == "emulated"]
     if "cuda" in devices:
         ways.append(CUDA)
+    if "vulkan" in devices and rng.random() < 0.25:
+        ways.append(VULKAN)
     eps = float(np.finfo(want.dtype).eps)
     finite = want[np.isfinite(want)].astype(float)
     scale = max(1.0, float(np.max(np.abs(finite), initial=0.0)))
