@@ -488,7 +488,8 @@ class GpuDevice(Graphs, Device):
             super().close()
             if self._finalizer.detach() is not None:
                 if self._dead is None:
-                    self._holdings.release()
+                    with self._marking:  # in which another thread may wait for a mark
+                        self._holdings.release()
                 else:
                     self._holdings.shared.leave()
         except DeviceError as e:

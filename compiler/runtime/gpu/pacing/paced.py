@@ -27,6 +27,7 @@ class Pacing(Failing):
 
     ahead = MARK_US
     _holdings: Holdings
+    _closed: bool
 
     def _begin_pacing(self) -> None:
         self._pace = Pace()
@@ -49,6 +50,8 @@ class Pacing(Failing):
     def _mark(self) -> None:
         """Set a mark, wait for the one before, and learn from the interval that ended with it."""
         with self._marking:
+            if self._closed:
+                return
             ended = self._holdings.throttle(self._launched())
             if ended is None or (len(ended.keys) >= AHEAD and ended.us <= MARK_US):
                 return  # as many launches as there can be, and no longer than it is to be: there is nothing to learn
