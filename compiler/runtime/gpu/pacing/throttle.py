@@ -60,7 +60,7 @@ class Throttle:
             return None
         passed = self._marks[(turn - 1) % MARKS]
         self._driver.event_wait(passed)
-        if turn == 1 or self._turn != turn + 1:  # a signal handler of Python's has launched or closed meanwhile: the marks are others
+        if turn == 1 or self._turn != turn + 1:  # a signal handler has launched or closed meanwhile: the marks are others
             return None
         return Interval(last, 1e3 * self._driver.elapsed_ms(self._marks[(turn - 2) % MARKS], passed))
 
