@@ -74,7 +74,7 @@ function base(height) {
 function axis(title, more = {}) {
   const line = colour("--line");
   const common = { gridcolor: line, linecolor: line, zeroline: false, automargin: true, exponentformat: "power", minexponent: 4 };
-  return { title: { text: plain(clipped(title, 50)), standoff: 8 }, nticks: 8, ...common, ...more };
+  return { title: { text: plain(clipped(title, 36)), standoff: 8 }, nticks: 8, ...common, ...more };
 }
 
 // Numbers that differ by factors are on a logarithmic axis, where nothing else is asked for.
@@ -108,6 +108,24 @@ function positions(name) {
   const labels = { tickvals: ticks.map((text) => places.get(text)), ticktext: ticks.map((text) => plain(clipped(String(text), 18))) };
   const at = texts.map((text) => places.get(text) ?? null);
   return { at, log: false, labels, axis: (more) => axis(name, { type: "linear", range: [-0.5, choices.length - 0.5], ...labels, ...more }) };
+}
+
+// Labels of whole decades on a linear axis of logarithms.
+function decades(logarithms) {
+  const own = logarithms.filter((value) => value !== null);
+  const low = Math.ceil(own.reduce((a, b) => Math.min(a, b)) - 1e-9), high = Math.floor(own.reduce((a, b) => Math.max(a, b)) + 1e-9);
+  const tickvals = [];
+  for (let k = low; k <= high; k += Math.max(1, Math.ceil((high - low) / 6))) tickvals.push(k);
+  return { tickvals, ticktext: tickvals.map((k) => (k > -4 && k < 4 ? String(10 ** k) : `1e${k}`)) };
+}
+
+// As `positions`, with logarithms on a linear axis instead of a logarithmic one. `slope`: of the value by the place, in a row.
+function linearized(name) {
+  const place = positions(name);
+  if (!place.log) return { ...place, slope: () => 1 };
+  const at = place.at.map((value) => (value === null ? null : Math.log10(value)));
+  const labels = decades(at);
+  return { at, labels, slope: (row) => place.at[row] * Math.LN10, axis: (more) => axis(name, { type: "linear", ...labels, ...more }) };
 }
 
 function sampled(rows, most = LIMITS.points) {
@@ -214,17 +232,16 @@ function pairs({ controls, plots, note }) {
 const distinct = (rows, at) => [...new Set(rows.map((row) => at[row]))].sort((a, b) => a - b);
 
 // The centres of the cells of an axis: its values where these are few, else equal parts of it.
-function cells(rows, { at, log }, parts) {
+function cells(rows, { at }, parts) {
   const own = distinct(rows, at);
   if (own.length <= LIMITS.grid) return { centres: own, of: new Map(own.map((value, place) => [value, place])), exact: true };
-  const change = log ? Math.log10 : (value) => value, back = log ? (value) => 10 ** value : (value) => value;
-  const low = change(own[0]), width = (change(own[own.length - 1]) - low) / parts;
-  const of = { get: (value) => Math.min(parts - 1, Math.floor((change(value) - low) / width)) };
-  return { centres: Array.from({ length: parts }, (_, k) => back(low + (k + 0.5) * width)), of, exact: false };
+  const low = own[0], width = (own[own.length - 1] - low) / parts;
+  const of = { get: (value) => Math.min(parts - 1, Math.floor((value - low) / width)) };
+  return { centres: Array.from({ length: parts }, (_, k) => low + (k + 0.5) * width), of, exact: false };
 }
 
 function surface(asked, note, width) {
-  const x = positions(asked.x), y = positions(asked.y), z = finite(asked.value);
+  const x = linearized(asked.x), y = linearized(asked.y), z = finite(asked.value);
   const rows = everyRow.filter((row) => x.at[row] !== null && y.at[row] !== null && z[row] !== null);
   const parts = width < 500 ? 20 : 36, across = cells(rows, x, parts), up = cells(rows, y, parts);
   const size = across.centres.length * up.centres.length, filled = rows.length >= 0.4 * size || (rows.length > 600 && !(across.exact && up.exact));
@@ -245,9 +262,9 @@ function surface(asked, note, width) {
 }
 
 // The range of an axis: half a cell, or some room, beyond its values. Arrows would widen it.
-function around(rows, { at, log }, cells, filled) {
+function around(rows, { at }, cells, filled) {
   if (!rows.length) return [0, 1];
-  const own = rows.map((row) => (log ? Math.log10(at[row]) : at[row]));
+  const own = rows.map((row) => at[row]);
   const [low, high] = [own.reduce((a, b) => Math.min(a, b)), own.reduce((a, b) => Math.max(a, b))];
   const room = high === low ? 0.5 : ((high - low) * (filled && cells > 1 ? 0.5 / (cells - 1) : 0.07));
   return [low - room, high + room];
@@ -257,7 +274,7 @@ function surfaceSaid(asked, filled, exact, several, arrowed) {
   const said = [];
   if (filled && several) said.push(`A cell shows the trial with the smallest ${asked.value} in it.`);
   if (filled && !exact) said.push("The cells are equal parts of the axes.");
-  if (arrowed) said.push("Arrows point where the loss falls fastest on this picture; their length is the square root of the slope.");
+  if (arrowed) said.push("Arrows point where the loss falls fastest on this picture; their length grows with the square root of the slope.");
   return said.join(" ");
 }
 
@@ -294,19 +311,15 @@ function thinned(rows, filled, across, up, cell, width) {
 
 // Steepest descent as the picture shows it: of derivatives by pixels. The longest arrow has `longest` pixels.
 function arrows(asked, x, y, rows, [width, height], longest) {
-  const sides = [[asked.x, x, width], [asked.y, y, height]].map(([name, { at, log }, pixels]) => {
-    const own = finite(data.gradients[name]), [low, high] = around(rows, { at, log }, 2, true);
+  const sides = [[asked.x, x, width], [asked.y, y, height]].map(([name, place, pixels]) => {
+    const own = finite(data.gradients[name]), [low, high] = around(rows, place, 2, true);
     const unit = (high - low) / pixels; // of the axis, for a pixel
-    const slopes = rows.map((row) => (own[row] === null ? NaN : own[row] * (log ? at[row] * Math.LN10 : 1) * unit));
-    return { at, log, unit, slopes };
+    return { unit, slopes: rows.map((row) => (own[row] === null ? NaN : own[row] * place.slope(row) * unit)) };
   });
   const norms = rows.map((_, k) => Math.hypot(sides[0].slopes[k], sides[1].slopes[k]));
   const kept = rows.map((_, k) => k).filter((k) => norms[k] > 0);
   const most = kept.reduce((a, k) => Math.max(a, norms[k]), 0);
-  const reach = ({ at, log, unit, slopes }) => kept.map((k) => {
-    const by = ((-slopes[k] / norms[k]) * longest * Math.sqrt(norms[k] / most)) * unit, from = at[rows[k]];
-    return log ? from * 10 ** by - from : by;
-  });
+  const reach = ({ unit, slopes }) => kept.map((k) => (-slopes[k] / norms[k]) * longest * Math.sqrt(norms[k] / most) * unit);
   const [u, v] = sides.map(reach);
   return {
     type: "quiver", x: kept.map((k) => x.at[rows[k]]), y: kept.map((k) => y.at[rows[k]]), u, v, arrowref: "data", lengthmode: "raw",
@@ -322,7 +335,10 @@ function parallel({ controls, plots, note }) {
   choice(controls, "value", measured, asked.value, (value) => ((asked.value = value), keep(null), again(plots)));
   const clear = element("button", { type: "button", onclick: () => (keep(null), Plotly.purge(box), (box.heard = false), draw(box)) }, "clear ranges");
   controls.append(clear);
-  const rows = () => finite(asked.value).flatMap((value, row) => (value === null ? [] : [row]));
+  const rows = () => {
+    const all = names().map((name) => positions(name).at);
+    return everyRow.filter((row) => all.every((at) => at[row] !== null));
+  };
   const box = chart(plots, "parallel coordinates", () => lines(names(), asked.value, rows()), "parallel");
   box.style.minWidth = `${Math.max(3, names().length) * 92}px`;
   box.addEventListener("drawn", () => box.on("plotly_restyle", () => keep(kept(box.data[0].dimensions, rows()))));
@@ -338,14 +354,9 @@ function parallel({ controls, plots, note }) {
 function lines(names, value, rows) {
   const ink = colour("--ink");
   const dimensions = names.map((name) => {
-    const { at, log, labels } = positions(name);
-    const own = rows.map((row) => (log ? Math.log10(at[row]) : (at[row] ?? 0)));
-    const decades = log ? { tickvals: [], ticktext: [] } : {};
-    if (log) {
-      const low = Math.ceil(Math.min(...own) - 1e-9), high = Math.floor(Math.max(...own) + 1e-9);
-      for (let k = low; k <= high; k += Math.ceil((high - low + 1) / 6)) decades.tickvals.push(k), decades.ticktext.push(k > -4 && k < 4 ? String(10 ** k) : `1e${k}`);
-    }
-    return { label: plain(clipped(name, 14)), values: own, ...decades, ...labels };
+    const { at, labels } = linearized(name); // its ticks are text nodes, and no `plain` text
+    const ticks = labels && { ...labels, ticktext: labels.ticktext.map((text) => text.replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&")) };
+    return { label: plain(clipped(name, 14)), values: rows.map((row) => at[row]), tickformat: ".4~g", ...ticks };
   });
   const font = { color: ink, size: 11 };
   const line = { ...coloured(value, rows), showscale: false };

@@ -103,7 +103,7 @@ def _results(run: Material, table: TrialTable) -> list[str]:
     parts = [section("parameters", "Loss and parameters", soft(own + rest), charts())]
     if len(swept) > 1:
         parts.append(section("pairs", "Two parameters", charts()))
-        lines = "Each line is a trial that has the value. Drag along an axis to keep a range, also in the table of all trials."
+        lines = "Each line is a trial that has all of these values. Drag along an axis to keep a range, also in the table of all trials."
         parts.append(section("parallel", "All parameters", soft(lines), charts()))
     return parts
 
