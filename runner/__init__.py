@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import Results, load, submit
+    from .api import Results, load, plan, submit
 
-__all__ = ["Results", "load", "submit"]
+__all__ = ["Results", "load", "plan", "submit"]
 
 
 def __dir__() -> list[str]:

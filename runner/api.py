@@ -1,11 +1,10 @@
-"""Sweeps from Python: ``submit`` a config, ``load`` a run. ``from qdrun.runner import submit, load``."""
+"""Sweeps from Python: ``plan`` and ``submit`` a config or a class, ``load`` a run. ``from qdrun.runner import submit, load, plan``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compiler.errors import QdrunError
@@ -13,6 +12,8 @@ from . import clock
 from .live.points import Series, live_values
 from .observe import table
 from .observe.arrays import Arrays
+from .observe.html import SHOWN, line_html
+from .observe.show import results_html
 from .store import status
 from .store.layout import RunFolder, find
 from .store.replay import Replay, replay
@@ -20,6 +21,12 @@ from .store.replay import Replay, replay
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+    from pydantic import BaseModel
+
+    from ..jobs.base import Job
+    from .interactive.configs import ConfigSource
+    from .observe.planned import SweepPlan
+    from .study.plan import Prepared
 
 
 TARGET = "job.target="
@@ -27,6 +34,13 @@ TARGET = "job.target="
 
 class PandasMissing(QdrunError, ImportError):
     """pandas is not installed."""
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of a run: a list of maps, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        return results_html(self)
 
 
 class Results:
@@ -41,6 +55,13 @@ class Results:
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {word}" for word, count in sorted(self._replay.counts().items()))
         return f"Results({self.folder.uri!r}: {counts})"
+
+    def _repr_html_(self) -> str:
+        from .observe.listing import table_of
+
+        found = table_of(self.folder, limit=SHOWN, shown=True)
+        counts = ", ".join(f"{count} {word}" for word, count in sorted(self.status["counts"].items()))
+        return line_html(f"{self.id}: {self.state}, {counts}") + results_html(found.rows, found.swept, found.total)
 
     def __len__(self) -> int:
         return len(self._replay.trials)
@@ -78,9 +99,9 @@ class Results:
         return Results(self.folder)
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Rows:
         """One row per trial, finished or not, in the order of the sweep."""
-        return table.rows(self.folder)
+        return Rows(table.rows(self.folder))
 
     @property
     def arrow(self) -> pyarrow.Table:
@@ -176,61 +197,112 @@ def load(run: str | os.PathLike[str], runs: str | os.PathLike[str] = "runs") -> 
     return Results(find(os.fspath(run), runs))
 
 
+def plan(
+    config: str | os.PathLike[str] | type[Job[Any]],
+    *,
+    overrides: Sequence[str] = (),
+    params: Mapping[str, Any] | BaseModel | None = None,
+    sweep: Mapping[str, Any] | None = None,
+    gradients: Sequence[str] | None = None,
+    **keys: Any,
+) -> SweepPlan:
+    """The trials of a sweep, their memory and their placement; nothing is run. The arguments are those of ``submit``.
+
+    Raises:
+        ConfigError, TargetError, WrongArgument: see ``submit``.
+    """
+    from .observe.planned import plan_of
+
+    keys |= {"params": params, "sweep": sweep, "gradients": gradients}
+    prepared, job, _ = _prepared(config, overrides, keys)
+    return plan_of(prepared, job)
+
+
 def submit(
-    config: str | os.PathLike[str],
+    config: str | os.PathLike[str] | type[Job[Any]],
     *,
     overrides: Sequence[str] = (),
     output: str | os.PathLike[str] | None = None,
     address: str | None = None,
     dashboard: bool = False,
-    quiet: bool = True,
+    quiet: bool | None = None,
     detach: bool = False,
     debug: bool = False,
+    params: Mapping[str, Any] | BaseModel | None = None,
+    sweep: Mapping[str, Any] | None = None,
+    gradients: Sequence[str] | None = None,
+    **keys: Any,
 ) -> Results:
     """Run a sweep and wait for its end, as ``qdrun submit`` does. Trials that fail are rows, not exceptions.
 
     A Ray that is open in this process is used, and stays open; otherwise one is started for the run.
 
     Args:
-        config: the YAML file.
-        overrides: of its keys, as in ``["limits.memory=1GiB"]``. ``job.target=__main__:Name`` names a job of the script that runs: workers
-            import its file, so the call of ``submit`` must be below ``if __name__ == "__main__"``.
+        config: the YAML file; or the class of a job, whose config the arguments below make. Workers import the class from its module or
+            file. One that a notebook defines travels as text, with the definitions that it uses. A script must call ``submit`` below
+            ``if __name__ == "__main__"``.
+        overrides: of keys of the config, as in ``["limits.memory=1GiB"]``. ``job.target=__main__:Name`` names a job of the script that
+            runs.
         output: folder or URI for the run, instead of that of the config.
         address: of a Ray cluster to join, host:port; http://host:port to run it there as a Ray Job; None: run here.
         dashboard: start Ray's dashboard, on 127.0.0.1.
-        quiet: show no progress on stderr.
-        debug: check every index, assert and NaN in the kernels, as ``debug: true`` in the config.
+        quiet: show no progress; None: show it in notebooks.
         detach: hand the run to a process of its own, or to the cluster, and return when it has begun; see ``Results.wait``.
+        debug: check every index, assert and NaN in the kernels, as ``debug: true`` in the config.
+        params: of a class: parameters that are not the defaults, or an instance of ``Params``.
+        sweep: of a class: the swept parameters, as in ``{"mass": [1, 2, 3]}``, or a whole ``sweep`` section.
+        gradients: of a class: their names; None: all.
+        keys: of a class: other keys of the config: ``limits={"memory": "1GiB"}``, ``name``, ``device``, ``optimize`` and so on.
 
     Raises:
         ConfigError: anything in the config is wrong.
+        WrongArgument: ``config`` is neither a file nor a job, or keys of a config are given with a file.
         CannotPlan: the job can be built for no trial; nothing was started.
-        TargetError: ``__main__`` is an interactive session, or ``submit`` is called while the job's file is imported.
+        TargetError: workers cannot import the job, or ``submit`` is called while the job's file is imported.
         ClusterError: Ray cannot be started or joined; no trial was started.
         NotStarted: the process of a detached run ended before the run began.
         StorageFull: there is no room for the run.
     """
     from .engine.session import submit as run
+    from .observe.notebook import in_notebook
     from .observe.timing import Timing
+    from .provenance.again import KEPT_OF, NOTEBOOK
+
+    quiet = not in_notebook() if quiet is None else quiet
+    keys |= {"params": params, "sweep": sweep, "gradients": gradients}
+    prepared, job, source = _prepared(config, overrides, keys, address=address, debug=debug)
+    now = clock.now()
+    where = os.fspath(output) if output is not None else prepared.loaded.config.uri
+    timing, more = Timing(command_t=now, submitted_t=now), {KEPT_OF: NOTEBOOK} if source.own else None
+    if detach or (address is not None and address.startswith(("http://", "https://"))):
+        from .remote.detach import Order, follow, submit_detached
+
+        made = submit_detached(prepared, where, Order(timing, address, dashboard), more)
+        return Results(made.folder if detach else follow(made, timing, quiet=quiet).folder)
+    done = run(prepared, job, output=where, timing=timing, address=address, dashboard=dashboard, quiet=quiet, more=more)
+    return Results(done.folder)
+
+
+def _prepared(
+    config: str | os.PathLike[str] | type[Job[Any]],
+    overrides: Sequence[str],
+    keys: Mapping[str, Any],
+    *,
+    address: str | None = None,
+    debug: bool = False,
+) -> tuple[Prepared, type[Job[Any]], ConfigSource]:
+    from .interactive.configs import config_source
     from .remote.cluster_inventory import devices_at
     from .search.warm_start import warm_started
     from .study.prepare import prepare
     from .study.target import importable, refuse_while_loading
 
     refuse_while_loading()
+    source = config_source(config, keys)
     changes = [
         f"{TARGET}{importable(text.removeprefix(TARGET).strip())}" if text.startswith(f"{TARGET}__main__:") else text
         for text in overrides
     ]
-    prepared, job = prepare(Path(config), local=address is None, overrides=changes, debug=debug, cluster=devices_at(address))
-    prepared = warm_started(prepared, job)
-    now = clock.now()
-    where = os.fspath(output) if output is not None else prepared.loaded.config.uri
-    timing = Timing(command_t=now, submitted_t=now)
-    if detach or (address is not None and address.startswith(("http://", "https://"))):
-        from .remote.detach import Order, follow, submit_detached
-
-        made = submit_detached(prepared, where, Order(timing, address, dashboard))
-        return Results(made.folder if detach else follow(made, timing, quiet=quiet).folder)
-    done = run(prepared, job, output=where, timing=timing, address=address, dashboard=dashboard, quiet=quiet)
-    return Results(done.folder)
+    how = {"local": address is None, "overrides": changes, "debug": debug, "cluster": devices_at(address)}
+    prepared, job = prepare(source.path, text=source.text, root=source.root, **how)
+    return warm_started(prepared, job), job, source

@@ -37,32 +37,18 @@ def plan(
     Exit code 3 when a trial does not fit, 1 when one cannot be planned.
     """
     with reported(as_json):
-        from ..observe import show
+        from ..observe.planned import plan_of
         from ..search.warm_start import warm_started
-        from ..study.batches import Batches, groups_of
-        from ..study.placement import curves, fits, park_of, plans_beside, predict
-        from ..study.plan import make_plan
         from ..study.prepare import prepare
 
         prepared, job = prepare(config, local=device_memory is None, overrides=changes)
-        prepared = warm_started(prepared, job)
-        wanted = arch and arch.value
-        groups = make_plan(prepared, job, wanted)
-        park, placed = park_of(prepared, groups, device_memory), None
-        together = (
-            [] if park is None else groups_of(prepared, job, groups, park.threads(prepared), park.pools, park.devices, wanted)
-        )
-        if park is not None:
-            points, beside = curves(prepared, job, groups, wanted), plans_beside(prepared, job)
-            placed = predict(prepared, groups, park, points, Batches(together, 1.0), beside)
+        found = plan_of(warm_started(prepared, job), job, arch and arch.value, device_memory)
         if as_json:
-            print_document("plan", show.plan_data(prepared, groups, placed, together))
+            print_document("plan", found.data)
         else:
-            print(show.plan_text(prepared, groups, placed, together))
-        if (placed and placed.misfits) or not all(fits(group, prepared.byte_limits) for group in groups):
-            raise typer.Exit(3)
-        if any(group.plan is None for group in groups):
-            raise typer.Exit(1)
+            print(found.text)
+        if found.exit_code:
+            raise typer.Exit(found.exit_code)
 
 
 def explain(

@@ -87,21 +87,21 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     return f"did you mean `{near[0]}`?" if near else ""
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """Safe loader with YAML 1.2 words: only true and false are booleans, and 1e-3 is a number."""
 
 
-_Loader.yaml_implicit_resolvers = {
+Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in pairs if tag == "tag:yaml.org,2002:null"]
     for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _FLOAT = re.compile(
     r"^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf)|\.(?:nan|NaN))$"
 )
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
 _PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")}
 
 
@@ -173,7 +173,7 @@ def parse_document(text: str, file: str = "<text>") -> Document:
     """
     try:
         _check_events(text, file)
-        node = yaml.compose(text, Loader=_Loader)
+        node = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column) if mark else (None, 0)
@@ -189,7 +189,7 @@ def parse_document(text: str, file: str = "<text>") -> Document:
 
 def _check_events(text: str, file: str) -> None:
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in yaml.parse(text, Loader=Loader):
         line, column = event.start_mark.line + 1, event.start_mark.column
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(

@@ -24,7 +24,8 @@ from ..ledger.machine import with_others_back
 from ..observe import table
 from ..observe.arrow_columns import ArrowRows
 from ..observe.board import Board, Exports
-from ..observe.live import Display, display
+from ..observe.live import Display
+from ..observe.notebook import display
 from ..observe.timing import Timing
 from ..observe.view import view_of
 from ..optimize.kept import forget_batches

@@ -16,6 +16,7 @@ from ..study.trials import counted, short
 from ..text_grid import amount, grid
 from ..visible import visible
 from .arrow_columns import ArrowRows, column_of
+from .html import SHOWN, table_html
 from .table import Large, Row, best
 
 if TYPE_CHECKING:
@@ -228,8 +229,19 @@ SHOWN_PREFIXES = ("grad.", "out.")
 """What ``results_text`` shows of rows, besides the parameters."""
 
 
-def results_text(table: list[Row], swept: Sequence[str] | None = None) -> str:
-    """The table for people: what was swept, what came out; arrays as their lengths, errors in their first line.
+def results_text(table: Sequence[Row], swept: Sequence[str] | None = None) -> str:
+    """The table for people, see ``results_cells``."""
+    return grid(*results_cells(table, swept))
+
+
+def results_html(table: Sequence[Row], swept: Sequence[str] | None = None, total: int | None = None) -> str:
+    """The table for notebooks, see ``results_cells``: the first rows, and how many more there are. ``total``: number of all rows."""
+    swept = varied(table) if swept is None else swept
+    return table_html(*results_cells(table[:SHOWN], swept), total=len(table) if total is None else total)
+
+
+def results_cells(table: Sequence[Row], swept: Sequence[str] | None = None) -> tuple[list[str], list[list[str]]]:
+    """Headers and cells: what was swept, what came out; arrays as their lengths, errors in their first line.
 
     ``swept``: the columns of parameters to show, where the rows are a part of a run; None: those that differ between the rows.
     """
@@ -257,7 +269,7 @@ def results_text(table: list[Row], swept: Sequence[str] | None = None) -> str:
         line.append(_ratio(row["used_of_planned"]))
         error = (row["error"] or "").splitlines()
         lines.append([*line, f"{row['error_type']}: {error[0]}"[:90] if error else ""] if failed else line)
-    return grid([*headers, "error"] if failed else headers, lines)
+    return [*headers, "error"] if failed else headers, lines
 
 
 def _ratio(part: float | None) -> str:

@@ -16,7 +16,10 @@ from .kept import Kept, check_imports
 
 TARGET = "job.target="
 KEPT_OF = "kept_of"
-"""The member of ``run.json`` of a run that was made from the folder of another one, with that one's URI."""
+"""The member of ``run.json`` of a run that has its code in its folder alone: it was made from the folder of another one, whose URI it is,
+or in a notebook: ``NOTEBOOK``.
+"""
+NOTEBOOK = "notebook"
 
 
 def prepared_again(
@@ -47,4 +50,4 @@ def prepared_again(
     return prepared.model_copy(update={"trials": Trials.of(trials)}), job
 
 
-__all__ = ["KEPT_OF", "prepared_again"]
+__all__ = ["KEPT_OF", "NOTEBOOK", "prepared_again"]

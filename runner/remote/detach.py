@@ -105,8 +105,8 @@ class Order:
         return words if address is None else [*words, "--address", address]
 
 
-def submit_detached(prepared: Prepared, output: str, order: Order) -> Detached:
-    """Create a run and start it detached. Returns when it has begun, or after ``START_S``.
+def submit_detached(prepared: Prepared, output: str, order: Order, more: Mapping[str, str] | None = None) -> Detached:
+    """Create a run and start it detached; ``more``: see ``create``. Returns when it has begun, or after ``START_S``.
 
     Raises:
         CannotPlan: the job can be built for no trial; nothing was started.
@@ -119,7 +119,7 @@ def submit_detached(prepared: Prepared, output: str, order: Order) -> Detached:
     check_shared(output)
     job = load(prepared.target)
     EarlyPlans(prepared, job, first=True).wait(local=order.address is None)
-    folder = create(prepared, output)
+    folder = create(prepared, output, more)
     try:
         record(folder.files, prepared, job)
         return _handed(folder, prepared, order, jobs)

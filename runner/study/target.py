@@ -89,7 +89,7 @@ def importable(text: str) -> str:
     if file is None or not file.endswith(".py"):
         raise TargetError(
             f"{name} is defined in an interactive session, which workers cannot import\n"
-            f"  do: write the class into a file and name it: job.target=path/to/file.py:{name}"
+            f"  do: in a notebook give the class, submit({name}, ..); else write it into a file: job.target=path/to/file.py:{name}"
         )
     return f"{os.path.abspath(file)}:{name}"
 

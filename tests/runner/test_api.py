@@ -149,7 +149,7 @@ print(submit.__module__, load.__module__, "ray" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["qdrun.runner.api", "qdrun.runner.api", "False"]
-    assert json.dumps(sorted(__import__("qdrun.runner", fromlist=["x"]).__all__)) == '["Results", "load", "submit"]'
+    assert json.dumps(sorted(__import__("qdrun.runner", fromlist=["x"]).__all__)) == '["Results", "load", "plan", "submit"]'
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def test_a_script_that_submits_while_it_is_imported_is_refused(tmp_path, monkeyp
 def test_a_job_of_an_interactive_session_is_refused_at_once(tmp_path, monkeypatch):
     main_is(monkeypatch)
     with pytest.raises(
-        TargetError, match="Mine is defined in an interactive session, which workers cannot import\n  do: write"
+        TargetError, match="Mine is defined in an interactive session, which workers cannot import\n  do: in a notebook give"
     ):
         submit(write_config(tmp_path), overrides=MINE)
     with pytest.raises(ConfigError, match=r"`__main__` is another module in every process; name the file of Mine"):

@@ -1,0 +1,44 @@
+"""The notebook of the docs in a real Jupyter kernel: what it prints, its progress, and its run from the folder alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qdrun.compiler.runtime.cache import cache_dir
+from qdrun.runner import load
+from qdrun.runner.engine.resume import config_of
+
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
+
+
+def printed(cell):
+    return [output["text"] for output in cell.outputs if output.output_type == "stream" and output.name == "stdout"]
+
+
+def shown(cell):
+    return [output.data["text/html"] for output in cell.outputs if "text/html" in output.get("data", {})]
+
+
+@pytest.mark.slow
+def test_the_notebook_of_the_docs_prints_what_it_says(tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))
+    book = nbformat.read(NOTEBOOK, 4)
+    before = [printed(cell) for cell in book.cells if cell.cell_type == "code"]
+    how = {"timeout": 120, "kernel_name": "python3", "resources": {"metadata": {"path": str(tmp_path)}}}
+    nbclient.NotebookClient(book, **how).execute()
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert [printed(cell) for cell in cells] == before and any(before)
+    planned, (progress, run) = shown(cells[3]), shown(cells[4])
+    assert "memory of one trial (6 trials" in planned[0]
+    assert "6 done" in progress and "finished" in progress, "one output, written again"
+    assert "<th>grad.speed</th>" in run and run.count("<tr>") == 7
+    for path in sorted((cache_dir() / "cells").rglob("*.py")):
+        path.unlink()
+    found = load("throws", runs=tmp_path / "runs")
+    prepared, job = config_of(found.folder)
+    assert len(prepared.trials) == 6 and job.__name__ == "Throw" and "/source/" in prepared.target.text
+    assert json.loads((found.folder.path / "run.json").read_bytes().decode())["kept_of"] == "notebook"
