@@ -410,7 +410,7 @@ function devices({ plots }) {
     }), "small");
     chart(pair, `trials at once on ${device.device}`, () => ({
       traces: [held(device.running, { name: "trials" })],
-      layout: { xaxis: time(), yaxis: axis("trials at once", { rangemode: "tozero", tickformat: "d" }) },
+      layout: { xaxis: time(), yaxis: axis("trials at once", { rangemode: "tozero", ...(Math.max(...device.running.y) < 9 ? { dtick: 1 } : {}) }) },
     }), "small");
   }
 }

@@ -97,7 +97,7 @@ def _results(run: Material, table: TrialTable) -> list[str]:
         said = f"No trial has a loss: {counted(over, 'trial')} failed." if over else ""
         return [section("parameters", "Loss and parameters", soft(said))]
     if not swept:
-        return [section("parameters", "Loss by trial", charts())]
+        return [section("parameters", "Loss by trial", charts())] if len(table.places) > 1 else []
     own = "Each point is a trial: point at it for its parameters, click it for its row."
     rest = " The ring is the trial with the smallest loss; a red tick at the lower edge is a trial without the value."
     parts = [section("parameters", "Loss and parameters", soft(own + rest), charts())]

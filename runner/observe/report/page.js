@@ -72,7 +72,8 @@ document.addEventListener("keydown", (event) => event.key === "Escape" && (panel
 
 const table = (() => {
   const place = document.querySelector("#trials .rows");
-  const varied = data.columns.filter((c) => c.values || c.choices.length > 1 || c.name === "status").map((c) => c.name);
+  const differs = (c) => count === 1 || c.values || c.choices.length > 1 || c.name === "status";
+  const varied = data.columns.filter(differs).map((c) => c.name);
   const state = { sort: columns.has("loss") ? "loss" : null, down: false, words: "", kept: null, first: 0, row: null };
   const find = element("input", { type: "search", placeholder: "find in all columns", "aria-label": "find in all columns" });
   find.addEventListener("input", () => Object.assign(state, { words: find.value.toLowerCase(), first: 0 }) && draw());

@@ -25,9 +25,10 @@ class Made:
     """A run under ``where``; ``swept`` gives the parameters of each trial."""
 
     def __init__(self, where, swept, name="made", planned=4 * GIB):
+        again = [swept[:i].count(params) for i, params in enumerate(swept)] if len(swept) < 100 else [0] * len(swept)
         self.trials = [
-            Trial(id=trial_id(params, 0), index=i, replicate=0, seed=i, swept=params, params=params)
-            for i, params in enumerate(swept)
+            Trial(id=trial_id(params, replicate), index=i, replicate=replicate, seed=i, swept=params, params=params)
+            for i, (params, replicate) in enumerate(zip(swept, again))
         ]
         self.folder = write_run(where, name, f"version: 1\nname: {name!r}\n", {"name": name}, self.trials, {})
         entries = (PlanEntry(kind="state", bytes=planned, source="build()"),)

@@ -224,12 +224,13 @@ def test_a_run_whose_trials_all_failed_has_no_empty_chart(made, monkeypatch):
     assert "No trial has a loss: 3 trials failed." in page.said and not {"pairs", "parallel"} & set(page.ids)
 
 
-def test_a_run_without_a_sweep_is_drawn_by_the_order_of_its_trials(made, monkeypatch):
-    run = made([{}])
-    run.start(monkeypatch, 1, 0)
-    run.end(monkeypatch, 2, 0, loss=1.0, gradients={"x": [3.0, 4.0]})
-    page = made_page(run.finish(monkeypatch, 3))
-    assert "Loss by trial" in page.said and page.data["swept"] == []
+def test_a_run_without_a_sweep_is_drawn_by_the_order_of_its_trials_and_one_trial_needs_no_chart(made, monkeypatch):
+    for count, title in ((2, "Loss by trial"), (1, None)):
+        run = made([{"x": 1.0}] * count, name=f"made{count}")
+        for k in range(count):
+            run.end(monkeypatch, 2 + k, k, loss=1.0, gradients={"x": 3.0})
+        page = made_page(run.finish(monkeypatch, 9))
+        assert ("Loss by trial" in page.said) is (title is not None) and page.data["swept"] == []
 
 
 def test_charts_are_side_by_side_where_there_is_room_and_below_one_another_where_there_is_none(source):
