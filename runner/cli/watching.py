@@ -18,7 +18,7 @@ def report(
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Write one HTML file about a run, which need not be finished: losses, gradients, packing, memory, failures. Print its path."""
+    """Write the report of a run, which need not be finished: one interactive HTML file with charts, trials, failures. Print its path."""
     with reported(as_json):
         from ..observe.report.document import write_report
         from ..store.layout import find

@@ -57,7 +57,8 @@ function select(row) {
   const list = element("dl");
   for (const name of columns.keys()) list.append(element("dt", {}, name), element("dd", {}, shown(name, row)));
   const close = element("button", { type: "button", class: "close", "aria-label": "close", onclick: () => (panel.hidden = true) }, "×");
-  panel.replaceChildren(element("h3", {}, `Trial ${values("trial")[row]}`), close, list);
+  const link = element("a", { href: "#trials" }, "its row in the table");
+  panel.replaceChildren(element("h3", {}, `Trial ${values("trial")[row]}`), close, list, link);
   panel.hidden = false;
   table.show(row);
 }
