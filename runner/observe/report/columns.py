@@ -14,7 +14,7 @@ from .page import clean
 from .thinning import picked
 
 TRIALS, CELLS = 10_000, 200_000
-"""Maximum number of trials in the page, and of values that differ within their column."""
+"""Maximum number of trials in the page, and of numbers, or as much text."""
 CHOICES, DIGITS, LETTERS = 50, 7, 80
 """A column of so few different values is written as numbers of these. Digits of a number, letters of a text."""
 COMPONENTS = 8
@@ -62,8 +62,10 @@ class Column:
         return data | {"choices": choices, "codes": [places[value] for value in written]}
 
     def cells(self) -> int:
-        """Values that take room in the page."""
-        return len(self.values) if len({str(value) for value in self.values}) > 1 else 0
+        """The room that it takes in the page, in numbers; a text counts as one for every ten letters."""
+        if len({str(value) for value in self.values}) <= CHOICES:
+            return len(self.values) // 4  # they are written as short numbers
+        return sum(1 + min(len(value), LETTERS) // 10 if isinstance(value, str) else 1 for value in self.values)
 
 
 def _is_number(value: Any) -> bool:

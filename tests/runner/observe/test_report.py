@@ -175,17 +175,32 @@ def test_values_that_are_not_finite_are_texts():
     assert column.numeric and column.data()["choices"] == [1.0, "nan", "-inf", None, 2]
 
 
+def test_text_takes_the_room_of_its_letters():
+    numbers, texts = (
+        Column("a", "result", [float(k) for k in range(100)]),
+        Column("b", "fact", [f"{k:040d}" for k in range(100)]),
+    )
+    assert numbers.cells() == 100 and texts.cells() == 500
+    assert (
+        Column("c", "fact", ["done"] * 100).cells() == 25
+        and Column("d", "fact", ["x" * 500 + str(k) for k in range(100)]).cells() == 900
+    )
+
+
 def test_columns_without_room_are_named_and_a_sample_of_trials_has_the_best(made, monkeypatch):
-    monkeypatch.setattr(columns, "TRIALS", 3)
-    monkeypatch.setattr(columns, "CELLS", 10)
-    run = made([{"x": float(k)} for k in range(9)])
-    for k in range(9):
-        run.end(monkeypatch, 1 + k, k, loss=float(abs(k - 3)), outputs={"a": float(k)})
+    monkeypatch.setattr(columns, "TRIALS", 120)
+    monkeypatch.setattr(columns, "CELLS", 530)  # trial takes 240, x and loss 120 each, and each constant 30
+    run = made([{"x": float(k)} for k in range(200)])
+    for k in range(200):
+        run.end(monkeypatch, 1, k, loss=float(abs(k - 3)), outputs={"a": float(k)})
     run = gather(run.finish(monkeypatch, 11))
     table = trial_table(run)
-    assert table.places == [3, 4, 8] and "out.a" in table.left_out and table.place_of()(8) == 2
+    assert (
+        len(table.places) == 120 and {3, 199} <= set(table.places) and table.left_out == ["planned_bytes", "attempts", "out.a"]
+    )
+    assert table.place_of()(199) == 119
     said = " ".join(Page(page_of(run, LIBRARY)).said)
-    assert "3 of 9 trials, evenly spread, with the best" in said and "Columns without room here:" in said
+    assert "120 of 200 trials, evenly spread, with the best" in said and "Columns without room here: planned_bytes, " in said
 
 
 def test_failures_are_grouped_by_their_line_whatever_numbers_the_message_has(made, monkeypatch):
