@@ -31,7 +31,7 @@ COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 N, ROWS, COLUMNS = 60, 6, 9
 ON_A_GPU = os.environ.get("QDRUN_TEST_ARCH") == "cuda"
 WHERE = {} if ON_A_GPU else {"device": "emulated"}
-BACKEND = "amdgpu" if os.environ.get("QDRUN_TEST_ARCH") == "amdgpu" else "cuda"
+BACKEND = ARCH if (ARCH := os.environ.get("QDRUN_TEST_ARCH")) in ("amdgpu", "vulkan") else "cuda"
 
 
 LIMIT = 1 << 16
