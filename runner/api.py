@@ -17,6 +17,8 @@ from .observe.show import results_html
 from .store import status
 from .store.layout import RunFolder, find
 from .store.replay import Replay, replay
+from .upkeep import labels
+from .upkeep.labels import labels_of
 
 if TYPE_CHECKING:
     import pandas
@@ -165,6 +167,24 @@ class Results:
 
         found = provenance_of(self.folder.files)
         return {} if found is None else found.model_dump()
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the run, sorted, as they are now."""
+        return labels_of(self.folder).tags
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes on the run as they are now, the oldest first."""
+        return tuple(one.text for one in labels_of(self.folder).notes)
+
+    def tag(self, *names: str, remove: bool = False) -> None:
+        """Give tags to the run, or take them away, as ``qdrun tag``. Raises ``WrongLabel``."""
+        labels.tag(self.folder, names, remove=remove)
+
+    def note(self, text: str) -> None:
+        """Add a note to the run, as ``qdrun note``. Raises ``WrongLabel``."""
+        labels.note(self.folder, text)
 
     @property
     def devices(self) -> dict[str, dict[str, Any]]:

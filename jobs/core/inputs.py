@@ -83,6 +83,7 @@ def fetched(uri: str, cache: str = "") -> Path:
         name = path.rstrip("/").rpartition("/")[2]
         if not place.is_dir():
             _download(system, {found: Path(name, below) for found, below in names.items()}, place)
+        os.utime(place)  # the last use: what is not used any more is removed
     except Exception as error:  # each of fsspec's file systems has its own ways to fail
         raise InputMissing(
             f"{uri} cannot be read: {type(error).__name__}: {error}\n"

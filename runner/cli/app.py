@@ -13,6 +13,8 @@ from . import config_commands, looking, machine, planning, running, watching
 from .output import print_document
 from .runs.compare import compare
 from .runs.exporting import export
+from .runs.labels import note, tag
+from .runs.removing import gc, rm
 from .runs.rerun import rerun
 from .runs.results import results
 
@@ -73,6 +75,7 @@ for command in (
     rerun,
     compare,
     export,
+    *(tag, note, rm, gc),
     *(machine.devices, machine.dashboard, planning.explain, config_commands.check, config_commands.schema),
 ):
     app.command()(command)

@@ -24,6 +24,10 @@ MODELS: dict[str, type[models.Part]] = {
     "rerun": of_runs.Rerun,
     "compare": of_runs.Compare,
     "export": of_runs.Export,
+    "tag": of_runs.Tag,
+    "note": of_runs.Tag,
+    "rm": of_runs.Rm,
+    "gc": of_runs.Rm,
     "error": models.Error,
 }
 

@@ -77,6 +77,7 @@ def ls(
     runs: Runs = "runs",
     last: Annotated[int, typer.Option("--last", "-n", min=1, help="Number of runs to show.")] = 20,
     state: Annotated[State | None, typer.Option(help="Show only runs in this state.")] = None,
+    tags: Annotated[list[str], typer.Option("--tag", help="Show only runs with this tag. Can be repeated.")] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
@@ -84,11 +85,11 @@ def ls(
         from ..observe import show
         from ..observe.listing import listed
 
-        found = listed(runs, last, None if state is None else state.value)
+        found = listed(runs, last, None if state is None else state.value, tags)
         if as_json:
             print_document("ls", {"where": runs, "runs": found})
         else:
-            print(show.list_text(found) if found else show.no_runs(runs, "" if state is None else state.value))
+            print(show.list_text(found) if found else show.no_runs(runs, "" if state is None else state.value, tags))
 
 
 def watch(run: Run, runs: Runs = "runs", as_json: Json = False) -> None:

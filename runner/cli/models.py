@@ -323,6 +323,8 @@ class Listed(Part):
     finished: int = about("trials with a row: done, failed, cancelled, poisoned")
     failed: int = about("trials that are failed or poisoned")
     best: float | None = about("smallest loss")
+    tags: list[str] = about("its tags, sorted")
+    note: str = about("its last note; empty without")
 
 
 class Ls(Part):

@@ -44,6 +44,7 @@ from ..store.replay import replay
 from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
 from ..study.trials import Trial, counted
+from ..upkeep.caches import trim
 from .early_plans import EarlyPlans, failures_text, refuse
 from .event_writer import Outside
 from .parts import TrialAt
@@ -203,7 +204,9 @@ def submit(
         plans.wait(local=address is None)
     folder = create(prepared, output, more)
     record(folder.files, prepared, job)
-    return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
+    done = attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
+    trim()
+    return done
 
 
 def attend(

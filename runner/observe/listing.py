@@ -20,6 +20,7 @@ from ..store.layout import TRIALS, RunFolder, each_run
 from ..store.replay import FINAL, Replay, TrialState, replay, run_state
 from ..study.trials import short
 from ..text_grid import grid
+from ..upkeep.labels import labels_of
 from . import table
 from .show import SHOWN_FIXED, SHOWN_PREFIXES, differ, extent, results_text, varied
 from .view import view_of
@@ -176,10 +177,12 @@ def _from_file(folder: RunFolder, file: TableFile, wanted: Wanted) -> Table | No
     return Table(folder, Replay({}), file.state, [], kept, rows, wanted.columns is not None, swept, total)
 
 
-def listed(where: str, last: int, state: str | None = None) -> list[dict[str, Any]]:
-    """The ``last`` runs under ``where``, or of those in a state, the latest first; no more of them are read than it takes."""
+def listed(where: str, last: int, state: str | None = None, tags: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The ``last`` runs under ``where``, or of those in a state and with all of these tags, the latest first; no more of them are read than
+    it takes.
+    """
     found: list[dict[str, Any]] = []
-    runs = each_run(where)
+    runs = (folder for folder in each_run(where) if not tags or {*tags} <= {*labels_of(folder).tags})
     while len(found) < last and (some := list(islice(runs, last))):
         for folder, row in zip(some, status.statuses(some), strict=True):
             if state is None or row["state"] == state:
@@ -188,7 +191,7 @@ def listed(where: str, last: int, state: str | None = None) -> list[dict[str, An
 
 
 def _listed(folder: RunFolder, row: dict[str, Any]) -> dict[str, Any]:
-    counts, best = row["counts"], row["best"]
+    counts, best, labels = row["counts"], row["best"], labels_of(folder)
     try:
         info = folder.info()
     except (OSError, ValueError):
@@ -203,6 +206,8 @@ def _listed(folder: RunFolder, row: dict[str, Any]) -> dict[str, Any]:
         "finished": sum(counts.get(word, 0) for word in FINAL),
         "failed": sum(counts.get(word, 0) for word in BAD),
         "best": best and best["loss"],
+        "tags": list(labels.tags),
+        "note": labels.notes[-1].text if labels.notes else "",
     }
 
 

@@ -59,6 +59,7 @@ SHOWN_TRIALS = 5
 SHOWN_FAILURES, SHOWN_EXAMPLES = 10, 3
 SHOWN_DEVICES = 16
 SHOWN_LANES = 8
+NOTE_SHOWN = 80
 
 
 def plan_data(
@@ -375,9 +376,9 @@ def _failure_lines(done: Ended) -> list[str]:
     return lines + ([f"  ... and {counted(rest, 'more failure')}"] if rest else [])
 
 
-def no_runs(where: str, state: str = "") -> str:
-    """The message if no run is found, in any state or in a given one."""
-    return f"no {state + ' ' if state else ''}runs in {where}"
+def no_runs(where: str, state: str = "", tags: Sequence[str] = ()) -> str:
+    """The message if no run is found, in any state or in a given one, and with these tags."""
+    return f"no {state + ' ' if state else ''}runs{''.join(f' with tag `{name}`' for name in tags)} in {where}"
 
 
 def status_text(states: list[dict[str, Any]]) -> str:
@@ -406,13 +407,19 @@ def resume_text(data: Mapping[str, Any]) -> str:
 
 
 def list_text(rows: list[dict[str, Any]]) -> str:
-    """One line for each run of ``ls``."""
-    lines = []
+    """One line for each run of ``ls``; tags, and the first line of the last note, where some run has them."""
+    headers, lines = ["run", "created", "state", "finished", "failed", "best loss"], list[list[str]]()
     for row in rows:
         created = "-" if row["created"] is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"]))
         counts = [f"{row['finished']}/{row['trials']}", str(row["failed"])]
         lines.append([row["id"], created, row["state"], *counts, "-" if row["best"] is None else short(row["best"])])
-    return grid(["run", "created", "state", "finished", "failed", "best loss"], lines)
+    for header, texts in (
+        ("tags", [", ".join(row["tags"]) for row in rows]),
+        ("note", [row["note"].partition("\n")[0][:NOTE_SHOWN] for row in rows]),
+    ):
+        if any(texts):
+            headers, lines = [*headers, header], [[*line, text or "-"] for line, text in zip(lines, texts, strict=True)]
+    return grid(headers, lines)
 
 
 def _lane_lines(lanes: list[dict[str, Any]]) -> list[str]:

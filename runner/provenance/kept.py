@@ -62,6 +62,8 @@ def kept(folder: RunFolder) -> Kept:
     for one in found.sources:
         data = _checked(folder, f"{SOURCE}/{one.path}", one)
         _written(root / one.path, data)
+    with suppress(FileNotFoundError):
+        os.utime(place)  # the last use, see ``upkeep.caches``
     return Kept(found, root, _target(folder, found, root), {one.path: _input(folder, one, place) for one in found.inputs})
 
 

@@ -74,3 +74,49 @@ class Compare(Part):
     devices: list[list[str]] = about("kinds of devices of each run")
     numbers: ComparisonPart = about("the numbers of the trials that both have")
     only: list[int] = about("number of trials that one run alone has")
+
+
+class NotePart(Part):
+    """A note."""
+
+    t: float = about("when it was written, in seconds since 1970")
+    text: str = about("what it says")
+
+
+class Tag(Part):
+    """The tags and notes of a run."""
+
+    run: str = about("its id")
+    tags: list[str] = about("its tags, sorted")
+    notes: list[NotePart] = about("its notes, the oldest first")
+
+
+class RemovedRun(Part):
+    """A run that goes."""
+
+    run: str = about("its id")
+    folder: str = about("its folder or URI")
+    state: str = about("as in status")
+    age_s: float | None = about("seconds since it was made; null if unknown")
+    tags: list[str] = about("its tags")
+    files: int = about("number of files")
+    bytes: int = about("their size")
+    stays: list[str] = about("names in its folder that are no part of a run")
+
+
+class RemovedEntry(Part):
+    """An entry of a cache that goes."""
+
+    path: str = about("its folder")
+    kind: str = about("data: downloaded inputs; kept: code of runs that ran again; cells: jobs of notebooks")
+    age_s: float = about("seconds since its last use")
+    bytes: int = about("its size")
+
+
+class Rm(Part):
+    """What was removed, or would be."""
+
+    runs: list[RemovedRun] = about("runs")
+    caches: list[RemovedEntry] = about("entries of caches")
+    bytes: int = about("size of all")
+    removed: bool = about("whether it was removed; false: it would be, with --yes")

@@ -1,0 +1,131 @@
+"""Removes runs. A run that may be alive is never removed, nor is a file in its folder that no run has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ...compiler.errors import QdrunError
+from ..clock import now
+from ..store.files import LocalFiles
+from ..store.layout import RunFolder
+from ..store.owner import OWNERS, RunAlive, lives, take
+from ..store.status import status_or_damage
+from .labels import labels_of
+
+PARTS = (
+    *("config.yaml", "config.resolved.json", "plan.json", "trials.jsonl", "heartbeat.json", "results.parquet", "summary.json"),
+    *("labels.json", "launch.json", "runner.log", "provenance.json", "source.diff", "report.html"),
+    *("requests", "events", "trials", "workers", "source", "inputs", "descents", "tensorboard", "wandb"),
+    *(OWNERS, "run.json"),
+)
+"""What a run consists of, in the order of removal: while ``run.json`` is there, what is left can be removed by its name."""
+
+
+class NotRemovable(QdrunError, RuntimeError):
+    """A run cannot be removed: it may be running."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What the removal of a run would free.
+
+    Attributes:
+        folder: of the run.
+        state: of the run, as in ``status``.
+        age_s: seconds since it was made; None where that is not known.
+        tags: of the run.
+        files, bytes: that would go.
+        others: names in its folder that are no part of a run, and stay.
+    """
+
+    folder: RunFolder
+    state: str
+    age_s: float | None
+    tags: tuple[str, ...]
+    files: int
+    bytes: int
+    others: tuple[str, ...] = ()
+
+
+def removal_of(folder: RunFolder) -> Removal:
+    """What the removal of a run would free. Nothing is removed."""
+    state = str(status_or_damage(folder)["state"])
+    below = _below(folder)
+    others = {path.partition("/")[0] for path in below} - {*PARTS}
+    gone = [size for path, size in below.items() if path.partition("/")[0] not in others]
+    age = None
+    with suppress(OSError, ValueError, KeyError):
+        age = max(0.0, now() - float(folder.info()["created"]))
+    return Removal(folder, state, age, labels_of(folder).tags, len(gone), sum(gone), tuple(sorted(others)))
+
+
+def check_removable(found: Removal) -> None:
+    """Check that a run is not alive, and is not waiting in the queue of a cluster.
+
+    Raises:
+        NotRemovable: it is, or may be.
+    """
+    folder = found.folder
+    queued = folder.files.exists("launch.json") and not folder.files.names(OWNERS)
+    if found.state == "running" or queued or (found.state == "damaged" and lives(folder)):
+        what = "was handed to a cluster and has not begun" if queued else "is running"
+        raise NotRemovable(f"{folder.name} {what}: it is not removed\n  do: `qdrun cancel {folder.uri}`, and wait for its end")
+
+
+def remove(found: Removal) -> None:
+    """Remove a run. It is claimed before, so that no process resumes it meanwhile.
+
+    Raises:
+        NotRemovable: it may be running.
+        OSError: a file cannot be removed; what is left can be removed by another call.
+    """
+    check_removable(found)
+    folder = found.folder
+    try:
+        take(folder)
+    except RunAlive as error:
+        raise NotRemovable(str(error)) from error
+    folder.files.sweep("")
+    if not isinstance(folder.files, LocalFiles):
+        for path in sorted(_below(folder), key=lambda path: _rank(path.partition("/")[0])):
+            if path.partition("/")[0] in PARTS:
+                folder.files.remove(path)
+        return
+    for name in PARTS:
+        path = folder.path / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # other files are there, and stay
+        os.rmdir(folder.path)
+
+
+def _below(folder: RunFolder) -> dict[str, int]:
+    return {path.removeprefix("./"): size for path, size in folder.files.below("").items()}
+
+
+def _rank(name: str) -> int:
+    return PARTS.index(name) if name in PARTS else -1
+
+
+def old(found: Removal, states: Sequence[str], older_s: float) -> bool:
+    """Whether a run is in one of these states, so old, and without a tag."""
+    return found.state in states and not found.tags and found.age_s is not None and found.age_s >= older_s
+
+
+def age_text(seconds: float | None) -> str:
+    """An age for people: ``3 d``, ``5 h``, ``2 min``."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86400.0), ("h", 3600.0)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 60:.0f} min"
+
+
+__all__ = ["PARTS", "NotRemovable", "Removal", "age_text", "check_removable", "old", "removal_of", "remove"]
