@@ -58,9 +58,17 @@ function select(row) {
   for (const name of columns.keys()) list.append(element("dt", {}, name), element("dd", {}, shown(name, row)));
   const close = element("button", { type: "button", class: "close", "aria-label": "close", onclick: () => (panel.hidden = true) }, "×");
   const link = element("a", { href: "#trials" }, "its row in the table");
-  panel.replaceChildren(element("h3", {}, `Trial ${values("trial")[row]}`), close, list, link);
+  panel.replaceChildren(element("h3", {}, `Trial ${values("trial")[row]}`), close, list, ...artifacts(row), link);
   panel.hidden = false;
   table.show(row);
+}
+
+// Copies of the pictures, videos and links that the page has for a trial.
+function artifacts(row) {
+  const own = [...document.querySelectorAll(`#artifacts [data-trial="${row}"]`)];
+  const media = own.flatMap((button) => [...(button.closest("figure")?.querySelectorAll("img, video") ?? [])]);
+  const links = own.flatMap((button) => [...(button.closest("tr")?.querySelectorAll("a") ?? [])]);
+  return [...media, ...links].map((found) => element("p", {}, found.cloneNode(true)));
 }
 
 document.addEventListener("click", (event) => {
