@@ -43,6 +43,7 @@ LEAN = replace(
     round_to_even=frozenset(),
     fence_waits=True,
     folds_wrongly=True,
+    cuts_loops=True,
 )
 """A device that lacks all that code can do without."""
 PHI = 245

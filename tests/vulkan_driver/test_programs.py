@@ -15,7 +15,7 @@ from qdrun.compiler.runtime.gpu import failing
 from qdrun.compiler.runtime.vulkan import instance
 from qdrun.compiler.runtime.vulkan.recorder import words
 
-from .conftest import LAUNCH, add_text
+from .conftest import LAUNCH, NAME, add_text
 
 
 class Changed:
@@ -155,6 +155,44 @@ def test_no_launch_waits_and_a_tape_is_few_command_buffers(start, monkeypatch):
         add(1.0)
     assert stream.waits == waits and stream._words[words.LAST] - sent <= 100 // 4
     assert x[5] == 101.0 and stream.waits == waits + 1, "reading waits once"
+
+
+@pytest.mark.skipif(NAME != "llvmpipe", reason="a fault of this driver")
+def test_a_loop_that_llvmpipe_ends_is_an_error_when_the_host_waits_and_the_program_goes_on(start):
+    """It ends all loops of a thread after 65,536 iterations in sum, and the threads that it computes side by side end together."""
+    start()
+    x, left = qd.field(qd.i32, shape=20), qd.field(qd.i32, shape=20)
+
+    @qd.kernel
+    def count(outer: qd.i32, inner: qd.i32):
+        for i in x:
+            total = 0
+            for _ in range(outer):
+                for _ in range(inner):
+                    total += 1
+                    if total > 1_000_000:
+                        break
+            x[i] = total
+
+    @qd.kernel
+    def collatz(start: qd.i32):
+        for i in left:
+            n = start + i
+            while n > 1:
+                n = n // 2 if n % 2 == 0 else n - 1
+            left[i] = n
+
+    for outer, inner in ((1, 65_000), (250, 250), (4, 16_000)):
+        count(outer, inner)
+        assert (x.to_numpy() == outer * inner).all()
+    for outer, inner in ((1, 70_000), (300, 300), (4, 16_400)):
+        count(outer, inner)
+        with pytest.raises(DeviceError, match=r"llvmpipe has ended a loop.*after 65,536 iterations in sum") as e:
+            qd.sync()
+        assert "\n  do: fewer iterations in each thread" in str(e.value) and not e.value.restart
+        assert x.to_numpy().max() < outer * inner, "it was ended, and said once"
+    collatz(1000)
+    assert (left.to_numpy() == 1).all()
 
 
 def test_no_iterations_are_no_dispatch_and_no_allocation(start):

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from ..text.read import DeviceText
 from ..text.structure import Break, Continue, Else, EndIf, EndLoop, Event, If, Leave, Loop
+from .features import CUT_WORD
 from .module import Module
-from .opcodes import Decoration, Op, Storage
+from .opcodes import ALIGNED, BuiltIn, Decoration, Op, Storage
 
 
 class SlotPlace(NamedTuple):
@@ -51,12 +52,15 @@ class _Condition:
 
 @dataclass(slots=True)
 class _Loop:
-    """A loop that is being written: the labels of its header, of where it continues, of what follows it; whether that is reached."""
+    """A loop that is being written: the labels of its header, of where it continues, of what follows it; whether that is reached.
+    ``inside``: a variable that says whether the program has left it, for ``Features.cuts_loops``.
+    """
 
     header: int
     onward: int
     follow: int
     left: bool = False
+    inside: int = 0
 
 
 @dataclass(slots=True)
@@ -128,6 +132,12 @@ class Body:
         self.globals[variable] = None
         return variable
 
+    def unknown_zero(self) -> int:
+        """An integer that the driver cannot know: the number of blocks along an axis that has one, less 1."""
+        m = self.module
+        three = self.emit(Op.Load, m.vector("i32", 3), self.named(m.built_in(BuiltIn.NumWorkgroups)))
+        return self.op(Op.ISub, "i32", self.op(Op.CompositeExtract, "i32", three, 1), m.number(1))
+
     def new_variable(self, ty: int, *initial: int) -> int:
         """A variable of the function, of a type by its id."""
         pointer, found = self.module.pointer(Storage.Function, ty), self.module.id()
@@ -165,6 +175,9 @@ class Body:
             case Loop():
                 loop, body = _Loop(self.module.id(), self.module.id(), self.module.id()), self.module.id()
                 self._open.append(loop)
+                if self.module.features.cuts_loops:
+                    loop.inside = self.new_variable(self.module.array("i32", self.module.number(2)))
+                    self.do(Op.Store, self._inside(loop), self.module.number(1))
                 self.do(Op.Branch, loop.header)
                 self.label(loop.header)
                 self.do(Op.LoopMerge, loop.follow, loop.onward, 0)
@@ -184,7 +197,10 @@ class Body:
     def _if(self, event: If, following: list[Event]) -> int:
         condition = self.operand("i1", event.condition)
         match following:
-            case [Break() | Continue() as first, EndIf(), Break() | Continue() as second]:  # the end of a loop's body
+            case [Break() | Continue() as first, EndIf(), Break() | Continue() as second] if (
+                not self.module.features.cuts_loops
+            ):
+                # the end of a loop's body
                 ways = [self._exit(first), self._exit(second)]
                 self._end(Op.BranchConditional, condition, *(ways if event.when else ways[::-1]))
                 return 3
@@ -201,7 +217,17 @@ class Body:
         if isinstance(event, Continue):
             return loop.onward
         loop.left = True
+        if loop.inside:
+            self.do(Op.Store, self._inside(loop), self.module.number(0))
         return loop.follow
+
+    def _inside(self, loop: _Loop) -> int:
+        """A pointer to what says that the program is inside of a loop. It is the one of two elements that the driver cannot know, or it
+        would see that no way out of the loop leaves a 1 there.
+        """
+        return self.emit(
+            Op.AccessChain, self.module.pointer(Storage.Function, self.module.type("i32")), loop.inside, self.unknown_zero()
+        )
 
     def _condition(self) -> _Condition:
         found = self._open[-1]
@@ -220,8 +246,22 @@ class Body:
         self.label(loop.onward)
         self.do(Op.Branch, loop.header)
         self.label(loop.follow)
+        if loop.inside:
+            self._tell(loop)
         if not loop.left:
             self._end(Op.Unreachable)
+
+    def _tell(self, loop: _Loop) -> None:
+        """Behind a loop: tell the host if the driver has ended it."""
+        m, arm, merge = self.module, self.module.id(), self.module.id()
+        inside = self.op(Op.INotEqual, "i1", self.op(Op.Load, "i32", self._inside(loop)), m.number(0))
+        self.do(Op.SelectionMerge, merge, 0)
+        self.do(Op.BranchConditional, inside, arm, merge)
+        self.label(arm)
+        word = self.emit(Op.ConvertUToPtr, m.in_memory("i32"), m.number(CUT_WORD, "i64"))
+        self.do(Op.Store, word, m.number(1), ALIGNED, 4)
+        self.do(Op.Branch, merge)
+        self.label(merge)
 
     def finish(self, head: list[int]) -> list[int]:
         """The whole function behind its head, which ends with the label of its first block."""

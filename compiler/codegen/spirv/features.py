@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CUT_WORD = 0x6B00_0000_0000
+"""The address of a word, see ``Features.cuts_loops``."""
 ALL_WIDTHS = frozenset((16, 32, 64))
 
 
@@ -31,6 +33,8 @@ class Features:
         folds_wrongly: another fault of it: products and quotients of a zero that its compiler knows are simplified as if there were no
             infinities, NaN and signs of zeros, and long expressions of literals take it time that doubles with each step. The values in
             question are hidden from it.
+        cuts_loops: another fault of it: all loops of a thread end after 65,536 iterations in sum. Code writes 1 to the word at
+            ``CUT_WORD`` where one does.
     """
 
     float64: bool = False
@@ -49,6 +53,7 @@ class Features:
     signed_zero: frozenset[int] = frozenset()
     fence_waits: bool = False
     folds_wrongly: bool = False
+    cuts_loops: bool = False
 
 
 NAMES = {

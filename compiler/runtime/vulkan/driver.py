@@ -11,6 +11,7 @@ from ..gpu.driver import DeviceInfo, Function, Image, Texts
 from .buffers import ALIGN, Block
 from .code import build
 from .code.own_kernels import BLOCK
+from .cut_loops import raise_if_cut
 from .instance import instance
 from .kind import VULKAN, describe, refusal
 from .opened import OpenDevice, open_device
@@ -114,6 +115,8 @@ class VulkanDriver:
             made.synchronize()
             made.settle()
         self._here.settle()
+        if self._here.cut is not None:
+            raise_if_cut(self._here.cut)
 
     # ---- memory
     def allocate(self, nbytes: int, stream: int) -> int:
@@ -192,6 +195,8 @@ class VulkanDriver:
             self._streams[stream][0].synchronize()
             return
         self._streams[stream][1].download(dst_host, *self._here.buffers.at(src, nbytes), nbytes)
+        if self._here.cut is not None:
+            raise_if_cut(self._here.cut)
 
     def fetch(self, dst_pinned: int, src: int, nbytes: int, stream: int) -> None:
         """In the stream."""

@@ -46,6 +46,7 @@ def features_of(device: PhysicalDevice) -> Features:
         fused=frozenset(widths),
         fence_waits=_FAULTY in device.driver,
         folds_wrongly=_FAULTY in device.driver,
+        cuts_loops=_FAULTY in device.driver,
     )
 
 

@@ -18,6 +18,7 @@ from .buffers import Buffers
 from .code.build import build
 from .code.own_kernels import FILL_4, texts
 from .code.pipelines import FunctionRecord, Module, Pipelines
+from .cut_loops import cut_word
 from .instance import PhysicalDevice, enabled, instance
 from .kind import features_of
 from .library import Structures
@@ -41,12 +42,15 @@ class OpenDevice:
         streams: by their handles.
         features: what code may use.
         probed: how it computes.
+        cut: tells that a loop was ended, see ``cut_loops``; None: nothing does.
         refused: what there is to say of the launch that was refused last, beyond its code.
     """
 
     def __init__(self, physical: PhysicalDevice) -> None:
         self.api, self.physical, self.refused = instance().api, physical, ""
         self.features = features_of(physical)
+        self.cut = cut_word() if self.features.cuts_loops else None
+        self.features = replace(self.features, cuts_loops=self.cut is not None)
         self._lock = new_lock(self, "_lock")
         self._making = new_lock(self, "_making")
         count = min(physical.queues, MOST_QUEUES)
