@@ -185,6 +185,12 @@ def test_a_loop_that_llvmpipe_ends_is_an_error_when_the_host_waits_and_the_progr
     for outer, inner in ((1, 65_000), (250, 250), (4, 16_000)):
         count(outer, inner)
         assert (x.to_numpy() == outer * inner).all()
+    count(1, 70_000)
+    try:
+        assert (x.to_numpy() == 70_000).all()
+        pytest.skip("this version of llvmpipe ends no loops")
+    except DeviceError:
+        pass
     for outer, inner in ((1, 70_000), (300, 300), (4, 16_400)):
         count(outer, inner)
         with pytest.raises(DeviceError, match=r"llvmpipe has ended a loop.*after 65,536 iterations in sum") as e:
