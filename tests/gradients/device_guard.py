@@ -6,19 +6,26 @@ into a row of canaries between those of the other threads. A word that nobody ha
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from heap_guard import CANARY, MARGIN
+from heap_guard import CANARY, MARGIN, launch_under, plan_with
+from plan_kernels import PlanCase, plan_kernel
 
+import qdrun as qd
 from qdrun.compiler.ir.types import PLANES
 from qdrun.compiler.runtime.base import Allocation
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.compiler.runtime.mirror import Link
 from qdrun.compiler.tape.heap_plan import HeapPlan, TaskPlan
+from qdrun.compiler.tape.levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
+from qdrun.compiler.tape.sizing import LoopSizing
 
 
 class DeviceGuard:
@@ -117,3 +124,51 @@ def guarded_on_device() -> Iterator[DeviceGuard]:
         yield guard
     finally:
         GpuDevice._allocate, GpuDevice._free = allocate, free  # type: ignore[method-assign]
+
+
+def a_plan(r: random.Random, s: LoopSizing, count: int | None, source: str) -> LoopPlan:
+    """A plan of a loop that nobody would choose."""
+    if count is None or r.random() < 0.2:
+        return thinning(r.randint(3, 9), 2 ** r.randint(0, 5) - 1 or 1, r.randint(8, 40), source=source)
+    levels, segment = r.randint(1, 3), r.choice([None, 1, 2, 3, r.randint(1, 12)])
+    return with_levels(count, levels, segment, s.words("ck1"), s.words("tape"), source) if count else full_tape(count, source)
+
+
+def a_small_plan(r: random.Random, s: LoopSizing, count: int | None, source: str) -> LoopPlan:
+    """One that may be too small, as if data had changed under it."""
+    levels = r.randint(1, 3)
+    if levels == 1:
+        return fixed_capacity(r.randint(1, 4), source)
+    less = max(1, (5 if count is None else count) - r.randint(0, 4))
+    return with_levels(less, levels, r.choice([None, 1, 2]), s.words("ck1"), s.words("tape"), source)
+
+
+def check_kernel(number: int, counts: Counter[str], plans: int = 3, **where: Any) -> None:
+    """One random kernel: near the processor's gradient, whose sines are others; the same bits under random plans; those or an overflow
+    under small ones; never a word outside of the rows. ``where``: ``arch`` and ``device`` of ``qd.init``.
+    """
+    source, r = plan_kernel(number), random.Random(number)
+    here = PlanCase(source, number)
+    expected = here.gradient()
+    here.close()
+    with guarded_on_device() as guard:
+        case = PlanCase(source, number, **where)
+        want = case.gradient()
+        off = np.abs(want - expected) > 1e-6 * max(1.0, float(np.abs(expected[np.isfinite(expected)]).max()))
+        counts["components"] += off.size
+        counts["of which took another branch"] += int(off.sum())
+        for way in (None, *[partial(a_plan, r)] * plans, *[partial(a_small_plan, r)] * plans):
+            chosen = plan_with(case.k, case.args, way) if way else case.k.grad.plan(*case.args)
+            plan, rows = padded(chosen)
+            case.program.grow_heap(plan.planes)
+            guard.arm(case.program)
+            try:
+                got = case.gradient(partial(launch_under, case.k, case.args, plan))
+                np.testing.assert_array_equal(got, want)
+            except qd.AdStackOverflow:
+                assert way and way.func is a_small_plan
+                counts["overflows"] += 1
+            counts["plans"] += 1
+            counts["plans with writes"] += guard.check(case.program, plan, rows) > 0
+        np.testing.assert_array_equal(case.gradient(), want, "after small plans")
+        case.close()
