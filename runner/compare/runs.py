@@ -59,23 +59,28 @@ class RunPair:
     def text(self) -> str:
         """As lines of text."""
         first, second = (end["run"] for end in self.ends)
-        rows = [[name, *(_shown(end[name]) for end in self.ends)] for name in ("state", "trials", "counts", "best", "seconds")]
+        rows = [[name, *(shown(end[name]) for end in self.ends)] for name in ("state", "trials", "counts", "best", "seconds")]
         rows += [["devices", *(", ".join(kinds) or "-" for kinds in self.devices)]] if any(self.devices) else []
         parts = [grid(["", first, second], rows)]
         if self.config:
-            parts.append(grid(["config", first, second], [[key, *map(_shown, values)] for key, values in self.config.items()]))
+            parts.append(grid(["config", first, second], [[key, *map(shown, values)] for key, values in self.config.items()]))
         else:
             parts.append("config: equal")
         parts.append(f"code: {', '.join(self.sources)} differ" if self.sources else "code: equal")
         parts += (
             [grid(["version", first, second], [[name, *pair] for name, pair in self.versions.items()])] if self.versions else []
         )
-        common = len(self.numbers.equal) + len(self.numbers.close) + len(self.numbers.different) + len(self.numbers.missing)
-        parts.append(f"trials: {common} of both, {self.only[0]} of the first alone, {self.only[1]} of the second alone")
-        return "\n\n".join([*parts, *([self.numbers.text] if common else [])])
+        parts.append(f"trials: {self.common} of both, {self.only[0]} of the first alone, {self.only[1]} of the second alone")
+        return "\n\n".join([*parts, *([self.numbers.text] if self.common else [])])
+
+    @property
+    def common(self) -> int:
+        """The number of trials that both have."""
+        return len(self.numbers.equal) + len(self.numbers.close) + len(self.numbers.different) + len(self.numbers.missing)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of a config or of a run as text of at most ``WIDTH`` characters."""
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= WIDTH else text[: WIDTH - 2] + ".."
 
@@ -137,4 +142,4 @@ def _other_versions(first: Provenance | None, second: Provenance | None) -> dict
     return {name: (a.get(name, "-"), b.get(name, "-")) for name in {**a, **b} if a.get(name) != b.get(name)}
 
 
-__all__ = ["RunPair", "pair_of"]
+__all__ = ["RunPair", "pair_of", "shown"]

@@ -15,6 +15,10 @@ def compare(
     tolerance: Annotated[
         float, typer.Option(metavar="X", min=0.0, help="Largest relative difference of numbers that count as equal.")
     ] = 0.0,
+    html: Annotated[
+        str | None,
+        typer.Option("--html", metavar="FILE", help="Also write both runs side by side, with plots, to this file or URI."),
+    ] = None,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
@@ -24,7 +28,12 @@ def compare(
         from ...store.layout import find
 
         found = pair_of(find(run, runs), find(other, runs), tolerance)
+        page = None
+        if html is not None:
+            from ...compare.plots import write_page
+
+            page = write_page(found, html)
         if as_json:
-            print_document("compare", found.data())
+            print_document("compare", found.data() | {"html": page})
         else:
-            print(found.text)
+            print(found.text if page is None else f"{found.text}\n\nside by side: {page}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..models import Data, Part, about
+from ..models import Data, Part, about, may
 
 
 class DifferencePart(Part):
@@ -74,6 +74,7 @@ class Compare(Part):
     devices: list[list[str]] = about("kinds of devices of each run")
     numbers: ComparisonPart = about("the numbers of the trials that both have")
     only: list[int] = about("number of trials that one run alone has")
+    html: str | None = may("with --html: the page")
 
 
 class NotePart(Part):
