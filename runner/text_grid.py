@@ -10,13 +10,14 @@ from itertools import zip_longest
 
 from .visible import visible
 
-FOLDED, WORD = 12, 40
-"""No column is folded to fewer characters than ``FOLDED``, and no word of up to ``WORD`` characters is broken."""
+FOLDED = 12
+"""No column is folded to fewer characters."""
 
 
 def grid(headers: Sequence[str], lines: Sequence[Sequence[str]], indent: str = "", room: int | None = None) -> str:
     """Columns of text, as wide as their longest cell. On a terminal (or within ``room``) the widest are folded between words until all
-    fit; columns that do not fit even so follow in a second table, which begins with the first column again.
+    fit; columns that do not fit even so follow in a second table, which begins with the first column again. A word is broken only where
+    it does not fit into a line beside the first column.
     """
     lines = [[visible(cell) for cell in line] for line in lines]
     columns = [[row[i] for row in [headers, *lines]] for i in range(len(headers))]
@@ -24,7 +25,9 @@ def grid(headers: Sequence[str], lines: Sequence[Sequence[str]], indent: str = "
     room = _terminal() if room is None else room
     room -= len(indent) if room else 0
     if room > 0:
-        least = [min(width, max(FOLDED, _longest_word(column))) for width, column in zip(widths, columns)]
+        first = min(widths[0], max(FOLDED, _longest_word(columns[0], room)))
+        beside = max(FOLDED, room - first - 2)
+        least = [first, *(min(width, max(FOLDED, _longest_word(one, beside))) for width, one in zip(widths[1:], columns[1:]))]
         while _width(widths) > room and widths != least:
             widest = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)
             widths[widest] -= 1
@@ -32,9 +35,9 @@ def grid(headers: Sequence[str], lines: Sequence[Sequence[str]], indent: str = "
     return "\n\n".join(tables)
 
 
-def _longest_word(column: Sequence[str]) -> int:
-    """The width that breaks no word of a column; longer ones than ``WORD`` are broken."""
-    return min(WORD, max((len(word.strip()) for cell in column for word in _words(cell)), default=0))
+def _longest_word(column: Sequence[str], most: int) -> int:
+    """The width that breaks no word of a column; longer ones than ``most`` are broken."""
+    return min(most, max((len(word.strip()) for cell in column for word in _words(cell)), default=0))
 
 
 def _words(text: str) -> list[str]:

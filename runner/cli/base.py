@@ -70,6 +70,7 @@ def complete_trials(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
     """Shell completion: the columns of the run on the command line, also after ``max:`` and after the last comma."""
     from ..observe.table import columns, rows_of
+    from ..query.table_file import current_file
     from ..store.replay import replay
 
     comma = incomplete.rfind(",") + 1
@@ -77,7 +78,8 @@ def complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
     before, start = (before + "max:", start.removeprefix("max:")) if start.startswith("max:") else (before, start)
     with suppress(Exception):
         folder = _run_of(ctx)
-        names = columns(rows_of(folder, replay(folder, light=True)))
+        file = current_file(folder)
+        names = columns(rows_of(folder, replay(folder, light=True))) if file is None else file.file.schema_arrow.names
         return [before + name for name in names if name.startswith(start)]
     return []
 

@@ -18,11 +18,10 @@ from ..store.encoding import plain
 from ..store.journal import EVENTS
 from ..store.layout import TRIALS, RunFolder, each_run
 from ..store.replay import FINAL, Replay, TrialState, replay, run_state
-from ..study.trials import short
 from ..text_grid import grid
 from ..upkeep.labels import labels_of
 from . import table
-from .show import SHOWN_FIXED, SHOWN_PREFIXES, differ, extent, results_text, varied
+from .show import SHOWN_FIXED, SHOWN_PREFIXES, cell, differ, is_found, results_text, varied
 from .view import view_of
 
 BAD = ("failed", "poisoned")
@@ -91,9 +90,17 @@ class Table:
         elif form == "csv":
             yield from table.csv_lines(table.each_row(self.folder, self.found, self.rows), self.columns)
         elif not self.chosen:
-            yield results_text(self.rows, self.swept) + "\n"
+            yield results_text(self._shown(), self.swept) + "\n"
         else:
-            yield grid(self.columns, [[_cell(name, row.get(name)) for name in self.columns] for row in self.rows]) + "\n"
+            yield grid(self.columns, [[_cell(name, row.get(name)) for name in self.columns] for row in self._shown()]) + "\n"
+
+    def _shown(self) -> list[table.Row]:
+        """The rows; what descents have found is read, however large."""
+        large = [any(type(value) is table.Large and is_found(name) for name, value in row.items()) for row in self.rows]
+        whole = table.each_row(
+            self.folder, self.found, [row for row, is_large in zip(self.rows, large, strict=True) if is_large]
+        )
+        return [next(whole) if is_large else row for row, is_large in zip(self.rows, large, strict=True)]
 
 
 def json_rows(rows: Iterable[table.Row], indent: int) -> Iterator[str]:
@@ -113,7 +120,7 @@ def _cell(name: str, value: Any) -> str:
         return ", ".join(value)
     if name == "artifacts_folder" or "_file." in name:  # a path is of no use in part
         return str(value)
-    return extent(value) if isinstance(value, list) else str(value) if isinstance(value, table.Large) else short(value)
+    return cell(name, value)
 
 
 def table_of(

@@ -265,7 +265,7 @@ def results_cells(table: Sequence[Row], swept: Sequence[str] | None = None) -> t
     lines = []
     for row in table:
         shown = (*params, *repeated, "status", "loss", *gradients)
-        line = [row["trial"], *(_found(name, row.get(name)) for name in shown), _cell(row["seconds"])]
+        line = [row["trial"], *(cell(name, row.get(name)) for name in shown), _cell(row["seconds"])]
         line += [amount(row["planned_bytes"]), amount(row["used_bytes"])]
         line.append(_ratio(row["used_of_planned"]))
         error = (row["error"] or "").splitlines()
@@ -281,10 +281,14 @@ def _ratio(part: float | None) -> str:
     return text if part == 1 or text != "1.00" else f"{'>' if part > 1 else '<'} 1.00"
 
 
-def _found(name: str, value: Any) -> str:
+def is_found(name: str) -> bool:
+    """Whether a column holds what descents have found."""
+    return name.startswith("out.opt.") and name.removeprefix("out.opt.") not in REPORTED
+
+
+def cell(name: str, value: Any) -> str:
     """A cell of a column; of what a descent has found the first and the last numbers, too."""
-    found = name.startswith("out.opt.") and name.removeprefix("out.opt.") not in REPORTED
-    if found and isinstance(value, list) and len(value) > 3:
+    if is_found(name) and isinstance(value, list) and len(value) > 3:
         return f"[{_cell(value[0])}, {_cell(value[1])}, .. {_cell(value[-1])}] of {len(value)}"
     return _cell(value)
 

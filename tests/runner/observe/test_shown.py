@@ -2,12 +2,14 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from made_runs import Made
 from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
+from qdrun.runner.cli.base import complete_columns
 from qdrun.runner.cli.runs.results import SHOWN_ROWS
 from qdrun.runner.observe.show import results_text
 from qdrun.runner.observe.table import rows, write_table
@@ -94,6 +96,31 @@ def test_no_word_is_broken_and_no_line_is_too_wide(room, tmp_path, monkeypatch):
     words = set(table_for_people(tmp_path, monkeypatch, 0).split())
     assert max(map(len, shown.splitlines())) <= room
     assert {word for word in shown.split() if not re.fullmatch("-+", word)} <= words
+
+
+def test_a_word_that_fits_beside_the_first_column_is_whole():
+    uri = "s3://a-bucket-with-a-long-name.example.org:9000"
+    shown = grid(
+        ["trial", "loss", "note", "where"], [["27f20b7807f8", "0.25", "said in several words", uri + "-" * 12]], room=80
+    )
+    assert max(map(len, shown.splitlines())) <= 80 and uri.partition("//")[2] + "-" * 12 in shown
+
+
+def test_what_a_descent_has_found_is_shown_however_large_it_is(tmp_path, monkeypatch):
+    made = Made(tmp_path, [{"mass": 1.0}])
+    outputs = {"opt.v": [0.5, *[2.0] * 998, 7.25], "field": [1.0] * 1000}
+    made.end(monkeypatch, 1.0, 0, outputs=outputs)
+    for words in ((), ("--columns", "out.opt.v,out.field")):
+        shown = call(made.folder.path, *words).stdout
+        assert "[0.5, 2, .. 7.25] of 1000" in shown and "[1000]" in shown
+
+
+def test_columns_are_completed_from_the_table_of_a_run_that_has_ended(tmp_path, monkeypatch):
+    folder = ended(tmp_path, monkeypatch, 3)
+    context = SimpleNamespace(params={"run": str(folder.path)}, args=[])
+    slow = complete_columns(context, "trial,max:out.")
+    monkeypatch.setattr("qdrun.runner.store.replay.replay", None)
+    assert complete_columns(context, "trial,max:out.") == slow == ["trial,max:out.reach"]
 
 
 def test_a_long_word_is_broken_rather_than_the_table():
