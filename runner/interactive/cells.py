@@ -96,6 +96,14 @@ class Session:
         )
 
     def _with_needed(self, name: str, found: Definition) -> str:
+        if any(
+            one.get_name() == name and one.is_referenced()
+            for one in symtable.symtable(found.text, "<cell>", "exec").get_symbols()
+        ):
+            raise TargetError(
+                f"`{name}` is made from an earlier `{name}` of the notebook, which is gone\n"
+                "  do: give the two definitions different names"
+            )
         for other in sorted(needed(found.text)):
             self._add(other, name)
         return found.text

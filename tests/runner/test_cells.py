@@ -118,6 +118,19 @@ def test_what_cannot_travel_is_refused_by_name(monkeypatch):
         Session(main, found.cells).module("twice")
 
 
+def test_a_definition_made_from_an_earlier_one_of_its_name_is_refused(monkeypatch):
+    found = session(
+        monkeypatch, "class A:\n    def f(self):\n        return A\n---\nclass A(A):\n    def g(self):\n        return A\n"
+    )
+    with pytest.raises(
+        TargetError, match=r"`A` is made from an earlier `A` of the notebook, .*\n  do: give the two definitions"
+    ):
+        found.module("A")
+    assert "return A" in session(monkeypatch, "class A:\n    def f(self):\n        return A\n").module("A"), (
+        "its methods may name it"
+    )
+
+
 def test_a_class_of_a_prompt_is_refused(monkeypatch):
     main = session(monkeypatch, "")
     exec("class Typed: pass", main.names)
