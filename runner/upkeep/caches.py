@@ -22,6 +22,7 @@ KINDS = {
 }
 AGE_S, BYTES = 30 * 86_400.0, 20 << 30
 """Entries that were not used for so long go, and the longest unused ones beyond so many bytes in all."""
+EVERY_S = 3600.0
 IN_USE_S = 86_400.0
 """An entry that was used since then may be in use now."""
 
@@ -69,8 +70,14 @@ def remove_entries(gone: Sequence[CacheEntry]) -> None:
 
 
 def trim() -> None:
-    """Hold the caches within their limits. What cannot be removed stays."""
-    with suppress(OSError):
+    """Hold the caches within their limits, at most once in ``EVERY_S``. What cannot be removed stays."""
+    # A look at many files takes time, which not every submit should pay.
+    with suppress(OSError, RuntimeError):  # no room, no home folder
+        stamp = cache_dir() / "trimmed"
+        if stamp.exists() and 0.0 <= time.time() - stamp.stat().st_mtime < EVERY_S:
+            return
+        stamp.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        stamp.touch()
         remove_entries(unwanted(entries()))
 
 

@@ -1,13 +1,17 @@
 """The notebook of the docs in a real Jupyter kernel: what it prints, its progress, and its run from the folder alone."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from qdrun.compiler.runtime.cache import cache_dir
 from qdrun.runner import load
 from qdrun.runner.engine.resume import config_of
+from qdrun.runner.observe import live, notebook
+from qdrun.runner.observe.board import Board
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 
@@ -18,6 +22,34 @@ def printed(cell):
 
 def shown(cell):
     return [output.data["text/html"] for output in cell.outputs if "text/html" in output.get("data", {})]
+
+
+def test_progress_is_one_output_that_is_written_again_with_every_text_escaped(monkeypatch):
+    """IPython's display handles by a stand-in; the real ones are in the slow test."""
+    outputs = []
+
+    def made(shown, display_id):
+        outputs.append(shown)
+        return SimpleNamespace(update=outputs.append)
+
+    shows = SimpleNamespace(HTML=str, display=made)
+    shell = SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell, display=shows))
+    monkeypatch.setitem(sys.modules, "IPython.display", shows)
+    board = Board(run="<b>run", total=2)
+    assert not isinstance(notebook.display(board, quiet=True), live.Unbroken) and not notebook.in_notebook(), (
+        "a console of IPython"
+    )
+    shell.kernel = object()
+    clock = [100.0]
+    monkeypatch.setattr(notebook, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with notebook.display(board) as cell:
+        cell.note("<script>1</script>")
+        cell.update()
+        clock[0] += 1.0
+        cell.update()
+    assert len(outputs) == 4, "at its begin, for the note, a second later, at its end"
+    assert "&lt;script&gt;" in outputs[-1] and "<script" not in outputs[-1] and "&lt;b&gt;run" in outputs[-1]
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def left(cache):
-    return sorted(path.name for kind in cache.iterdir() for path in kind.iterdir())
+    return sorted(path.name for kind in caches.KINDS for path in (cache / kind).iterdir())
 
 
 def test_tags_and_notes_are_shown_and_found_by(finished):  # noqa: F811
@@ -157,6 +157,9 @@ def test_caches_are_held_within_their_limits(cache, monkeypatch):
     caches.trim()
     assert left(cache) == ["now", "young"]
     monkeypatch.setattr(caches.unwanted, "__defaults__", (caches.AGE_S, 10_200))
+    caches.trim()
+    assert left(cache) == ["now", "young"], "it was looked at an hour ago at most"
+    os.utime(cache / "trimmed", (1, 1))
     caches.trim()
     assert left(cache) == ["now"]
 
