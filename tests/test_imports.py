@@ -45,7 +45,19 @@ ALLOWED = {
 RUNNER = (
     *("clock", "collector", "visible", "private", "processes", "user_lines", "exit_codes", "text_grid"),
     *("store.files", "optimize.update_rules", "config", "optimize", "packing", "ledger", "study"),
-    *("store", "live", "upkeep", "provenance", "query", "workers", "observe", "export", "search", "engine.messages", "ray_adapter"),
+    *(
+        "store",
+        "live",
+        "upkeep",
+        "provenance",
+        "query",
+        "workers",
+        "observe",
+        "export",
+        "search",
+        "engine.messages",
+        "ray_adapter",
+    ),
     *("engine", "compare", "remote", "cli", "interactive", "api", "__init__"),
 )
 for place, name in enumerate(RUNNER):
