@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from ..query.picking import columns_of
-from ..query.table_file import TableFile, Wanted, current_file
+from ..query.table_file import TableFile, Wanted, current_file, is_damaged
 from ..store import status
 from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
 from ..store.encoding import plain
@@ -149,7 +149,9 @@ def table_of(
         WhereError: the condition cannot be understood.
     """
     wanted = Wanted(where, best, sort, columns and [name.strip() for name in columns], limit)
+    whole = not columns or "*" in columns  # then what is damaged is said, too: the journal's way finds it
     file = current_file(folder) if columns or shown else None
+    file = None if file is not None and whole and is_damaged(folder) else file
     picked = None if file is None else _from_file(folder, file, wanted)
     if picked is not None:
         return picked

@@ -6,6 +6,7 @@ The journal is the truth about a run, and the table is made from it. While ``sum
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..store.encoding import is_sealed
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.summary import summary_of
@@ -95,6 +97,15 @@ def current_file(folder: RunFolder) -> TableFile | None:
     return TableFile(file, str(found["state"]), folder.files.sizes("").get("results.parquet", 0))
 
 
+def is_damaged(folder: RunFolder) -> bool:
+    """Whether the trials or the plan of a run are not as they were written, by their checksums; nothing of them is decoded."""
+    lines = folder.files.read("trials.jsonl").splitlines()
+    count = re.search(rb'"of":(\d+),"crc"', lines[-1]) if lines else None
+    if count is None or int(count[1]) != len(lines) or not all(map(is_sealed, lines)):
+        return True
+    return folder.files.exists("plan.json") and not is_sealed(folder.files.read("plan.json"))
+
+
 @dataclass(frozen=True)
 class Wanted:
     """Which rows and columns are asked for, see ``listing.table_of``."""
@@ -144,4 +155,4 @@ class Wanted:
             return None
 
 
-__all__ = ["TableFile", "Wanted", "current_file"]
+__all__ = ["TableFile", "Wanted", "current_file", "is_damaged"]

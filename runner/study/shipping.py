@@ -102,7 +102,7 @@ def pack(prepared: Prepared, into: Path) -> Parcel:
         root = config.parent if home is None else home[1]
         homes = [config.parent] if home is None else [config.parent, home[0]]
     homes = [home for home in homes if not any(home != other and home.is_relative_to(other) for other in homes)]
-    common = Path(os.path.commonpath([*homes, root, config.parent]))
+    common = Path(os.path.commonpath([*homes, root, *(path.parent for path in must)]))
 
     def place(path: Path) -> str:
         return os.path.normpath(os.path.join(FOLDER, os.path.relpath(path, common)))

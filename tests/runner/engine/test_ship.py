@@ -58,6 +58,17 @@ def test_the_config_and_the_job_lie_as_at_home_and_no_run_cache_or_secret_goes_a
     )
 
 
+def test_the_file_of_a_notebooks_job_lies_elsewhere_and_travels_too(project, tmp_path):
+    away = tmp_path / "cache" / "cells" / "own.py"
+    away.parent.mkdir(parents=True)
+    away.write_text((tmp_path / "jobs/own.py").read_text().replace("from shapes.round import ONE\n", ""))
+    text = project.read_text().replace("../jobs/own.py", str(away))
+    into = tmp_path / "parcel"
+    shipped = pack(prepare(project, text=text, root=str(project.parent))[0], into).shipped
+    assert files_of(into) == ["shipped/cache/cells/own.py", "shipped/configs/sweep.yaml"]
+    assert shipped == Shipped("shipped/configs/sweep.yaml", "shipped/cache/cells/own.py", "shipped/configs")
+
+
 def test_files_beyond_the_limits_are_named_and_code_goes_first(project, tmp_path, monkeypatch):
     own = (tmp_path / "jobs/own.py").stat().st_size + project.stat().st_size
     (tmp_path / "jobs/small.bin").write_bytes(bytes(10))
