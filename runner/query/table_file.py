@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..collector import paused
 from ..store.encoding import is_sealed
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
@@ -146,10 +147,10 @@ class Wanted:
             places: Sequence[int] = range(file.file.metadata.num_rows)
             if looked:
                 columns = [places, *(column.to_pylist() for column in file.rows(list(looked)).columns)]
-                few = [
-                    dict(zip((PLACE, *looked), values)) for values in zip(*columns)
-                ]  # not ``Table.to_pylist``: three times the time
-                places = [row[PLACE] for row in self.rows(few, names)]
+                names_of_few = (PLACE, *looked)
+                with paused():  # and not ``Table.to_pylist``: three times the time
+                    few = [dict(zip(names_of_few, values)) for values in zip(*columns)]
+                    places = [row[PLACE] for row in self.rows(few, names)]
             return kept, file.taken(kept, places[: self.limit]), len(places)
         except (OSError, pa.ArrowException):  # it is damaged: the journal has all of it
             return None
