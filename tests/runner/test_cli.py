@@ -197,6 +197,6 @@ def test_no_color_is_honoured_on_a_terminal(variable, coloured, monkeypatch):
 def test_the_run_folder_keeps_the_config_as_it_was_and_as_it_was_understood(half_done):
     assert (half_done.path / "config.yaml").read_text().startswith("version: 1")
     resolved = RunFolder(half_done.path).config()
-    assert resolved["device"] == {"backend": "cpu", "threads": 1}
+    assert resolved["device"] == {"backend": "cpu", "threads": 1, "together": False}
     assert resolved["gradients"] == ["x", "target"]
     assert len(half_done.trials()) == 4
