@@ -408,3 +408,32 @@ def test_a_kernel_of_20000_statements_is_valid():
     bound = struct.unpack_from("<5I", data)[3]
     assert 20_000 < bound < 200_000  # Vulkan's limit is 4,194,303
     check({"long": data})
+
+
+def operands_of(dtype, code: str) -> tuple[list[tuple[int, list[int]]], dict[int, tuple[int, list[int]]]]:
+    """A kernel that converts the result of an operation to i64 or f32: its instructions, and those that give a number by what they give."""
+    x, y = field("x", dtype, 10), field("y", f32 if dtype is f16 else i64, 10)
+    task, i, b = parallel(10)
+    value = b.gload(x, (i,))
+    b.gstore(y, (i,), b.cast(b.op(code, *[value] * TABLE[code].arity), y.dtype))
+    data = translate(text_of(Kernel("k", [], [task])), EVERYTHING).data
+    check({f"{code} {dtype}": data})
+    found = instructions(data)
+    return found, {words[1]: (op, words) for op, words in found if len(words) > 2}
+
+
+@pytest.mark.parametrize("dtype", [i8, i16], ids=str)
+@pytest.mark.parametrize("code", ["neg", "abs"])
+def test_a_narrow_integer_is_subtracted_from_a_zero_that_the_driver_cannot_know(dtype, code):
+    """NVIDIA's compiler forgets that the least number is its own negative."""
+    found, made = operands_of(dtype, code)
+    zeros = [made[words[2]] for op, words in found if op == opcodes.Op.ISub and made[words[2]][0] == opcodes.Op.UConvert]
+    assert zeros and not any(op in (opcodes.Op.Not, 126) for op, _ in found)  # 126: OpSNegate
+    assert all(made[words[2]][0] == opcodes.Op.ISub for _, words in zeros), "what is known of the launch alone"
+
+
+def test_what_is_rounded_to_f16_is_hidden_from_the_driver():
+    """NVIDIA's compiler leaves out a conversion from f32 to f16 and back."""
+    found, made = operands_of(f16, "mul")
+    back = [made[words[2]][0] for op, words in found if op == opcodes.Op.FConvert]
+    assert opcodes.Op.FConvert not in back and opcodes.Op.FMul in back

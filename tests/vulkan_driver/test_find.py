@@ -16,9 +16,11 @@ from .conftest import NAME
 @pytest.fixture
 def device(has_device):
     """The description of a device as Vulkan gives it."""
+    from qdrun.compiler.runtime.gpu.find import find
+    from qdrun.compiler.runtime.vulkan.driver import VulkanDriver
     from qdrun.compiler.runtime.vulkan.instance import instance
 
-    return next(d for d in instance().devices if d.name.lower().startswith(NAME))
+    return instance().devices[find(VulkanDriver(), NAME).index]
 
 
 @pytest.mark.skipif(NAME != "llvmpipe", reason="about a software driver")

@@ -55,10 +55,10 @@ def _real(f: Body, ty: str, text: str) -> int:
 
 
 def negative(f: Body, ty: str, value: int) -> int:
-    """``0 - value`` of a narrow integer without an operation that negates: a driver's compiler works that out in 32 bits, and forgets
-    that the least number is its own negative.
+    """``0 - value`` of a narrow integer, where the driver cannot know the zero: NVIDIA's compiler works a negation out in 32 bits, and
+    forgets that the least number is its own negative. It knows ``~value + 1`` for a negation, too.
     """
-    return f.op(Op.IAdd, ty, f.op(Op.Not, ty, value), f.module.number(1, ty))
+    return f.op(Op.ISub, ty, f.op(Op.UConvert, ty, f.unknown_zero()), value)
 
 
 def negate(f: Body, x: Negate) -> None:
@@ -113,7 +113,7 @@ def select(f: Body, x: Select) -> None:
 
 
 def cast(f: Body, x: Cast) -> None:
-    """A conversion."""
+    """A conversion. What is rounded to f16 is hidden: f16 is computed in f32, and NVIDIA's compiler leaves out a conversion there and back."""
     place = f.places.get(x.value)
     if isinstance(place, OnChipPlace):  # as a number: bytes from the begin of the variable, which is aligned
         f.values[x.result] = f.op(Op.UConvert, "i64", place.offset)
@@ -133,7 +133,8 @@ def cast(f: Body, x: Cast) -> None:
     elif x.op == "sext" and (x.source, x.type) == ("i32", "i64"):
         f.values[x.result] = widened(f, value)
     else:
-        f.values[x.result] = f.op(_CAST[x.op], x.type, value)
+        found = f.op(_CAST[x.op], x.type, value)
+        f.values[x.result] = hidden(f, x.type, found) if (x.op, x.type) == ("fptrunc", "half") else found
 
 
 def _truth_as(x: Cast) -> tuple[str, str]:
