@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.runtime.vulkan.probe import COUNT
 
 
 @pytest.fixture
@@ -98,15 +99,7 @@ def test_bit_shr_shifts_zeros_in(program):
         wrong()
 
 
-@pytest.mark.parametrize("dtype", [qd.f32, qd.f64])
-def test_frexp_is_that_of_numpy(program, dtype):
-    kind = dtype.numpy.type
-    rng = np.random.default_rng(0)
-    tiny, huge = np.finfo(kind).smallest_subnormal, np.finfo(kind).max
-    values = np.array(
-        [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, tiny, -tiny * 5, huge, np.finfo(kind).tiny, np.inf, -np.inf, np.nan], kind
-    )
-    values = np.concatenate([values, (rng.normal(size=300) * 10.0 ** rng.uniform(-30, 30, 300)).astype(kind)])
+def check_frexp(dtype, values):
     n = len(values)
     x, m, e = qd.field(dtype, shape=n), qd.field(dtype, shape=n), qd.field(qd.i32, shape=n)
     x.from_numpy(values)
@@ -121,7 +114,28 @@ def test_frexp_is_that_of_numpy(program, dtype):
     finite = np.isfinite(values)
     assert np.array_equal(m.to_numpy(), want_m, equal_nan=True)
     assert np.array_equal(e.to_numpy()[finite], want_e[finite])
+
+
+@pytest.mark.parametrize("dtype", [qd.f32, qd.f64])
+def test_frexp_is_that_of_numpy(program, dtype):
+    kind = dtype.numpy.type
+    rng = np.random.default_rng(0)
+    least, huge = np.finfo(kind).tiny, np.finfo(kind).max
+    values = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 3.0, least, -least * 5, huge, np.inf, -np.inf, np.nan], kind)
+    check_frexp(dtype, np.concatenate([values, (rng.normal(size=300) * 10.0 ** rng.uniform(-30, 30, 300)).astype(kind)]))
     assert qd.frexp(3.0) == (0.75, 2)
+
+
+@pytest.mark.parametrize("dtype", [qd.f32, qd.f64])
+def test_frexp_of_subnormal_numbers_where_the_device_keeps_them(program, dtype):
+    kind = dtype.numpy.type
+    if program.device.arch == "vulkan":
+        here = program.device.driver._here
+        found = here.probed.float32 if dtype is qd.f32 else here.probed.float64
+        if dtype.bits not in here.features.denorm_preserve and found.subnormal < COUNT:
+            pytest.skip("the device lacks shaderDenormPreserve and takes subnormal numbers for zero")
+    least = np.finfo(kind).smallest_subnormal
+    check_frexp(dtype, np.array([least, -least * 5, np.finfo(kind).tiny / kind(2), np.finfo(kind).tiny - least], kind))
 
 
 def test_fns_finds_the_nth_bit(program):
