@@ -17,6 +17,7 @@ from pydantic import Field
 
 import qdrun as qd
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry
+from qdrun.runner.clock import now
 
 EXIT_THREAD = {"x86_64": 60, "aarch64": 93}
 """The system call that ends one thread."""
@@ -70,7 +71,7 @@ class Noted:
         """One line for each trial, all or none of them, on a disk that is never full."""
         if not self.params.notes:
             return
-        lines = [f"{what} {number:.0f} {os.getpid()} {time.time():.6f}\n" for number in numbers]
+        lines = [f"{what} {number:.0f} {os.getpid()} {now():.6f}\n" for number in numbers]
         file = os.open(self.params.notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(file, "".join(lines).encode())

@@ -16,11 +16,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 P = TypeVar("P", bound=BaseModel)
+
+_DOWNLOADS: dict[Path, Lock] = {}
+"""A lock for each download of this process: file systems of fsspec may share the position in an open file between threads."""
 
 
 class InputMissing(FileNotFoundError):
@@ -81,8 +85,9 @@ def fetched(uri: str, cache: str = "") -> Path:
         version = hashlib.sha256("".join([uri, *(f"\0{name}\0{system.ukey(name)}" for name in sorted(names))]).encode())
         place = Path(cache or _process_cache().name, version.hexdigest()[:24])
         name = path.rstrip("/").rpartition("/")[2]
-        if not place.is_dir():
-            _download(system, {found: Path(name, below) for found, below in names.items()}, place)
+        with _DOWNLOADS.setdefault(place, Lock()):
+            if not place.is_dir():
+                _download(system, {found: Path(name, below) for found, below in names.items()}, place)
         os.utime(place)  # the last use: what is not used any more is removed
     except Exception as error:  # each of fsspec's file systems has its own ways to fail
         raise InputMissing(
@@ -93,13 +98,20 @@ def fetched(uri: str, cache: str = "") -> Path:
 
 
 def _download(system: Any, files: Mapping[str, Path], place: Path) -> None:
-    """Download files to a folder that is not there before it is whole."""
+    """Download files to a folder that is not there before it is whole.
+
+    Raises:
+        OSError: a file has another size than its file system says.
+    """
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:
         for found, below in files.items():
             (partial / below).parent.mkdir(parents=True, exist_ok=True)
             system.get_file(found, str(partial / below))
+            size, got = system.size(found), (partial / below).stat().st_size
+            if size is not None and size != got:
+                raise OSError(f"{got} of {size} bytes of {found} came")
         try:
             os.rename(partial, place)
         except OSError:  # another process, or another lane, was faster

@@ -415,7 +415,8 @@ def operands_of(dtype, code: str) -> tuple[list[tuple[int, list[int]]], dict[int
     x, y = field("x", dtype, 10), field("y", f32 if dtype is f16 else i64, 10)
     task, i, b = parallel(10)
     value = b.gload(x, (i,))
-    b.gstore(y, (i,), b.cast(b.op(code, *[value] * TABLE[code].arity), y.dtype))
+    args = [value, Const(-1, dtype)] if code == "mul" and dtype is not f16 else [value] * TABLE[code].arity
+    b.gstore(y, (i,), b.cast(b.op(code, *args), y.dtype))
     data = translate(text_of(Kernel("k", [], [task])), EVERYTHING).data
     check({f"{code} {dtype}": data})
     found = instructions(data)
@@ -423,7 +424,7 @@ def operands_of(dtype, code: str) -> tuple[list[tuple[int, list[int]]], dict[int
 
 
 @pytest.mark.parametrize("dtype", [i8, i16], ids=str)
-@pytest.mark.parametrize("code", ["neg", "abs"])
+@pytest.mark.parametrize("code", ["neg", "abs", "mul"])  # mul: by -1
 def test_a_narrow_integer_is_subtracted_from_a_zero_that_the_driver_cannot_know(dtype, code):
     """NVIDIA's compiler forgets that the least number is its own negative."""
     found, made = operands_of(dtype, code)

@@ -150,6 +150,15 @@ def test_lanes_that_download_at_once_get_whole_files(tmp_path):
     assert found == [1 << 20] * 8
 
 
+def test_a_file_that_comes_in_part_is_no_input(tmp_path, monkeypatch):
+    system = fsspec.filesystem("memory")
+    system.pipe("/bucket/part", b"whole")
+    monkeypatch.setattr(type(system), "get_file", lambda self, found, to: Path(to).write_bytes(b"who"))
+    with pytest.raises(InputMissing, match="memory://bucket/part cannot be read: OSError: 3 of 5 bytes of /bucket/part came"):
+        fetched("memory://bucket/part", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_job_saves_once_after_its_run_and_in_a_descent_at_the_point_that_is_kept(folder):
     job = fit(folder)
     execute(job, **HOW)

@@ -41,8 +41,10 @@ def binary(f: Body, x: Binary) -> None:
     a, b = f.operand(x.type, x.a), f.operand(x.type, x.b)
     if x.type == "i1":
         f.values[x.result] = f.op(_TRUTH[x.op], "i1", a, b)
-    elif x.op == "sub" and x.a == "0" and BITS[x.type] < 32:
+    elif BITS[x.type] < 32 and (x.op, x.a) == ("sub", "0"):
         f.values[x.result] = negative(f, x.type, b)
+    elif BITS[x.type] < 32 and x.op == "mul" and "-1" in (x.a, x.b):
+        f.values[x.result] = negative(f, x.type, b if x.a == "-1" else a)
     else:
         f.values[x.result] = f.op(_BINARY[x.op], x.type, a, b)
 
@@ -113,7 +115,10 @@ def select(f: Body, x: Select) -> None:
 
 
 def cast(f: Body, x: Cast) -> None:
-    """A conversion. What is rounded to f16 is hidden: f16 is computed in f32, and NVIDIA's compiler leaves out a conversion there and back."""
+    """A conversion. What is rounded to f16 is hidden.
+
+    f16 is computed in f32, and NVIDIA's compiler leaves out a conversion to f16 and back.
+    """
     place = f.places.get(x.value)
     if isinstance(place, OnChipPlace):  # as a number: bytes from the begin of the variable, which is aligned
         f.values[x.result] = f.op(Op.UConvert, "i64", place.offset)

@@ -1,6 +1,5 @@
 """The judge of killed runs sees what may not be: without this, runs that lose rows would pass."""
 
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ from benchmarks.chaos.play import Verdict, rows_in
 from benchmarks.chaos.scenario import BATCH, BATCHED, ENDS, KINDS, Batching, Scenario, scenario
 from benchmarks.chaos.verdict import judge
 from qdrun.jobs.core.batch import BatchSession
+from qdrun.runner.clock import now
 from qdrun.runner.observe.table import write_parquet
 from qdrun.runner.store.attempts import Attempt, ended, pack, requeued, started
 from qdrun.runner.store.columns import made as made_rows
@@ -34,7 +34,7 @@ def run_one(folder, journal, notes, trial, *, number=1, shift=0.0):
     started(journal, [(attempt, {})])
     loss, gradient = expected(ONE.salt, trial.params["number"], ONE.mean_s)
     for what in ("begin", "end"):
-        notes.write(f"{what} {trial.params['number']} 1 {time.time():.6f}\n")
+        notes.write(f"{what} {trial.params['number']} 1 {now():.6f}\n")
     record = {"status": "done", "loss": loss + shift, "gradients": {"x": gradient}}
     ended(journal, [(attempt, pack(folder, attempt, record))])
 
