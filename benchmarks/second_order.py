@@ -2,7 +2,9 @@
 
 python -m benchmarks.second_order [--starts 10] [--json]        needs scipy
 
-L-BFGS: Rosenbrock's function, an ill-conditioned quadratic, with and without bounds, ``lj_cluster`` (the energy of a cluster of atoms).
+L-BFGS: Rosenbrock's function, an ill-conditioned quadratic, with and without bounds, the energy of a cluster of atoms. Levenberg-Marquardt:
+Rosenbrock's function as residuals, a sum of two exponentials, a fit within bounds. Evaluations of it are those of residuals; each point
+that is accepted needs a Jacobian, too.
 """
 
 import argparse
@@ -10,9 +12,10 @@ import json
 import statistics
 
 import numpy as np
+from scipy.optimize import least_squares as scipy_least_squares
 from scipy.optimize import minimize
 
-from qdrun.runner.optimize import lbfgs
+from qdrun.runner.optimize import lbfgs, least_squares
 
 TOLERANCE = 1e-6
 
@@ -65,6 +68,40 @@ def theirs(fun, start, low, high):
     return found.nfev, float(found.fun)
 
 
+def slopes_of(fun, x):
+    """The Jacobian by complex steps."""
+    columns = [np.imag(fun(x + 1e-30j * unit)) / 1e-30 for unit in np.eye(x.size)]
+    return np.stack(columns, axis=1)
+
+
+def our_fit(fun, start, low, high):
+    """Evaluations and loss of Levenberg-Marquardt as a descent does it."""
+    x, memory = start[None], least_squares.begin(start[None], 1e-3)
+    for count in range(1, 2000):
+        r, j = fun(x[0]), slopes_of(fun, x[0])
+        f, g = 0.5 * r @ r, j.T @ r
+        free = np.where(((x[0] <= low) & (g > 0.0)) | ((x[0] >= high) & (g < 0.0)), 0.0, g)
+        if np.abs(free).max() <= TOLERANCE or memory["done"][0]:
+            return count, float(f)
+        x, memory = least_squares.advance(memory, x, np.array([f]), g[None], low, high, lambda j=j: j)
+    return count, float(f)
+
+
+def their_fit(fun, start, low, high):
+    """The same of scipy: MINPACK's where there are no bounds, else its trust region."""
+    method = "lm" if np.isinf(low).all() else "trf"
+    options = {"ftol": 1e-15, "xtol": 1e-15, "gtol": 1e-12 if method == "lm" else TOLERANCE, "max_nfev": 2000}
+    found = scipy_least_squares(fun, start, jac=lambda x: slopes_of(fun, x), bounds=(low, high), method=method, **options)
+    return found.nfev, float(found.cost)
+
+
+T = np.linspace(0.0, 4.0, 40)
+DATA = 2.0 * np.exp(-0.7 * T) + np.exp(-3.0 * T) + 0.01 * np.random.default_rng(2).normal(size=T.size)
+FITS = {
+    "fit: Rosenbrock's residuals": (lambda x: np.array([10.0 * (x[1] - x[0] ** 2), 1.0 - x[0]]), 2, np.inf),
+    "fit: two exponentials": (lambda x: x[0] * np.exp(-x[1] * T) + x[2] * np.exp(-x[3] * T) - DATA, 4, np.inf),
+    "fit: the same within [0, 2]": (lambda x: x[0] * np.exp(-x[1] * T) + x[2] * np.exp(-x[3] * T) - DATA, 4, 2.0),
+}
 CASES = {
     "Rosenbrock, 20 variables": (rosenbrock, 20, 1.0, np.inf),
     "the same within [-0.5, 0.8]": (rosenbrock, 20, 1.0, 0.8),
@@ -85,6 +122,14 @@ def main():
         lower = np.full(size, -np.inf if np.isinf(high) else -0.5 if high == 0.8 else -high)
         starts = [width * rng.normal(size=size) for _ in range(given.starts)]
         pairs = [(ours(fun, start, lower, upper), theirs(fun, start, lower, upper)) for start in starts]
+        row = {"case": name}
+        for side, found in zip(("ours", "scipy"), zip(*pairs, strict=True), strict=True):
+            row[side] = {"evaluations": statistics.median(count for count, _ in found), "best": min(loss for _, loss in found)}
+        rows.append(row)
+    for name, (fun, size, high) in FITS.items():
+        upper, lower = np.full(size, high), np.full(size, -np.inf if np.isinf(high) else 0.0)
+        starts = [np.clip(1.0 + 0.5 * rng.normal(size=size), lower + 0.01, upper - 0.01) for _ in range(given.starts)]
+        pairs = [(our_fit(fun, start, lower, upper), their_fit(fun, start, lower, upper)) for start in starts]
         row = {"case": name}
         for side, found in zip(("ours", "scipy"), zip(*pairs, strict=True), strict=True):
             row[side] = {"evaluations": statistics.median(count for count, _ in found), "best": min(loss for _, loss in found)}

@@ -151,6 +151,8 @@ class KernelFunction:
         if recording is not None and "executable" not in variant.__dict__:
             recording.new(self)
         executable = variant.executable
+        if program.tangents:
+            _ = variant.tangent
         if recording is None and variant.native and _calls_are_native():
             enter(current_program().native_launches, self, executable, bound)
 

@@ -133,6 +133,8 @@ class Variant:
         wanted = {"executable": lambda: self.compiled_kernel.forward}
         if gradient:
             wanted["gradient"] = lambda: self.compiled_kernel.reverse(self.program.device)[1]
+        if self.program.tangents and self.compiled_kernel.tangent(self.program.device)[1] is not self.compiled_kernel.forward:
+            wanted["tangent"] = lambda: self.compiled_kernel.tangent(self.program.device)[1]
         return {
             (self, name): uncompiled_plan(lazy(), self.compiled_kernel.context_words(lazy()), trials)
             for name, lazy in wanted.items()

@@ -114,10 +114,11 @@ class BatchSession:
         how: dict[str, Any] = {"backend": backend, "device": device, "threads": threads, "debug": debug}
         how |= {"memory_limit_bytes": memory_limit_bytes, "batch": trials}
         made = cls(job(params, wanted=wanted), trials, group_key(job, params, wanted=wanted), how)
-        made._build()
+        made.build()
         return made
 
-    def _build(self) -> None:
+    def build(self) -> None:
+        """Open the program, and build the job in it."""
         self._open.enter_context(self.job.opened(**self._options))
         self.job.program.trial_state.keep_failures = True
         self._counted = False  # the seeds that the trials have are 0, 1, 2 and so on
@@ -154,7 +155,7 @@ class BatchSession:
         job.watch.run(job.time_steps())
         if job.ran and job.why_built_again():  # with checks of inputs (``debug``), for instance
             self._open.close()
-            self._build()
+            self.build()
         declared, program = job.declared, job.program
         declared.fill(job.params, program, inputs)
         for name, column in inputs.items():

@@ -22,6 +22,9 @@ class Declared:
         inputs: the field of each input, by parameter name.
         outputs: the field of each output, by column name.
         loss: the objective; None before it is declared.
+        residuals: the field of the residuals, where the loss is made of them.
+        weights: of a program of a reverse-mode Jacobian the field by which each trial chooses its residual.
+        finish: the kernel that makes the loss of the residuals; None: kernels of the job make it.
         reads: records the parameters that ``build`` and ``simulate`` read.
 
     Args:
@@ -34,6 +37,9 @@ class Declared:
         self.inputs: dict[str, Any] = {}
         self.outputs: dict[str, Any] = {}
         self.loss: Any = None
+        self.residuals: Any = None
+        self.weights: Any = None
+        self.finish: Any = None
         self.reads = Reads(job)
         self._columns: dict[int, Any] = {}  # by the ids of the fields
         self._held: dict[str, float | int] = {}  # what inputs of one number hold
@@ -60,6 +66,36 @@ class Declared:
             )
         self.loss = self._field(self._real(), (), "objective", True)
         return self.loss
+
+    def residual_field(self, count: int, jacobian: str) -> Any:
+        """See ``Job.residuals``. ``jacobian``: the mode in which the program computes their Jacobian; empty: it does not."""
+        import qdrun as qd
+
+        if self.loss is not None:
+            raise ValueError(
+                f"{self._job} declares residuals beside an objective\n"
+                "  do: write residuals alone: the loss is half the sum of their squares"
+            )
+        self.residuals = residuals = self._field(self._real(), (count,), "residuals", True)
+        self.loss = loss = self._field(self._real(), (), "objective", True)
+        if jacobian == "reverse":
+            self.weights = weights = self._field(self._real(), (count,), "weights", False)
+
+            @qd.kernel
+            def weighted_sum():
+                for i in residuals:
+                    loss[None] += weights[i] * residuals[i]
+
+            self.finish = weighted_sum
+        elif not jacobian:
+
+            @qd.kernel
+            def half_squares():
+                for i in residuals:
+                    loss[None] += 0.5 * residuals[i] ** 2
+
+            self.finish = half_squares
+        return residuals
 
     def output(self, name: str, shape: Sequence[int], needs_grad: bool) -> Any:
         """See ``Job.output``."""

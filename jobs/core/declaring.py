@@ -42,6 +42,8 @@ class Declaring:
     _ran: bool
     _why: str
     _logs: bool
+    jacobian: str
+    tangents: Mapping[str, np.ndarray]
     watch: Watch
     _made: bool
     _seed_used: bool
@@ -66,6 +68,17 @@ class Declaring:
             ValueError: there is one already.
         """
         return self._declared.objective()
+
+    def residuals(self, count: int) -> Any:
+        """Declare, in ``build``, the loss as half the sum of the squares of residuals: the field of shape (count,) that this gives.
+
+        Kernels of ``simulate`` write it; it is zero before a run. There is no ``objective`` then. The rule ``levenberg_marquardt`` of
+        ``optimize`` takes its steps from the Jacobian of the residuals.
+
+        Raises:
+            ValueError: there is an objective, or there are residuals already.
+        """
+        return self._declared.residual_field(count, self.jacobian)
 
     def output(self, name: str, shape: int | Sequence[int] = (), *, needs_grad: bool = False) -> Any:
         """Declare, in ``build``, a further column: a field of floats, zero before a run, whose values after it are ``out.<name>``.
@@ -143,7 +156,7 @@ class Declaring:
         before = self._attributes()
         try:
             with self._watching():
-                return self.program.rehearse(self.simulate, f"{type(self).__name__}.simulate", backwards)
+                return self.program.rehearse(self._simulated, f"{type(self).__name__}.simulate", backwards)
         finally:
             now = self._attributes()
             changed = [name for name in {**before, **now} if not alike(before.get(name), now.get(name))]
@@ -192,7 +205,7 @@ class Declaring:
         cannot be put back (``why_built_again``), nothing has run in it.
         """
         wanted, clean = bool(self.wanted), not self._ran
-        launch = self._launch_backwards if wanted else self.simulate
+        launch = self._launch_backwards if wanted else self._launch_forwards if self.jacobian == "forward" else self._simulated
         if clean:
             self._begin()
         self._ran = True
@@ -200,7 +213,8 @@ class Declaring:
             launch()
         else:
             if wanted not in self._recorded:
-                self._recorded[wanted] = Recorded(self.program, launch, self._first, clean, LOGS if self._logs else "")
+                why = LOGS if self._logs else "forward mode" if self.jacobian == "forward" else ""
+                self._recorded[wanted] = Recorded(self.program, launch, self._first, clean, why)
             self._recorded[wanted].run()
             self._declared.forget(self._first.written)
         self.watch.steps = max(self.watch.steps, self.time_steps())
@@ -258,10 +272,27 @@ class Declaring:
         else:
             self._why = self._why or self._first.why
 
+    def _simulated(self) -> None:
+        """All launches of a run: those of ``simulate``, and the loss of the residuals."""
+        self.simulate()
+        if self._declared.finish is not None:
+            self._declared.finish()
+
     def _launch_backwards(self) -> None:
         import qdrun as qd
 
         with qd.ad.Tape(loss=self._declared.loss):
+            self._simulated()
+
+    def _launch_forwards(self) -> None:
+        """Values and tangents: of each trial of a batch in the direction that ``tangents`` gives it."""
+        import qdrun as qd
+
+        fields = {name: self._declared.inputs[name] for name in self.tangents}
+        first = next(iter(fields.values()))
+        with qd.ad.FwdMode(loss=self._declared.residuals, param=first, seed=np.zeros(first.shape)):
+            for name, field in fields.items():
+                self.program.column(field.dual).write(self.tangents[name])
             self.simulate()
 
 

@@ -49,6 +49,9 @@ class Job(Declaring, JobFiles, Generic[P]):
         artifacts: a folder for files of this trial.
         watch: its progress, and a requested stop.
         machine_code: plans compile the kernels, and count their code; False: they compile nothing.
+        opened_with: options of ``opened``: all that are about its device and its checks, and the memory limit.
+        jacobian: ``reverse`` or ``forward``: its program computes the Jacobian of the residuals in this mode; empty: it does not.
+        tangents: of forward mode the direction of each trial, (B, ...) for each input that has one.
     """
 
     Params: ClassVar[type[BaseModel]]
@@ -91,6 +94,9 @@ class Job(Declaring, JobFiles, Generic[P]):
         self._ran, self._why = False, ""  # in the open program; why it cannot run there again
         self._filled: Any = None  # the parameters whose values the inputs have got since the last run
         self._logs = False  # ``simulate`` calls ``log``
+        self.opened_with: Mapping[str, Any] = {}
+        self.jacobian = ""
+        self.tangents: Mapping[str, np.ndarray] = {}
         self._given = frozenset(vars(self)) | {"_given"}
 
     @property
@@ -322,6 +328,15 @@ class Job(Declaring, JobFiles, Generic[P]):
         Raises:
             OutOfMemory: the fields of ``build`` do not fit ``memory_limit_bytes``, or time steps not ``memory_budget_bytes``.
         """
+        how = {
+            "backend": backend,
+            "device": device,
+            "threads": threads,
+            "debug": debug,
+            "arch": arch,
+            "machine_code": machine_code,
+        }
+        self.opened_with = how | {"memory_limit_bytes": memory_limit_bytes}
         checks = Debug.of(debug)
         options: dict[str, Any] = {"cpu_max_num_threads": threads, "device": device, "batch": batch}
         options |= {} if checks is None else checks.options()
@@ -365,6 +380,11 @@ class Job(Declaring, JobFiles, Generic[P]):
             with self._watching():
                 self.build()
             self._declared.check(self.gradients)
+            if self.jacobian == "forward":
+                import qdrun as qd
+
+                qd.root.lazy_dual()
+                self.program.tangents = True
 
 
 def _program(precision: str, backend: str, options: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
-from ..planning.memory_plan import MemoryPlan
+from ..planning.memory_plan import MemoryPlan, PlanEntry
 from .debug import Debug
 from .declared import same
 from .job import Job
@@ -40,6 +40,7 @@ class Session:
         self._open = ExitStack()
         self._fresh = False
         self._plan: MemoryPlan | None = None
+        self._beside: list[PlanEntry] = []
 
     def __enter__(self) -> Self:
         self._build()
@@ -65,6 +66,8 @@ class Session:
         if names != job.wanted or self.builds != 1 or job.reads_of_its_own() or type(job).__init__ is not Job.__init__:
             return False
         job.watch.reset()
+        if self._beside:
+            self._beside, self._plan = [], None
         before = self.plan()
         if not job.set(params):
             return False
@@ -76,10 +79,18 @@ class Session:
         return True
 
     def plan(self) -> MemoryPlan:
-        """The memory plan of the open job with its parameters."""
+        """The memory plan of the open job with its parameters, and of what ``runs_beside`` it."""
         if self._plan is None:
-            self._plan = self.job.plan()
+            plan = self.job.plan()
+            self._plan = plan.model_copy(update={"entries": (*plan.entries, *self._beside)}) if self._beside else plan
         return self._plan
+
+    def runs_beside(self, entry: PlanEntry, used: int) -> None:
+        """Another program has run beside that of the job, with these bytes planned and used."""
+        self._beside, self._plan = [entry], None
+        self.used[entry.kind] = max(self.used.get(entry.kind, 0), used)
+        self.measure()
+        self.peak_bytes = (self.peak_bytes or 0) + used
 
     def run(self, params: BaseModel | None = None) -> Outcome:
         """Run the job, with other parameters if they are given; the outcome is that of a job built with them.
@@ -175,7 +186,7 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     """
     job = session.job
     built = time.perf_counter()
-    plan = session.plan()
+    session.plan()
     job.watch.check()
     planned = time.perf_counter()
     outcome = body(session)
@@ -183,4 +194,6 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     job.save_once()
     done = time.perf_counter()
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
-    return Finished(outcome, plan, session.used, session.peak_bytes, seconds, device_name(job.program), job.launched())
+    return Finished(
+        outcome, session.plan(), session.used, session.peak_bytes, seconds, device_name(job.program), job.launched()
+    )

@@ -15,9 +15,13 @@ from .axes import Section
 from .values import Number, is_number, refuse
 from .yaml_lines import did_you_mean
 
-RuleName = Literal["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad", "lion", "lbfgs"]
+RuleName = Literal["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad", "lion", "lbfgs", "levenberg_marquardt"]
 assert {*RULES, *SEARCHES} == set(get_args(RuleName))
-RANGES = {"eps": "0 or more", "weight_decay": "0 or more", "history": "a whole number from 1 to 100", "first": "above 0"}
+RANGES = {
+    **dict.fromkeys(("eps", "weight_decay", "damping"), "0 or more"),
+    "history": "a whole number from 1 to 100",
+    "first": "above 0",
+}
 """The values that options of rules may have, in words; of all others: from 0 to below 1."""
 POSITIVE = ("start", "peak", "factor", "every", "steps", "warmup_steps")
 

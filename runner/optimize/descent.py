@@ -69,7 +69,11 @@ def descend(session: Session, section: OptimizeSection, kept: Kept | None = None
         DescentError: a step leaves what the job's parameters allow.
         Stopped: a stop was requested; its ``outcome`` is that of the best point so far.
     """
-    (end,) = _descend_all(Alone(session), [trial], section, kept, lambda rows: Alone(session))
+    alone = Alone(session)
+    try:
+        (end,) = _descend_all(alone, [trial], section, kept, lambda rows: alone)
+    finally:
+        alone.close()
     if isinstance(end, BaseException):
         raise end
     return end
@@ -173,7 +177,7 @@ def _run(now: Descents, evaluate: Evaluate, section: OptimizeSection, saver: Sav
             _look(now, section, found, norms)
             if now.step == section.steps or not now.running.any():
                 break
-            moved, now.rule = rules.advance(section, now, found, g, bounds)
+            moved, now.rule = rules.advance(section, now, found, g, bounds, evaluate)
         now.stopped[now.running & rules.done(now)] = STOPPED.index("no_descent")
         now.x, now.step = _chosen(now.running, moved, now.x), now.step + 1
         _refuse_what_leaves(now, evaluate, section)

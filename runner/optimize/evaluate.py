@@ -13,6 +13,7 @@ from ...compiler.errors import QdrunError
 from ...jobs.base import BatchSession, Session
 from ...jobs.core import paths
 from ...jobs.core.outcome import arrays_of
+from .jacobian import Jacobian, choose
 from .state import Rows
 
 
@@ -72,6 +73,10 @@ class Evaluate(Protocol):
         """Log values of the present step."""
         ...
 
+    def jacobian(self, names: Sequence[str]) -> np.ndarray:
+        """That of the residuals at the point that was evaluated last, (residuals, numbers of the parameters)."""
+        ...
+
     def settle(self, real: Rows, kept: np.ndarray) -> None:
         """The descents have ended well: whatever the job leaves behind is to be that of the points that are kept.
 
@@ -87,6 +92,7 @@ class Alone:
 
     def __init__(self, session: Session) -> None:
         self.session, self._last = session, -1
+        self._jacobian: Jacobian | None = None
         self.starts = [paths.plain_params(session.job.params)]
         self.seeds = [session.job.seed]
 
@@ -117,6 +123,20 @@ class Alone:
     def log(self, values: Rows) -> None:
         """See ``Evaluate``."""
         self.session.job.watch.log({name: float(value[0]) for name, value in values.items()})
+
+    def jacobian(self, names: Sequence[str]) -> np.ndarray:
+        """See ``Evaluate``. Its program is opened once, and counts in the plan of the trial."""
+        job = self.session.job
+        if self._jacobian is None:
+            plan = self.session.plan()
+            self._jacobian = Jacobian(job, names, choose(job, plan, names), plan.bytes)
+        return self._jacobian.at(job.params)
+
+    def close(self) -> None:
+        """Close what was opened beside the session."""
+        if self._jacobian is not None:
+            self.session.runs_beside(self._jacobian.entry, self._jacobian.peak_bytes)
+            self._jacobian.close()
 
     def settle(self, real: Rows, kept: np.ndarray) -> None:
         """See ``Evaluate``: a job that saves has its fields as they were there."""
@@ -179,6 +199,10 @@ class Together:
             logged[name] = np.full(self._all, np.nan)
             logged[name][self._rows] = value
         self.batch.job.watch.log(logged)
+
+    def jacobian(self, names: Sequence[str]) -> np.ndarray:
+        """See ``Evaluate``: trials that need it run one by one."""
+        raise NotImplementedError("a batch computes the Jacobian of one trial")
 
     def settle(self, real: Rows, kept: np.ndarray) -> None:
         """See ``Evaluate``: trials of a batch leave nothing but their rows."""

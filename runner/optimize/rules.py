@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..config.optimize_section import OptimizeSection
-from . import lbfgs
-from .evaluate import Evaluated
+from . import lbfgs, least_squares
+from .evaluate import Evaluate, Evaluated
 from .state import Descents, Rows
-from .update_rules import State, clipped_rows, options_of, projected, rate_at, update
+from .update_rules import SEARCHES, State, clipped_rows, options_of, projected, rate_at, update
 
 Bounds = Mapping[str, tuple[float, float]]
 WHOLE = ""
 """The name, in the memory of a rule, of what belongs to all parameters together."""
 
 
-def advance(section: OptimizeSection, now: Descents, found: Evaluated, g: Rows, bounds: Bounds) -> tuple[Rows, State]:
+def advance(
+    section: OptimizeSection, now: Descents, found: Evaluated, g: Rows, bounds: Bounds, evaluate: Evaluate
+) -> tuple[Rows, State]:
     """The next points of descents and what their rule keeps, from the results at ``now.x``.
 
     Args:
@@ -26,9 +28,10 @@ def advance(section: OptimizeSection, now: Descents, found: Evaluated, g: Rows, 
         found: the results.
         g: the gradients, with respect to x / scale.
         bounds: of x / scale.
+        evaluate: gives the Jacobian at ``now.x``.
     """
-    if section.rule == "lbfgs":
-        return _lbfgs(section, now, found, g, bounds)
+    if section.rule in SEARCHES:
+        return _search(section, now, found, g, bounds, evaluate)
     assert section.learning_rate is not None
     g = g if section.clip is None else clipped_rows(g, section.clip)
     rate = rate_at(now.step, section.learning_rate, section.steps)
@@ -51,13 +54,20 @@ def _flag(now: Descents, name: str) -> np.ndarray:
     return np.zeros(len(now.stopped), bool) if found is None else found > 0
 
 
-def _lbfgs(section: OptimizeSection, now: Descents, found: Evaluated, g: Rows, bounds: Bounds) -> tuple[Rows, State]:
+def _search(
+    section: OptimizeSection, now: Descents, found: Evaluated, g: Rows, bounds: Bounds, evaluate: Evaluate
+) -> tuple[Rows, State]:
     names = list(section.params or ())  # saved descents have theirs in another order
-    x, options = flat(now.x, names), options_of("lbfgs") | dict(section.options)
-    before = now.rule.memory.get(WHOLE) or lbfgs.begin(x, int(options["history"]))
+    x, options, before = flat(now.x, names), options_of(section.rule) | dict(section.options), now.rule.memory.get(WHOLE)
     ends = [np.broadcast_to(np.array(bounds.get(name, (-np.inf, np.inf))), (now.x[name][0].size, 2)) for name in names]
     low, high = np.concatenate(ends).T
-    moved, memory = lbfgs.advance(before, x, found.losses, flat(g, names), low, high, options["first"])
+    here = x, found.losses, flat(g, names), low, high
+    if section.rule == "lbfgs":
+        moved, memory = lbfgs.advance(before or lbfgs.begin(x, int(options["history"])), *here, options["first"])
+    else:
+        scale = np.concatenate([np.full(now.x[name][0].size, section.scale.get(name, 1.0)) for name in names])
+        before = before or least_squares.begin(x, options["damping"])
+        moved, memory = least_squares.advance(before, *here, lambda: evaluate.jacobian(names) * scale)
     return shaped(moved, now.x, names), State(now.rule.count + 1, {WHOLE: memory})
 
 

@@ -126,7 +126,10 @@ RULES: dict[str, Rule] = {rule.__name__: rule for rule in (sgd, momentum, nester
 """The rules by their names in a config."""
 
 
-SEARCHES: dict[str, dict[str, float]] = {"lbfgs": {"history": 10, "first": 1.0}}
+SEARCHES: dict[str, dict[str, float]] = {
+    "lbfgs": {"history": 10, "first": 1.0},
+    "levenberg_marquardt": {"damping": 1e-3},
+}
 """Rules that find the length of each step themselves, with their options and the defaults."""
 
 

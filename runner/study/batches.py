@@ -70,6 +70,8 @@ def why_not(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup, trial:
         return "`batch: 1`"
     if group.plan is None:
         return "they cannot be planned"
+    if config.optimize is not None and config.optimize.rule == "levenberg_marquardt":
+        return "`levenberg_marquardt` runs a batch for the Jacobian of each trial"
     if config.elastic:
         return "`memory_budget: auto` chooses the bytes of each trial"
     if prepared.trials.uneven is not None:

@@ -15,7 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, SkipValidation
 from ...jobs.base import Job, MemoryPlan
 from ...jobs.core.inputs import InputFiles, located
 from ..config.model import Loaded
-from ..optimize.descent import section_data
+from ..optimize.descent import optimized, section_data
+from ..optimize.jacobian import Jacobian, choose
 from ..user_lines import described
 from .devices import Choice, ChosenDevice, emulated
 from .requests import Points, curve
@@ -184,7 +185,7 @@ def plan_each(
 
         def plan_of(trial: Trial) -> tuple[MemoryPlan, Points, tuple[str, ...]]:
             with opened(prepared, job, trial, config.budget_bytes, arch, threads=threads, machine_code=code) as made:
-                plan = made.plan(**({} if other is None else {"arch": other}))
+                plan = with_jacobian(prepared, made, trial, made.plan(**({} if other is None else {"arch": other})))
                 return plan, curve(made, plan, other) if curves and config.elastic else (), tuple(made.asked)
 
         example, (plan, points, data) = first_that_works(group, plan_of)
@@ -199,6 +200,23 @@ def plan_each(
             error = f"{TOO_SLOW}planning this shape: {found}" if isinstance(found, Hung) else described(found)
             found = group_of(group, group[0], None, error), ()
         yield found
+
+
+def with_jacobian(prepared: Prepared, made: Job[Any], trial: Trial, plan: MemoryPlan) -> MemoryPlan:
+    """The plan of an open job, and with the rule that needs it the program of its Jacobian.
+
+    Raises:
+        NoResiduals: the job declares none.
+    """
+    section = prepared.loaded.config.optimize
+    if section is None or section.rule != "levenberg_marquardt":
+        return plan
+    names = optimized(section, prepared.gradients, trial.params)
+    jacobian = Jacobian(made, names, choose(made, plan, names))
+    try:
+        return plan.model_copy(update={"entries": (*plan.entries, jacobian.entry)})
+    finally:
+        jacobian.close()
 
 
 def all_same(first: Any, column: Sequence[Any]) -> bool:

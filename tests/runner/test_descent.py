@@ -210,6 +210,11 @@ def error_of(tmp_path, optimize, **more):
             {"rule": "lbfgs", "learning_rate": None, "options": {"history": 0}},
             ["`history` is `0", "a whole number from 1 to 100"],
         ),
+        (
+            {"rule": "levenberg_marquardt", "learning_rate": 0.1},
+            ["`levenberg_marquardt` has no learning rate", "remove learning_rate"],
+        ),
+        ({"rule": "levenberg_marquardt", "learning_rate": None, "options": {"damping": -1}}, ["`damping` is `-1", "0 or more"]),
         ({"rule": "lbfgs", "learning_rate": None, "options": {"first": 0}}, ["`first` is `0", "above 0", "the default is 1.0"]),
         ({"rule": "adma"}, ["`adma` is not allowed here", "adagrad", "did you mean `adam`?"]),
         ({"learning_rate": 0}, ["`0` is not a learning rate", "allowed: a number above 0", "exponential"]),
