@@ -219,8 +219,8 @@ def test_a_loop_that_runs_too_far_is_reported_and_the_program_goes_on():
     kernel = case.kernels["decay"]
     kernel()
     case.y.grad.fill(1.0)
-    kernel.grad()
     with pytest.raises(qd.AdStackOverflow, match=r"ran more iterations than its adstack holds, which is 20 \(ad_stack_size"):
+        kernel.grad()  # a device may be so fast that its launch reports it
         qd.sync()
     case.x.fill(0.01004)
     case.x.grad.fill(0.0)

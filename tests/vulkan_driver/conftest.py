@@ -2,12 +2,15 @@
 
 import ctypes
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import qdrun as qd
 from qdrun.compiler.errors import DeviceError
+from qdrun.compiler.program import state
+from qdrun.compiler.runtime.vulkan import kind
 
 NAME = os.environ.get("QDRUN_TEST_VULKAN", "llvmpipe")
 LAUNCH = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
@@ -84,6 +87,15 @@ def has_device():
         find(VulkanDriver(), NAME)
     except DeviceError as e:
         pytest.skip(str(e))
+
+
+@pytest.fixture
+def heap_tapes(monkeypatch):
+    """All tapes lie in the heap, short ones too, which plans for Vulkan have on chip."""
+    machine, target = state.machine, kind.spirv_target
+    heap = {"shared": 0, "block": 1, "cache": 0, "most": 0, "small": 0}
+    monkeypatch.setattr(state, "machine", lambda *args, **options: replace(machine(*args, **options), **heap))
+    monkeypatch.setattr(kind, "spirv_target", lambda *args: replace(target(*args), tapes_on_chip=False))
 
 
 @pytest.fixture

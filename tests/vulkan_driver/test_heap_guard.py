@@ -23,6 +23,7 @@ from .conftest import NAME
 
 COUNTS: Counter[str] = Counter()
 GPU = {"arch": qd.vulkan, "device": NAME}
+pytestmark = pytest.mark.usefixtures("heap_tapes")
 
 
 @pytest.mark.parametrize("number", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1000, 1002))])

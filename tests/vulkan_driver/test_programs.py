@@ -74,7 +74,7 @@ def test_a_full_device_is_out_of_memory_and_the_program_goes_on(start, change):
     assert x.to_numpy().tolist() == [2.0] * 64 and small[3] == 4.0
 
 
-def test_a_heap_that_the_device_refuses_leaves_the_one_before_and_the_program_goes_on(start, change):
+def test_a_heap_that_the_device_refuses_leaves_the_one_before_and_the_program_goes_on(heap_tapes, start, change):
     """Row 7: it is asked for to the byte of its plan."""
     program = start(default_fp=qd.f64)
     x, y = (qd.field(qd.f64, shape=70, needs_grad=True) for _ in range(2))

@@ -15,6 +15,7 @@ from qdrun.compiler.runtime.gpu.device import GpuDevice
 
 from .conftest import NAME
 
+pytestmark = pytest.mark.usefixtures("heap_tapes")
 GPU = {"arch": qd.vulkan, "device": NAME}
 NO_RESERVE = 0x4000  # MAP_NORESERVE, which the module does not name
 

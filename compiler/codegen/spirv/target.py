@@ -25,4 +25,4 @@ def spirv_target(features: Features, block: int = 128) -> GpuTarget:
     has |= dict.fromkeys((i8, u8), features.int8 and features.storage8)
     missing = frozenset(dtype for dtype, there in has.items() if not there)
     own = {"approximations": APPROXIMATIONS, "missing": missing, "wide_atomics": features.int64_atomics}
-    return replace(translated_target(NAME, block), **own)
+    return replace(translated_target(NAME, block), tapes_on_chip=True, **own)
