@@ -91,7 +91,9 @@ class ProgramState:
         self.shown: dict[MemoryRegion, Shown] = {}
         self.data = DataVersions()
         self.replaying = False
-        self.tangents = False  # its kernels will run in forward mode: what plans them compiles or counts their forward-mode kernels, too
+        self.tangents = (
+            False  # its kernels will run in forward mode: what plans them compiles or counts their forward-mode kernels, too
+        )
         self.warned: set[object] = set()
         self.flags = (ctypes.c_int64 * F_WORDS)()  # read before each native launch: non-zero sends the call through Python
         self.state = (ctypes.c_int64 * S_WORDS)()  # native launchers read and write it

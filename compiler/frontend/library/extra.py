@@ -82,7 +82,8 @@ def _frexp_one(b: FrontBuilder, x: Operand) -> tuple[Operand, Operand]:
     field = ops.emit(b, "shr", raw, Const(bits, whole))
     exponent = ops.emit(b, "sub", field, Const(bias - 1, whole))
     finite = ops.emit(b, "lt", size, Const(float("inf"), dtype))
-    usual = ops.emit(b, "and", finite, ops.emit(b, "gt", size, Const(0.0, dtype)))
+    # Not `size > 0`: a driver may multiply subnormal numbers as they are, and compare them as zero.
+    usual = ops.emit(b, "and", finite, ops.emit(b, "gt", raw, Const(0, whole)))
     shift = b.op("select", usual, ops.emit(b, "sub", Const(2, whole), exponent), Const(0, whole))  # 2 ** -128 is not normal
     fourth = b.op("select", usual, Const(0.25, dtype), Const(1.0, dtype))
     scale = _power_of_two(b, shift, dtype)
