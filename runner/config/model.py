@@ -15,6 +15,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 
 from ...jobs.core.debug import Debug
 from .axes import AXIS_FORMS, Axis, Section, SweepSection
+from .callbacks_section import CallbacksSection
 from .export_section import ExportSection
 from .optimize_section import OptimizeSection
 from .overrides import overridden
@@ -199,6 +200,7 @@ class RunConfig(Section):
     """A whole config. ``gradients: null`` asks for all that the job can give; no ``sweep`` is one trial.
 
     ``export``: the programs that get what trials log, see ``ExportSection``.
+    ``callbacks``: what is called with the row of each trial, and at the end of the run, see ``CallbacksSection``.
     ``debug``: kernels look for mistakes while they run: ``true``, or a map of the checks, see ``DebugSection``.
     ``batch``: how many trials that differ in inputs alone run at once in one program: ``auto``, as many as keep the devices busy and fit;
     a number, at most so many; ``off``, each in a program of its own.
@@ -214,6 +216,7 @@ class RunConfig(Section):
     sweep: SweepSection | None = None
     optimize: OptimizeSection | None = None
     export: ExportSection | None = None
+    callbacks: CallbacksSection | None = None
     debug: DebugSection | None = None
     batch: Batch = "auto"
     memory_budget: Budget | None = None

@@ -16,6 +16,7 @@ from ...jobs.base import Job
 from ..clock import now
 from ..exit_codes import exit_code
 from ..export import exporting
+from ..export.callbacks import calling, commands_of
 from ..export.tracker import named_in
 from ..ledger.account import Account
 from ..ledger.client import LedgerClient, LocalLedger
@@ -189,6 +190,7 @@ def submit(
     Raises:
         CannotPlan: the job can be built for no trial; nothing was started.
         TrackerMissing: the package of a tracker in ``export`` is not installed.
+        CallbackMissing: what ``callbacks`` names is not there.
         ClusterError: Ray cannot be started or joined; no trial was started.
         StorageUnknown: no other process can see where the run is to be stored.
         StorageFull: there is no room for the run.
@@ -196,6 +198,7 @@ def submit(
     check_environment(address)
     check_shared(output)
     named_in(prepared.loaded.config.export)
+    commands_of(prepared.loaded.config.callbacks, prepared.loaded.folder)
     plans: Sequence[Planned] | EarlyPlans = plan
     if plan:
         refuse(plan, local=address is None)
@@ -245,7 +248,7 @@ def attend(
         HeadWatch(screen.note, lambda: _last_words(journal)) as head,
         counted_signals(stops := Stops(check=head.check)),
         beating(journal, board),
-        exporting(folder, prepared.loaded.config.export, screen.note),
+        _telling(folder, prepared, screen.note),
     ):
         work, before = stage(journal)
         _show_kept(board, folder, prepared, before)
@@ -289,6 +292,14 @@ def attend(
                 wait([starting])
                 close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
     return Submitted(folder, state, timing.summary(), made)
+
+
+@contextmanager
+def _telling(folder: RunFolder, prepared: Prepared, note: Callable[[str], None]) -> Iterator[None]:
+    """Tell trackers and callbacks of the run while the block runs."""
+    loaded = prepared.loaded
+    with exporting(folder, loaded.config.export, note), calling(folder, loaded.config.callbacks, loaded.folder, note):
+        yield
 
 
 def _show_kept(board: Board, folder: RunFolder, prepared: Prepared, before: Mapping[str, int]) -> None:

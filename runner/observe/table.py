@@ -111,6 +111,14 @@ def each_row(folder: RunFolder, found: Replay, table: Iterable[Row]) -> Iterator
         }
 
 
+def row_of(trial: Trial, event: Event) -> Row:
+    """The row of a trial by the event that ends it; ``attempts`` counts those that were used."""
+    row = _waiting(trial, None)
+    row |= {"status": event["status"], "attempts": event["attempt"]}
+    _end(row, event)
+    return row
+
+
 _EMPTY: Row = dict.fromkeys((*FIXED, *ERRORS))
 
 

@@ -67,8 +67,13 @@ def test_a_sweep_gives_exact_losses_and_gradients_in_a_table_that_pandas_and_pol
 
 @pytest.mark.slow
 def test_trials_that_raise_or_are_not_finite_are_rows_with_their_errors_and_the_sweep_goes_on(local_ray, tmp_path):
-    code, summary = submit(write_config(tmp_path, sweep={"mood": ["raise", "nan", "good"]}))
+    ends = {"trial_end": ["tee", "-a", str(tmp_path / "rows")], "run_end": ["tee", str(tmp_path / "end")]}
+    config = write_config(tmp_path, sweep={"mood": ["raise", "nan", "good"]}, more=f"callbacks: {json.dumps(ends)}\n")
+    code, summary = submit(config)
     assert code == 1
+    assert json.loads((tmp_path / "end").read_text())["counts"] == {"done": 1, "failed": 2}
+    told = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert sorted((row["index"], row["status"]) for row in told) == [(0, "failed"), (1, "failed"), (2, "done")]
     raised, nan, good = rows_of(summary["folder"])
     assert (raised["status"], raised["error_type"], raised["error"]) == (
         "failed",

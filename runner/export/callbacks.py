@@ -1,0 +1,213 @@
+"""Calls what ``callbacks`` of a config names, with the rows of a run as its journal has them.
+
+The row is written first. A call that fails, or takes too long, is a note for the user; it costs no row and no trial.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ...compiler.errors import QdrunError
+from ..config.callbacks_section import CallbacksSection
+from ..observe.table import row_of
+from ..store.columns import ROWS, event_of
+from ..store.encoding import plain
+from ..store.journal import Event
+from ..store.layout import RunFolder
+from ..store.replay import FINAL
+from ..study.target import TargetError, resolve
+from .feed import Tail
+
+LOOK_EVERY_S = 0.5
+SHOWN = 5
+"""Failures of calls that the user is told of one by one; the others are counted."""
+CHILD = """
+import importlib, importlib.util, json, sys, traceback
+where, name, root = sys.argv[1:]
+sys.path.append(root)
+if where.endswith(".py"):
+    spec = importlib.util.spec_from_file_location("qdrun_callbacks", where)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+else:
+    module = importlib.import_module(where)
+call, failed = getattr(module, name), 0
+for line in sys.stdin:
+    try:
+        call(json.loads(line))
+    except Exception:
+        failed += 1
+        traceback.print_exc()
+sys.exit(3 if failed else 0)
+"""
+"""Calls a function with each document on its stdin: one process for all rows that have come at once."""
+
+
+class CallbackMissing(QdrunError, ValueError):
+    """A config names a callback that is not there; nothing was run."""
+
+    exit_code = 2
+
+
+class Calls:
+    """The callbacks of one run. Rows that were there before are not told again: an earlier process of the run has told them.
+
+    Args:
+        folder: the run.
+        section: of its config.
+        base: the folder of the config, where the paths of files begin.
+        note: takes a sentence for the user.
+
+    Raises:
+        CallbackMissing: the program of a command, or the file of a function, is not there.
+    """
+
+    def __init__(
+        self, folder: RunFolder, section: CallbacksSection, base: os.PathLike[str], note: Callable[[str], None]
+    ) -> None:
+        self._folder, self._section, self._note = folder, section, note
+        self._words = commands_of(section, base)
+        self._tail, self._counts = Tail(folder), Counter[str]()
+        self._trials = {trial.id: trial for trial in folder.found_trials().trials}
+        self._failed = 0
+        for event in self._tail.news():
+            self._rows(event)
+
+    def look(self) -> None:
+        """Call with what is new in the journal."""
+        for event in self._tail.news():
+            rows = self._rows(event)
+            if rows:
+                self._call("trial_end", rows)
+            if event["event"] == "finished":
+                self._call("run_end", [{"state": event.get("state"), "counts": dict(sorted(self._counts.items()))}])
+
+    def close(self) -> None:
+        """A last look; say how many calls have failed without a note."""
+        self.look()
+        if self._failed > SHOWN:
+            self._note(f"{self._failed} calls of callbacks have failed")
+
+    def _rows(self, event: Event) -> list[dict[str, Any]]:
+        """The rows that an event of the journal ends."""
+        if event["event"] == ROWS:
+            ends = [(str(trial), event_of(event, k)) for k, trial in enumerate(event["trials"])]
+        elif event["event"] == "ended" and event.get("status") in FINAL:
+            ends = [(str(event["trial"]), event)]
+        else:
+            return []
+        self._counts.update(str(end.get("status") or "done") for _, end in ends)
+        return [row_of(self._trials[name], end) for name, end in ends if name in self._trials]
+
+    def _call(self, name: str, documents: Sequence[Mapping[str, Any]]) -> None:
+        words, target = self._words.get(name), getattr(self._section, name)
+        if not words:
+            return
+        head = {"event": name, "run": self._folder.name, "folder": self._folder.uri}
+        lines = [json.dumps(plain({**head, **document}), allow_nan=False) + "\n" for document in documents]
+        about = [str(document.get("trial") or document.get("state")) for document in documents]
+        if isinstance(target, str):  # a function: one process for all of them
+            lines, about = ["".join(lines)], [about[0] if len(about) == 1 else f"{len(about)} trials from {about[0]} on"]
+        for text, what in zip(lines, about):
+            why = run(words, text, self._section.timeout * text.count("\n"))
+            if why:
+                self._failed += 1
+                if self._failed <= SHOWN:
+                    self._note(f"callbacks.{name} has failed for {what}: {why}")
+
+
+def commands_of(section: CallbacksSection | None, base: os.PathLike[str]) -> dict[str, list[str]]:
+    """The command lines of the callbacks of a config, by name; a function is called by a Python of its own.
+
+    Raises:
+        CallbackMissing: the program of one, or its file, is not there.
+    """
+    named = {name: getattr(section, name, None) for name in ("trial_end", "run_end")}
+    return {name: _words(name, call, base) for name, call in named.items() if call is not None}
+
+
+def _words(name: str, call: str | list[str], base: os.PathLike[str]) -> list[str]:
+    if isinstance(call, list):
+        if shutil.which(call[0]) is None:
+            raise CallbackMissing(
+                f"callbacks.{name}: there is no program `{call[0]}`\n"
+                "  do: write its path, or package.module:function or path/to/file.py:function for a function"
+            )
+        return call
+    try:
+        target = resolve(call, Path(base))
+    except TargetError as error:
+        raise CallbackMissing(f"callbacks.{name}: {str(error).replace('the job', 'the function')}") from error
+    return [sys.executable, "-c", CHILD, target.file or target.module or "", target.name, target.import_root]
+
+
+def run(words: Sequence[str], text: str, timeout_s: float) -> str:
+    """Run a command with a text on its stdin; why it has failed, empty where it has not. One that takes too long is killed with the
+    processes that it has started.
+    """
+    try:
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+    except OSError as error:
+        return f"{words[0]}: {error.strerror or error}"
+    try:
+        said, _ = process.communicate(text, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return f"not over after {timeout_s:g} s; killed"
+    if not process.returncode:
+        return ""
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
+    return f"exit code {process.returncode}" + (f": {last.strip()}" if last else "")
+
+
+@contextmanager
+def calling(
+    folder: RunFolder, section: CallbacksSection | None, base: os.PathLike[str], note: Callable[[str], None]
+) -> Iterator[None]:
+    """Call from a thread while the block runs. At its end the calls that are left are waited for: each has its own time limit.
+
+    Raises:
+        CallbackMissing: see ``Calls``.
+    """
+    if section is None:
+        yield
+        return
+    calls, over = Calls(folder, section, base, note), threading.Event()
+
+    def work() -> None:
+        while not over.wait(LOOK_EVERY_S):
+            _try(calls.look, note)
+        _try(calls.close, note)
+
+    thread = threading.Thread(target=work, name="callbacks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _try(look: Callable[[], None], note: Callable[[str], None]) -> None:
+    try:
+        look()
+    except (OSError, ValueError) as error:  # a store that is away comes back; the next look goes on
+        note(f"callbacks wait: {str(error).partition(chr(10))[0]}")
+
+
+__all__ = ["CallbackMissing", "Calls", "calling", "commands_of", "run"]
