@@ -42,6 +42,8 @@ BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal", INTERPRETER)
 BackendName = Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal", "python"]
 ALONE = ("auto", INTERPRETER)
 """Backends that are not one of several."""
+COUNTS = ("gpus", "num_gpus", "devices", "count", "nodes")
+"""Keys by which people ask for several devices for one trial: refused by name."""
 RETRIES = {"infra": 5, "oom": 2, "crash": 2}
 """Default numbers of retries of a trial, by failure class."""
 
@@ -72,6 +74,16 @@ class DeviceSection(Section):
     threads: int = Field(default=1, ge=1, le=1024)
     min_memory: Bytes | None = None
     slots: int | None = Field(default=None, ge=1, le=1024)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_device_a_trial(cls, value: Any) -> Any:
+        asked = value if isinstance(value, dict) else {}
+        name = next((name for name in COUNTS if name in asked), "id" if isinstance(asked.get("id"), list) else None)
+        if name is not None:
+            hint = f"leave `{name}` out: each GPU runs trials of its own. One that does not fit: memory_budget: auto, or min_memory"
+            raise refuse(f"`{name}: {asked[name]}` asks for several devices, and a trial runs on one", hint=hint)
+        return value
 
     @field_validator("backend", mode="before")
     @classmethod

@@ -92,6 +92,16 @@ def test_all_problems_are_named_at_once_in_the_order_of_their_lines(tmp_path):
         ("{memory: 2GiB}", '{retries: "3"}', "c.yaml:9: `limits.retries`: `3` is neither a whole number nor a map"),
         ("{memory: 2GiB}", "{trial_timeout_s: 0}", "greater than 0"),
         ('"jobs.py:Robot"', "robot", "`robot` does not name a job"),
+        (
+            "name: robot",
+            "name: robot\ndevice: {backend: cuda, gpus: 2}",
+            "c.yaml:3: `device`: `gpus: 2` asks for several devices, and a trial runs on one",
+        ),
+        (
+            "name: robot",
+            "name: robot\ndevice: {id: [0, 1]}",
+            "leave `id` out: each GPU runs trials of its own. One that does not",
+        ),
         ("name: robot", "name: robot\ncallbacks: {}", "c.yaml:3: `callbacks`: `callbacks` names nothing to call"),
         ("name: robot", "name: robot\ncallbacks: {run_end: 3}", "`callbacks.run_end`: `3` is neither a command nor a function"),
         ("name: robot", "name: robot\nexport: wand", "c.yaml:3: `export`: `wand` is no tracker"),
