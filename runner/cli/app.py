@@ -17,6 +17,7 @@ from .runs.labels import note, tag
 from .runs.removing import gc, rm
 from .runs.rerun import rerun
 from .runs.results import results
+from .runs.sensitivity import sensitivity
 
 
 class Commands(TyperGroup):
@@ -74,9 +75,18 @@ for command in (
     watching.report,
     rerun,
     compare,
+    sensitivity,
     export,
     *(tag, note, rm, gc),
-    *(machine.devices, machine.dashboard, planning.explain, config_commands.check, config_commands.schema),
+    *(
+        machine.up,
+        machine.down,
+        machine.devices,
+        machine.dashboard,
+        planning.explain,
+        config_commands.check,
+        config_commands.schema,
+    ),
 ):
     app.command()(command)
 

@@ -1,4 +1,4 @@
-"""The commands about machines: ``qdrun devices | dashboard``."""
+"""The commands about machines: ``qdrun up | down | devices | dashboard``."""
 
 from __future__ import annotations
 
@@ -44,3 +44,44 @@ def dashboard(
             print(text(where))
         if not where.answers:
             raise typer.Exit(4)
+
+
+def up(
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard/--no-dashboard", help="With Ray's dashboard, on 127.0.0.1 only.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Keep a Ray on this machine until `qdrun down`. Commands without --address use it, and begin their first trial sooner."""
+    with reported(as_json):
+        from ..remote.keeper import start
+
+        found, begun = start(dashboard=dashboard)
+        url = f"http://{found.dashboard}" if found.dashboard else ""
+        if as_json:
+            data = {"pid": found.pid, "address": found.address, "dashboard": url, "begun": begun}
+            print_document("up", data | {"cores": found.cores, "gpus": found.gpus})
+            return
+        print(f"Ray {'is up' if begun else 'was up already'}: process {found.pid}, {found.cores} cores, {found.gpus} GPUs")
+        if url:
+            print(f"  dashboard: {url} (it asks for a token: `ray get-auth-token` prints it)")
+        print("  `qdrun submit` and `qdrun resume` use it; `qdrun down` ends it")
+
+
+def down(
+    force: Annotated[bool, typer.Option("--force", help="Also while runs use it; `qdrun resume` continues them.")] = False,
+    as_json: Json = False,
+) -> None:
+    """End the Ray that `qdrun up` keeps, and no other."""
+    with reported(as_json):
+        from ..remote.keeper import stop
+
+        found = stop(force=force)
+        if as_json:
+            print_document("down", {"pid": None if found is None else found.pid})
+        else:
+            print(
+                "nothing to end: `qdrun up` keeps no Ray here"
+                if found is None
+                else f"Ray is down: process {found.pid} has ended"
+            )

@@ -420,3 +420,20 @@ class Dashboard(Part):
     token_file: str = about("file of the token; the token is not printed")
     token_file_mode: str | None = about("permissions of that file; null if there is none")
     run: str | None = about("the run of the request")
+
+
+class Up(Part):
+    """The Ray that is kept on this machine."""
+
+    pid: int = about("the process that holds it")
+    address: str = about("host:port of its control plane")
+    dashboard: str = about("address of its dashboard; empty without one")
+    begun: bool = about("whether it was started now; otherwise it was up already")
+    cores: int = about("number of cores that it hands out")
+    gpus: int = about("number of GPUs that it hands out")
+
+
+class Down(Part):
+    """The Ray that was kept on this machine."""
+
+    pid: int | None = about("the process that held it; null where there was none")

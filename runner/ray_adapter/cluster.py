@@ -22,6 +22,7 @@ from ..exit_codes import RESUMABLE
 from ..private import SessionFolder, make_private
 from ..study.devices import cores
 from . import compat
+from .standing import Standing, hold, standing
 
 OBJECT_STORE_BYTES = 256 << 20
 CONNECT_S = 5.0
@@ -30,6 +31,7 @@ SILENT: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR
 _OURS: list[
     SessionFolder | None
 ] = []  # while this process holds a Ray that `open_cluster` opened: its folder, None of one that was joined
+_USERS: list[int] = []  # file descriptors: while this process uses the Ray that stands on this machine
 
 
 class ClusterError(QdrunError, ConnectionError):
@@ -71,9 +73,11 @@ def check_environment(address: str | None) -> None:
 
 
 def open_cluster(
-    address: str | None, *, dashboard: bool = False, gpus: int = 0, job: Mapping[str, str] | None = None
+    address: str | None, *, dashboard: bool = False, gpus: int = 0, job: Mapping[str, str] | None = None, keep: bool = False
 ) -> Capacity:
     """Start Ray on this machine, or join the cluster at ``address``; a program that has Ray open already keeps using that one.
+
+    Without an address a Ray that stands here (``standing``) is joined, if it suits.
 
     Ray's processes die with the thread that started them: call it from one that lives as long as the run.
 
@@ -82,6 +86,7 @@ def open_cluster(
         dashboard: start its dashboard, too.
         gpus: devices of this machine that a Ray started here hands out.
         job: metadata of the Ray Job that this process becomes, as Ray's dashboard shows them; ``job_name`` is its name there.
+        keep: for many runs: look for no other one, and start its workers ahead.
 
     Raises:
         ClusterError: it cannot be started or reached, or refuses the token.
@@ -92,7 +97,11 @@ def open_cluster(
         set_up(quiet=address is not None)
         import ray
 
-        url = "" if ray.is_initialized() else _init(address, dashboard, gpus, job or {})
+        found = None if keep or address is not None or ray.is_initialized() else standing()
+        if found is not None and found.suits(gpus):
+            url = _join(found, job or {})
+        else:
+            url = "" if ray.is_initialized() else _init(address, dashboard, gpus, job or {}, keep)
         compat.quiet_deaths()
     here = ray.get_runtime_context().get_node_id()
     rows = [node for node in ray.nodes() if node["Alive"]]
@@ -133,7 +142,27 @@ def set_up(*, quiet: bool) -> None:
             raise ClusterError(str(error)) from error
 
 
-def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str]) -> str:
+def _join(found: Standing, job: Mapping[str, str]) -> str:
+    """Join the Ray that stands on this machine; the address of its dashboard. Workers get the variables that this process has."""
+    import ray
+    from ray.job_config import JobConfig
+
+    changes = found.changes()
+    config = JobConfig(metadata=dict(job), runtime_env={"env_vars": changes} if changes else None)
+    users = hold()
+    try:
+        ray.init(address=found.address, job_config=config, **SILENT)
+    except Exception as error:
+        os.close(users)
+        raise ClusterError(
+            f"cannot join the Ray of `qdrun up` at {found.address}: {str(error).splitlines()[0]}\n  do: `qdrun down`, then `qdrun up`"
+        ) from error
+    _OURS.append(None)
+    _USERS.append(users)
+    return found.dashboard
+
+
+def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str], keep: bool) -> str:
     """Start or join; the address of the dashboard, if there is one."""
     import ray
     from ray.job_config import JobConfig
@@ -144,7 +173,7 @@ def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str
         if address is None:
             make_token()
             folder = SessionFolder()
-            with compat.small_head() as dashboard_server, compat.started_with():
+            with compat.small_head() as dashboard_server, compat.started_with(ahead=keep):
                 ray.init(**_local_options(dashboard, gpus, folder), job_config=metadata, **SILENT)
                 url = dashboard_server.result()
         else:
@@ -346,6 +375,8 @@ def close_cluster(*, lost: bool = False) -> None:
 
     if ray.is_initialized():
         folder = _OURS.pop()
+        while _USERS:
+            os.close(_USERS.pop())
         if not lost:
             ray.shutdown()
             if folder is not None:

@@ -101,9 +101,11 @@ def small_head() -> Iterator[Beside]:
 
 
 @contextmanager
-def started_with() -> Iterator[None]:
-    """While open, a Ray that is started has the configuration of ``STARTED_WITH``."""
+def started_with(*, ahead: bool = False) -> Iterator[None]:
+    """While open, a Ray that is started has the configuration of ``STARTED_WITH``. ``ahead``: and idle workers, for the runs to come."""
     ours = {name: value for name, value in STARTED_WITH.items() if name not in os.environ}
+    if ahead:
+        ours.pop("RAY_prestart_worker_first_driver", None)
     os.environ.update(ours)
     try:
         yield

@@ -121,3 +121,63 @@ class Rm(Part):
     caches: list[RemovedEntry] = about("entries of caches")
     bytes: int = about("size of all")
     removed: bool = about("whether it was removed; false: it would be, with --yes")
+
+
+class MeasurePart(Part):
+    """How much the loss depends on one parameter."""
+
+    name: str = about("name of the parameter")
+    numbers: int = about("number of its numbers")
+    elasticity: Any = about("mean of d ln(loss) / d ln(parameter) over the points")
+    elasticity_spread: Any = about("standard deviation of it over the points")
+    elasticity_error: Any = about("standard error of the mean from repeats; null without repeats")
+    effect: Any = about(
+        "mean magnitude of the change of the loss over the width of the parameter, or for a change of it by 100 %"
+    )
+    effect_error: Any = about("standard error of it from repeats; null without repeats")
+    width: float | None = about(
+        "from its least to its largest value in the sweep; null where it has one value or several numbers"
+    )
+    total_bound: Any = about("upper bound of its total Sobol index, for independent uniform parameters; null without a width")
+
+
+class InteractionPart(Part):
+    """How much two parameters interact."""
+
+    one: str = about("name of a parameter")
+    other: str = about("name of another one")
+    strength: Any = about("mixed second derivative times both widths, as a share of the range of the losses")
+    pairs: int = about("pairs of points that it was computed from; 0: from a fit of all points")
+
+
+class TrialHealthPart(Part):
+    """The gradient of one trial."""
+
+    trial: str = about("its id")
+    norm: Any = about("Euclidean norm of its gradient, over all parameters")
+    growth: Any = about("the norm to the power of 1 / time steps; null where the steps are not known")
+    fault: str = about("what is wrong with it; empty where nothing is")
+
+
+class ContradictionPart(Part):
+    """Two neighbours in the sweep whose losses differ otherwise than their gradients say."""
+
+    parameter: str = about("the parameter in which they differ")
+    trials: list[str] = about("their ids")
+    slope: Any = about("difference of the losses divided by that of the parameter")
+    low: Any = about("least derivative at these and the next points")
+    high: Any = about("largest derivative at these and the next points")
+
+
+class Sensitivity(Part):
+    """What the gradients of a run say about its parameters."""
+
+    run: str = about("its id")
+    trials: int = about("number of trials with a loss and gradients")
+    points: int = about("number of different points; trials at one point are repeats")
+    skipped: int = about("number of other trials")
+    parameters: list[MeasurePart] = about("the parameters with a gradient, the largest effect first")
+    interactions: list[InteractionPart] = about("pairs of swept parameters, the strongest first")
+    health: list[TrialHealthPart] = about("the trials, in the order of the sweep")
+    contradictions: list[ContradictionPart] = about("neighbours that contradict their gradients, the worst first")
+    compared: int = about("pairs of neighbours that were looked at")

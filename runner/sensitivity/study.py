@@ -1,0 +1,152 @@
+"""``qdrun sensitivity``: all measures of a run, as data and as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..observe.table import rows
+from ..store.layout import RunFolder
+from ..text_grid import grid
+from .health import Contradiction, TrialHealth, contradictions, health_of
+from .measures import Interaction, Measure, interactions, measures
+from .points import Samples, samples_of
+
+SHOWN = 10
+ROUGH = 10.0
+"""Times the range of the losses: a parameter whose mean gradient amounts to more over its width is reported."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What the gradients of a run say. ``looked``: neighbours whose losses were compared with their gradients."""
+
+    run: str
+    samples: Samples
+    measures: Sequence[Measure]
+    interactions: Sequence[Interaction]
+    health: Sequence[TrialHealth]
+    contradictions: Sequence[Contradiction]
+    looked: int
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        s = self.samples
+        return {
+            "run": self.run,
+            "trials": len(s.trials),
+            "points": s.points,
+            "skipped": s.skipped,
+            "parameters": [asdict(m) for m in self.measures],
+            "interactions": [asdict(x) for x in self.interactions],
+            "health": [asdict(h) for h in self.health],
+            "contradictions": [asdict(c) | {"trials": list(c.trials)} for c in self.contradictions],
+            "compared": self.looked,
+        }
+
+    @property
+    def text(self) -> str:
+        """For a terminal."""
+        s = self.samples
+        repeats = f", {int(s.repeats.min())} to {int(s.repeats.max())} repeats of each" if s.repeats.max() > 1 else ""
+        head = f"{self.run}: {len(s.trials):,} trials at {s.points:,} points{repeats}"
+        head += f"; {s.skipped:,} more have no loss or no gradient" if s.skipped else ""
+        return "\n\n".join(filter(None, [head, self._ranking(), self._pairs(), self._health(), self._against()]))
+
+    def _ranking(self) -> str:
+        lines = [
+            [
+                m.name if m.numbers == 1 else f"{m.name} ({m.numbers:,} numbers)",
+                _with_error(m.effect, m.effect_error),
+                "100 %" if m.width is None else f"{m.width:.4g}",
+                _with_error(m.elasticity, m.elasticity_error),
+                _short(m.elasticity_spread),
+                "" if m.total_bound is None else f"{m.total_bound:.3g}",
+            ]
+            for m in self.measures
+        ]
+        head = ("parameter", "effect on the loss", "of a change by", "elasticity", "its spread", "bound of total index")
+        note = (
+            ""
+            if self.samples.repeats.max() > 1
+            else "\nno point has repeats, so nothing has an error bar\n  do: `replicates: 3` in the config"
+        )
+        return grid(head, lines) + note + "".join(f"\n{line}" for line in self._rough())
+
+    def _rough(self) -> list[str]:
+        """Parameters whose gradients say nothing about the loss over their width."""
+        spread = float(np.ptp(self.samples.mean(self.samples.losses)))
+        return [
+            f"warning: over its width the gradient of {m.name} amounts to {m.effect:.3g}, and all losses differ by {spread:.3g}: the"
+            " loss is rough (waves, jumps, chaos), and its gradient holds for much smaller changes\n"
+            f"  do: sweep {m.name} more finely, or average the loss; the effect and the bound above are those of the waves"
+            for m in self.measures
+            if m.width is not None and m.effect > ROUGH * spread > 0.0
+        ]
+
+    def _pairs(self) -> str:
+        if not self.interactions:
+            return ""
+        lines = [
+            [f"{x.one} x {x.other}", f"{x.strength:.3g}", f"{x.pairs:,}" if x.pairs else "a fit"]
+            for x in self.interactions[:SHOWN]
+        ]
+        return grid(("interaction", "share of the loss's range", "pairs of points"), lines)
+
+    def _health(self) -> str:
+        norms = np.array([h.norm for h in self.health])
+        finite = norms[np.isfinite(norms)]
+        growth = [h.growth for h in self.health if h.growth is not None]
+        text = "gradients: "
+        text += (
+            f"norm {finite.min():.3g} to {finite.max():.3g}, median {np.median(finite):.3g}"
+            if finite.size
+            else "none is finite"
+        )
+        text += f"; growth with each time step {min(growth):.4f} to {max(growth):.4f}" if growth else ""
+        bad = [h for h in self.health if h.fault]
+        lines = [f"\n  {h.trial}: {h.fault}" for h in bad[:SHOWN]]
+        more = f"\n  and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
+        return text + ("; each is finite and not zero" if not bad else "".join(lines) + more)
+
+    def _against(self) -> str:
+        if not self.looked:
+            return "losses and gradients were not compared: no line of the sweep has three points"
+        if not self.contradictions:
+            return f"losses and gradients agree between all of {self.looked:,} pairs of neighbours"
+        lines = [
+            [c.parameter, " ".join(c.trials), f"{c.slope:.4g}", f"{c.low:.4g} to {c.high:.4g}"]
+            for c in self.contradictions[:SHOWN]
+        ]
+        table = grid(("along", "between trials", "slope of the losses", "gradients there"), lines, indent="  ")
+        return (
+            f"warning: losses contradict gradients between {len(self.contradictions):,} of {self.looked:,} pairs of neighbours\n{table}\n"
+            "  do: `qdrun check` compares a gradient with differences; a loss that jumps, or that has waves between the points, looks like"
+            " this, too: sweep more finely there"
+        )
+
+
+def sensitivity(folder: RunFolder) -> Sensitivity:
+    """The sensitivity of a run, which need not be finished.
+
+    Raises:
+        NothingToSee: no finished trial has a gradient of a parameter.
+    """
+    s = samples_of(rows(folder), folder.name)
+    against, looked = contradictions(s)
+    return Sensitivity(folder.name, s, measures(s), interactions(s), health_of(s), against, looked)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else ""
+
+
+def _with_error(value: float, error: float | None) -> str:
+    return _short(value) + ("" if error is None or not math.isfinite(error) else f" ± {error:.1g}")
+
+
+__all__ = ["Sensitivity", "sensitivity"]
