@@ -22,7 +22,7 @@ from ..exit_codes import RESUMABLE
 from ..private import SessionFolder, make_private
 from ..study.devices import cores
 from . import compat
-from .standing import Standing, hold, standing
+from .standing import hold, standing
 
 OBJECT_STORE_BYTES = 256 << 20
 CONNECT_S = 5.0
@@ -97,11 +97,9 @@ def open_cluster(
         set_up(quiet=address is not None)
         import ray
 
-        found = None if keep or address is not None or ray.is_initialized() else standing()
-        if found is not None and found.suits(gpus):
-            url = _join(found, job or {})
-        else:
-            url = "" if ray.is_initialized() else _init(address, dashboard, gpus, job or {}, keep)
+        url = "" if ray.is_initialized() or keep or address is not None else _join(gpus, job or {})
+        if not ray.is_initialized():
+            url = _init(address, dashboard, gpus, job or {}, keep)
         compat.quiet_deaths()
     here = ray.get_runtime_context().get_node_id()
     rows = [node for node in ray.nodes() if node["Alive"]]
@@ -142,15 +140,22 @@ def set_up(*, quiet: bool) -> None:
             raise ClusterError(str(error)) from error
 
 
-def _join(found: Standing, job: Mapping[str, str]) -> str:
-    """Join the Ray that stands on this machine; the address of its dashboard. Workers get the variables that this process has."""
+def _join(gpus: int, job: Mapping[str, str]) -> str:
+    """Join the Ray that stands on this machine, if it suits; the address of its dashboard. Workers get the variables of this process."""
     import ray
     from ray.job_config import JobConfig
 
+    if standing() is None:
+        return ""
+    users = hold()  # waits while `qdrun down` ends it
+    found = standing()
+    if found is None or not found.suits(gpus):
+        os.close(users)
+        return ""
     changes = found.changes()
     config = JobConfig(metadata=dict(job), runtime_env={"env_vars": changes} if changes else None)
-    users = hold()
     try:
+        check_address(found.address)  # Ray itself would wait for a head that is gone
         ray.init(address=found.address, job_config=config, **SILENT)
     except Exception as error:
         os.close(users)
