@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..store.attempts import Failure
+from ..store.attempts import PREEMPTED, Failure
 from ..store.columns import Rows
 from . import messages as m
 from .failures import Rules
@@ -274,6 +274,8 @@ class Flights:
             if failure is Failure.infrastructure and error.get("type") == NO_ROOM:
                 # a timeout: its time was up while it waited for room
                 unsaved.append((name, *(own if said[0] is Failure.timeout else said), record))
+            elif failure is Failure.infrastructure and error.get("type") == PREEMPTED:
+                behind.append((name, *said, record))
             elif end is not None and end.shared:
                 shared.append((name, *said, record))
             else:

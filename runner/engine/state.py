@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..store.attempts import Failure
+from ..store.attempts import PREEMPTED, Failure
 from . import messages as m
 from .assignments import Flights
 from .parts import NO_ROOM, Blame, DeviceAt, Drop, Flight, LeaseAt, error_of, suspects
@@ -253,7 +253,7 @@ class State(Flights):
         if lost is not None or event.restart:
             error = error_of("DeviceLost", "its worker has lost the device")
             error = error if lost is None else lost.record.get("error") or error
-            if error.get("type") != NO_ROOM:
+            if error.get("type") not in (NO_ROOM, PREEMPTED):
                 self._useless(worker, error)
         else:
             self._devices[worker.device].losses = 0

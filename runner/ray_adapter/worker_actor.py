@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from ..workers import Worker
+from ..workers.preemption import on_notice
 from ..workers.spec import LeaseNews, Progress, WorkerInfo, WorkerSpec
 from ..workers.wire import Row, packed_news, unpacked
 
@@ -20,6 +21,7 @@ class WorkerActor:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._worker = Worker(spec)
+        on_notice(self._worker.preempt)
 
     def __repr__(self) -> str:
         return repr(self._worker)

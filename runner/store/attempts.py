@@ -45,6 +45,10 @@ class Failure(StrEnum):
     cancelled = "cancelled"
 
 
+PREEMPTED = "Preempted"
+"""The type of the error of an attempt that has ended because its machine goes away: nobody is charged with it."""
+
+
 class ResultMissing(QdrunError, LookupError):
     """The arrays of a trial are not where its row says."""
 

@@ -277,6 +277,11 @@ class Lane(threading.Thread):
                 now.job.watch.stop(why)
         return True
 
+    def stop_all(self, why: str) -> None:
+        """Ask all trials that run here to stop. Those that wait do not begin once nothing can be run here, see ``Lanes.lost``."""
+        for trial in () if (now := self.now) is None else now.trials:
+            self.stop(trial.trial, why)
+
     def held(self) -> dict[str, int]:
         """Bytes of its program now, by category; read from another thread, so it waits for nothing."""
         now, kept = self.now, self.open.program

@@ -21,8 +21,9 @@ import numpy as np
 from ...compiler.errors import QdrunError, QdrunRuntimeError
 from ...jobs.base import Finished, Outcome, Stopped, Watch
 from ...jobs.core.outcome import arrays_of, loss_of
-from ..store.attempts import Failure
+from ..store.attempts import PREEMPTED, Failure
 from ..user_lines import CALLERS, COMPILER
+from .preemption import WHY
 
 MAX_TEXT = 20_000
 GRADIENTS = frozenset(("grad", "_gradient", "_backward"))
@@ -102,6 +103,9 @@ def gradient_norm(record: Mapping[str, Any]) -> float | None:
 
 def failed_record(error: BaseException, place: str = "") -> Record:
     """An attempt that raised: its class of failure, and the error as text. ``place``: more of where, for its message."""
+    if isinstance(error, Stopped) and str(error) == WHY:
+        text = {"type": PREEMPTED, "message": WHY, "traceback": ""}
+        return {"status": "failed", "failure": Failure.infrastructure.value, "error": text}
     if isinstance(error, Stopped):
         text = {"type": "Stopped", "message": str(error), "traceback": ""}
         found = {} if error.outcome is None else numbers_of(error.outcome)

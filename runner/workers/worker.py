@@ -39,6 +39,7 @@ from .device_check import Wear, process_bytes, take_device
 from .host_limit import HostLimit, spare_bytes
 from .lanes import Lane, LaneDied, Lanes, WorkerCall
 from .marks import Marks
+from .preemption import WHY
 from .preload import build_and_load, preload
 from .records import Record, failed_record, finished_record, place_of
 from .spec import (
@@ -179,6 +180,12 @@ class Worker:
     def stop(self, trial: str, why: str = "it was asked to stop") -> bool:
         """Ask a trial to end at its next step; one that waits in a lease does not begin. False: it neither runs nor waits here."""
         return any([lane.stop(trial, why) for lane in self._lanes.all])
+
+    def preempt(self) -> None:
+        """The machine is going away: running trials end at their next step, to go on elsewhere, and nothing else begins here."""
+        self._lose(WHY)
+        for lane in self._lanes.all:
+            lane.stop_all(WHY)
 
     def flush(self) -> None:
         """Write what jobs have logged; before the process is ended."""

@@ -59,7 +59,7 @@ def test_starts_are_apart_and_come_from_their_seed_alone():
     distances = np.linalg.norm(x[:, None] - x[None], axis=2)[np.triu_indices(60, 1)]
     assert distances.min() >= CLOSE and drawn(60, 3) == drawn(60, 3) != drawn(60, 4)
     assert LjClusterParams(start=3, positions=drawn(13, 9)).positions == drawn(13, 9)
-    with pytest.raises(ValidationError, match="the start 0.5 is a seed: a whole number"):
+    with pytest.raises(ValidationError, match=r"the start 0\.5 is a seed: a whole number"):
         LjClusterParams(start=0.5)
     with pytest.raises(ValidationError, match="4 numbers are no positions of 2 atoms: each has x, y and z"):
         LjClusterParams(atoms=2, positions=[0.0] * 4)
