@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 from ..workers import Worker
-from ..workers.preemption import on_notice
 from ..workers.spec import LeaseNews, Progress, WorkerInfo, WorkerSpec
 from ..workers.wire import Row, packed_news, unpacked
 
@@ -67,3 +69,27 @@ def actor_class() -> Any:
     import ray
 
     return ray.remote(WorkerActor)
+
+
+def on_notice(call: Callable[[], object]) -> bool:
+    """Call once from a thread when this process gets SIGTERM, the notice of spot instances, Slurm and Kubernetes before SIGKILL. False:
+    this is not the main thread, which alone may ask for signals.
+
+    The main thread of a worker waits in Ray's native code, where handlers of Python never run. The number of a signal is written to the
+    wakeup descriptor by the C part of Python's handler, at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, signal.SIG_IGN, None):
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while signal.SIGTERM not in os.read(ours, 64):
+            pass
+        call()
+
+    threading.Thread(target=wait, name="preemption", daemon=True).start()
+    return True

@@ -46,7 +46,7 @@ class Failure(StrEnum):
 
 
 PREEMPTED = "Preempted"
-"""The type of the error of an attempt that has ended because its machine goes away: nobody is charged with it."""
+"""The type of the error of an attempt that has ended because its machine goes away; it is not charged."""
 
 
 class ResultMissing(QdrunError, LookupError):

@@ -23,7 +23,6 @@ from ...jobs.base import Finished, Outcome, Stopped, Watch
 from ...jobs.core.outcome import arrays_of, loss_of
 from ..store.attempts import PREEMPTED, Failure
 from ..user_lines import CALLERS, COMPILER
-from .preemption import WHY
 
 MAX_TEXT = 20_000
 GRADIENTS = frozenset(("grad", "_gradient", "_backward"))
@@ -33,6 +32,8 @@ IN_KERNEL = "kernel `"
 BELOW = (COMPILER, os.path.join(os.path.dirname(os.__file__), ""))
 """The compiler, and Python's own modules that it uses."""
 Record = dict[str, Any]
+PREEMPTION = "its machine is going away: its worker got SIGTERM"
+"""Why trials are asked to stop then; such a stop is no end of a trial, see ``failed_record``."""
 
 
 def finished_record(finished: Finished) -> Record:
@@ -103,8 +104,8 @@ def gradient_norm(record: Mapping[str, Any]) -> float | None:
 
 def failed_record(error: BaseException, place: str = "") -> Record:
     """An attempt that raised: its class of failure, and the error as text. ``place``: more of where, for its message."""
-    if isinstance(error, Stopped) and str(error) == WHY:
-        text = {"type": PREEMPTED, "message": WHY, "traceback": ""}
+    if isinstance(error, Stopped) and str(error) == PREEMPTION:
+        text = {"type": PREEMPTED, "message": PREEMPTION, "traceback": ""}
         return {"status": "failed", "failure": Failure.infrastructure.value, "error": text}
     if isinstance(error, Stopped):
         text = {"type": "Stopped", "message": str(error), "traceback": ""}

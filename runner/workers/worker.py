@@ -39,9 +39,8 @@ from .device_check import Wear, process_bytes, take_device
 from .host_limit import HostLimit, spare_bytes
 from .lanes import Lane, LaneDied, Lanes, WorkerCall
 from .marks import Marks
-from .preemption import WHY
 from .preload import build_and_load, preload
-from .records import Record, failed_record, finished_record, place_of
+from .records import PREEMPTION, Record, failed_record, finished_record, place_of
 from .spec import (
     BatchEnd,
     BatchSpec,
@@ -183,9 +182,9 @@ class Worker:
 
     def preempt(self) -> None:
         """The machine is going away: running trials end at their next step, to go on elsewhere, and nothing else begins here."""
-        self._lose(WHY)
+        self._lose(PREEMPTION)
         for lane in self._lanes.all:
-            lane.stop_all(WHY)
+            lane.stop_all(PREEMPTION)
 
     def flush(self) -> None:
         """Write what jobs have logged; before the process is ended."""
