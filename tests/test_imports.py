@@ -58,7 +58,7 @@ RUNNER = (
         "engine.messages",
         "ray_adapter",
     ),
-    *("engine", "compare", "sensitivity", "remote", "cli", "interactive", "api", "__init__"),
+    *("engine", "compare", "sensitivity", "remote", "rounds", "cli", "interactive", "api", "__init__"),
 )
 for place, name in enumerate(RUNNER):
     below = {f"runner.{other}" for other in RUNNER[:place]}

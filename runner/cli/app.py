@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import config_commands, looking, machine, planning, running, watching
+from . import config_commands, looking, machine, planning, running, searching, watching
 from .output import print_document
 from .runs.compare import compare
 from .runs.exporting import export
@@ -63,6 +63,7 @@ app = typer.Typer(
 for command in (
     *(
         running.submit,
+        searching.search,
         running.resume,
         planning.plan,
         looking.status,

@@ -8,6 +8,7 @@ from .runs import models as of_runs
 VERSION = 1
 MODELS: dict[str, type[models.Part]] = {
     "submit": models.Submit,
+    "search": of_runs.Search,
     "resume": models.Resume,
     "plan": models.Plan,
     "explain": models.Explain,

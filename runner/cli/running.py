@@ -21,7 +21,8 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Join the Ray cluster at this address; http://HOST:8265 submits a Ray Job. Default: start Ray on this machine.",
+        help="Join the Ray cluster at this address; http://HOST:8265 submits a Ray Job; `slurm` asks for an allocation. "
+        "Default: start Ray on this machine.",
     ),
 ]
 Dashboard = Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard, on 127.0.0.1 only.")]
@@ -47,6 +48,12 @@ def submit(
     debug: Debug = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation of a large sweep.")] = False,
     quiet: Quiet = False,
+    sbatch: Annotated[
+        list[str],
+        typer.Option(
+            "--sbatch", metavar="KEY[=VALUE]", help="With --address slurm: an option of sbatch, as in `partition=gpu`."
+        ),
+    ] = [],  # noqa: B006 - as above
     as_json: Json = False,
 ) -> None:
     """Run a sweep and wait for its end. On a terminal, a sweep of more than 1,000 trials first shows its plan and asks for confirmation."""
@@ -59,11 +66,16 @@ def submit(
         from ..study.prepare import prepare
         from .confirmation import asked
 
-        prepared, job = prepare(config, local=address is None, overrides=changes, debug=debug, cluster=devices_at(address))
+        there = None if address == "slurm" else devices_at(address)
+        prepared, job = prepare(config, local=address is None, overrides=changes, debug=debug, cluster=there)
         prepared = warm_started(prepared, job)
         planned = () if yes or quiet or as_json else asked(prepared, job, local=address is None)
         timing = Timing(command_t=command_t, submitted_t=now())
         folder = output or prepared.loaded.config.uri
+        if address == "slurm":
+            from ..remote.slurm import submit_slurm
+
+            _detached(submit_slurm(prepared, folder, sbatch), timing, wait, quiet, as_json)
         if detach or is_dashboard(address):
             from ..remote.detach import Order, submit_detached
 

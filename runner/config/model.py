@@ -19,6 +19,7 @@ from .callbacks_section import CallbacksSection
 from .export_section import ExportSection
 from .optimize_section import OptimizeSection
 from .overrides import overridden
+from .search_section import SearchSection
 from .values import (
     EMULATED,
     INTERPRETER,
@@ -213,6 +214,7 @@ class RunConfig(Section):
 
     ``export``: the programs that get what trials log, see ``ExportSection``.
     ``callbacks``: what is called with the row of each trial, and at the end of the run, see ``CallbacksSection``.
+    ``search``: rounds of trials that ``qdrun search`` chooses, see ``SearchSection``; ``qdrun submit`` ignores it.
     ``debug``: kernels look for mistakes while they run: ``true``, or a map of the checks, see ``DebugSection``.
     ``batch``: how many trials that differ in inputs alone run at once in one program: ``auto``, as many as keep the devices busy and fit;
     a number, at most so many; ``off``, each in a program of its own.
@@ -229,6 +231,7 @@ class RunConfig(Section):
     optimize: OptimizeSection | None = None
     export: ExportSection | None = None
     callbacks: CallbacksSection | None = None
+    search: SearchSection | None = None
     debug: DebugSection | None = None
     batch: Batch = "auto"
     memory_budget: Budget | None = None

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -366,6 +367,21 @@ def protect_token() -> None:
     path = token_file()
     if path.is_file() and path.stat().st_mode & 0o077 and path.stat().st_uid == os.getuid():
         path.chmod(0o600)
+
+
+@contextmanager
+def kept_open(address: str | None, gpus: int) -> Iterator[None]:
+    """While open, this process has a Ray, which runs use and leave open. See ``open_cluster``."""
+    ours = len(_OURS)
+    open_cluster(address, gpus=gpus)
+    opened = len(_OURS) > ours
+    mine = _OURS.pop() if opened else None
+    try:
+        yield
+    finally:
+        if opened:
+            _OURS.append(mine)
+            close_cluster()
 
 
 def close_cluster(*, lost: bool = False) -> None:

@@ -124,7 +124,7 @@ def submit_detached(prepared: Prepared, output: str, order: Order, more: Mapping
         record(folder.files, prepared, job)
         return _handed(folder, prepared, order, jobs)
     except (QdrunError, OSError):
-        _never_ran(folder)
+        never_ran(folder)
         raise
 
 
@@ -252,7 +252,7 @@ def failure_of(printed: str, where: str) -> QdrunError:
     return NotStarted(f"{where} ended before the run began; the last of what it printed:\n{tail}", 1)
 
 
-def _never_ran(folder: RunFolder, state: str = "failed") -> None:
+def never_ran(folder: RunFolder, state: str = "failed") -> None:
     """Record in the folder that the run will not start, unless it has an owner."""
     with suppress(RunAlive, OwnerLost, OSError):
         if not owner_numbers(folder.files):
@@ -282,7 +282,7 @@ def stop_pending(folder: RunFolder, address: str | None = None) -> bool:
     if name != folder.name and not name.startswith(f"{folder.name}-"):
         raise ClusterError(f"{folder.name} names the job {name}, which is not its own; nothing is stopped")
     Jobs(known[0]).stop(name)
-    _never_ran(folder, "cancelled")
+    never_ran(folder, "cancelled")
     return True
 
 
@@ -368,6 +368,7 @@ __all__ = [
     "ended",
     "failure_of",
     "follow",
+    "never_ran",
     "resume_detached",
 ]
 __all__ += ["stop_pending", "submit_detached"]

@@ -181,3 +181,25 @@ class Sensitivity(Part):
     health: list[TrialHealthPart] = about("the trials, in the order of the sweep")
     contradictions: list[ContradictionPart] = about("neighbours that contradict their gradients, the worst first")
     compared: int = about("pairs of neighbours that were looked at")
+
+
+class SearchRound(Part):
+    """One round of a search."""
+
+    run: str = about("id of its run, below `rounds` in the folder")
+    trials: int = about("number of its trials")
+    evaluations: int = about("evaluations of the loss that it took")
+    loss: Any = about("least loss of its trials; null without one")
+
+
+class Search(Part):
+    """A search."""
+
+    folder: str = about("its folder or URI")
+    state: str = about("`done`, or how its last run ended")
+    evaluations: int = about("evaluations that it may take")
+    spent: int = about("evaluations that it has taken")
+    rounds: list[SearchRound] = about("its rounds")
+    best_loss: Any = about("least loss of all rounds; null without one")
+    best_trial: str | None = about("id of its trial")
+    best_run: str | None = about("folder of its run")

@@ -1,0 +1,233 @@
+"""Runs the rounds of a search, one after the other, and goes on with a search that was interrupted.
+
+The folder of a search has ``search.json``, with the id and the trials of each round, and below ``rounds`` a folder for each run. What a
+round asks for follows from the rows of those before; when a search goes on, it is asked for again and must be the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...compiler.errors import QdrunError
+from ..clock import now
+from ..config.model import Loaded, load_config
+from ..engine.resume import resume
+from ..engine.session import submit
+from ..observe.table import rows as rows_of
+from ..observe.timing import Timing
+from ..optimize.descent import optimized
+from ..ray_adapter.cluster import kept_open
+from ..store.files import Files, open_files
+from ..store.layout import RunFolder
+from ..study.prepare import prepare
+from .plans import NotSearchable, Round, Row, rounds_of
+
+RECORD, BELOW = "search.json", "rounds"
+
+
+class SearchChanged(QdrunError, ValueError):
+    """A search cannot go on: its config has changed, or its rounds are others than those that it has run."""
+
+
+@dataclass
+class Search:
+    """A search, as far as it has come.
+
+    Attributes:
+        folder: its folder or URI.
+        evaluations: that it may take, and ``spent`` those that it has taken.
+        rounds: of each round the id of its run, its trials and overrides, its evaluations, and its least loss.
+        best: the row with the least loss, and ``best_run``, the folder of its run; None before the first.
+        state: ``done``, or how the last run ended: ``interrupted``, ``cancelled`` and so on.
+    """
+
+    folder: str
+    evaluations: int
+    spent: int = 0
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    best: Row | None = None
+    best_run: str = ""
+    state: str = "done"
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        rounds = [
+            {"run": one["run"], "trials": len(one["trials"]), "evaluations": one["evaluations"], "loss": one["loss"]}
+            for one in self.rounds
+        ]
+        best = self.best or {}
+        return {
+            "folder": self.folder,
+            "state": self.state,
+            "evaluations": self.evaluations,
+            "spent": self.spent,
+            "rounds": rounds,
+            "best_loss": best.get("loss"),
+            "best_trial": best.get("trial"),
+            "best_run": self.best_run or None,
+        }
+
+
+@dataclass(frozen=True)
+class Where:
+    """With which Ray the rounds run, and how much is shown."""
+
+    address: str | None = None
+    quiet: bool = False
+    debug: bool = False
+
+
+def search(
+    config: Path,
+    *,
+    overrides: Sequence[str] = (),
+    folder: str,
+    where: Where = Where(),
+    told: Callable[[str], None] = lambda text: None,
+) -> Search:
+    """Run a search, or go on with the one in ``folder``, until its evaluations are spent or a round does not come to its end.
+
+    Args:
+        config: the YAML file.
+        overrides: of keys of the config.
+        folder: of the search: a folder or URI.
+        where: see ``Where``.
+        told: gets a line after each round.
+
+    Raises:
+        NotSearchable: the config has no ``search``, or one that does not fit its other sections.
+        SearchChanged: the search in the folder is another one.
+        ConfigError, ClusterError, CannotPlan: as ``submit`` does.
+    """
+    loaded = load_config(config, overrides)
+    section = loaded.config.search
+    if section is None:
+        raise NotSearchable(
+            f"{config} has no section `search`\n  do: add one, as in `search: {{evaluations: 10000}}`, or use `qdrun submit`"
+        )
+    sweep = loaded.config.sweep
+    if sweep is None:
+        raise NotSearchable(
+            "search needs a sweep: where its trials come from\n  do: add `sweep.params`, as in {x: {uniform: [0, 1]}}"
+        )
+    one = (
+        ["sweep.samples=1"] if sweep.samples is None and any(a.draws and a.count is None for a in sweep.params.values()) else []
+    )
+    prepared, _ = prepare(config, local=where.address is None, overrides=[*overrides, *one])
+    optimize = loaded.config.optimize
+    names = [] if optimize is None else optimized(optimize, prepared.gradients, prepared.trials.params(0))
+    chooser = rounds_of(section, sweep, optimize, names)
+    files, found = open_files(folder), Search(folder, section.evaluations)
+    record = _Record(files, found, _identity(loaded))
+    with kept_open(where.address, prepared.ray_devices):
+        while (left := section.evaluations - found.spent) > 0 and (asked := chooser.ask(left)) is not None:
+            run, found.state = record.run(config, overrides, asked, where)
+            if found.state not in ("done", "failed"):
+                break
+            rows = rows_of(run)
+            record.ended(run, rows, chooser.tell(rows))
+            told(_line(found))
+    return found
+
+
+class _Record:
+    """The rounds of a search, on disk and in memory.
+
+    Args:
+        files: of its folder.
+        found: the search.
+        config: what tells its config from another one.
+
+    Raises:
+        SearchChanged: the folder has the search of another config.
+    """
+
+    def __init__(self, files: Files, found: Search, config: str) -> None:
+        self._files, self._found, self._config = files, found, config
+        record = json.loads(files.read(RECORD)) if files.exists(RECORD) else {"config": config, "rounds": []}
+        if record["config"] != config:
+            raise SearchChanged(
+                f"the search in {found.folder} has another config than this one\n"
+                "  do: give its config, or --output another folder for a new search"
+            )
+        self._known: list[dict[str, Any]] = record["rounds"]
+
+    def run(self, config: Path, overrides: Sequence[str], asked: Round, where: Where) -> tuple[RunFolder, str]:
+        """Run a round, or bring one to its end that has begun; its folder and its state."""
+        found = self._found
+        before = self._known[len(found.rounds)] if len(found.rounds) < len(self._known) else None
+        entry = {"run": "", "trials": asked.trials, "overrides": asked.overrides, "evaluations": 0, "loss": None}
+        if before is not None and any(before[key] != entry[key] for key in ("trials", "overrides")):
+            raise SearchChanged(
+                f"round {1 + len(found.rounds)} of the search in {found.folder} would have other trials than it has: the job, numpy or"
+                " Optuna is another one, or a run was changed\n  do: begin a new search, in another folder"
+            )
+        found.rounds.append(entry)
+        run = None if before is None else self._begun(before["run"])
+        if run is not None:
+            entry["run"] = run.name
+            return run, resume(run, address=where.address, quiet=where.quiet, debug=where.debug).state
+        self._keep()  # its trials are on disk before its run begins
+        sweep = {"method": "list", "trials": asked.trials}
+        sets = [f"sweep={json.dumps(sweep)}", *(f"{key}={json.dumps(value)}" for key, value in asked.overrides.items())]
+        prepared, job = prepare(config, local=where.address is None, overrides=[*overrides, *sets], debug=where.debug)
+        timing = Timing(command_t=now(), submitted_t=now())
+        done = submit(
+            prepared,
+            job,
+            output=f"{found.folder}/{BELOW}",
+            timing=timing,
+            address=where.address,
+            dashboard=False,
+            quiet=where.quiet,
+        )
+        entry["run"] = done.folder.name
+        self._keep()
+        return done.folder, done.state
+
+    def _begun(self, run: str) -> RunFolder | None:
+        """The folder of a round that has begun. The process may have died before it noted the id: then it is the one that no round has."""
+        others = {one["run"] for one in self._known}
+        name = run or next((name for name in sorted(self._files.names(BELOW)) if name not in others), "")
+        folder = RunFolder(f"{self._found.folder}/{BELOW}/{name}") if name else None
+        return folder if folder is not None and folder.is_run else None
+
+    def ended(self, run: RunFolder, rows: Sequence[Row], evaluations: int) -> None:
+        """A round has come to its end."""
+        found = self._found
+        have = [row for row in rows if row["loss"] is not None and math.isfinite(row["loss"])]
+        least = min(have, key=lambda row: row["loss"], default=None)
+        if least is not None and (found.best is None or least["loss"] < found.best["loss"]):
+            found.best, found.best_run = least, run.uri
+        found.spent += evaluations
+        found.rounds[-1] |= {"evaluations": evaluations, "loss": None if least is None else least["loss"]}
+        self._keep()
+
+    def _keep(self) -> None:
+        rounds = [*self._found.rounds, *self._known[len(self._found.rounds) :]]
+        data = {"version": 1, "config": self._config, "rounds": rounds}
+        self._files.put(RECORD, json.dumps(data, indent=1).encode())
+
+
+def _identity(loaded: Loaded) -> str:
+    """What makes a search the same one: its config, with overrides applied."""
+    text = loaded.config.model_dump_json(by_alias=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _line(found: Search) -> str:
+    last, best = found.rounds[-1], "none" if found.best is None else f"{found.best['loss']:.9g}"
+    loss = "no loss" if last["loss"] is None else f"{last['loss']:.9g}"
+    return (
+        f"round {len(found.rounds)}: {len(last['trials']):,} trials, {last['evaluations']:,} evaluations, least loss {loss};"
+        f" {found.spent:,} of {found.evaluations:,} evaluations, best {best}"
+    )
+
+
+__all__ = ["Search", "SearchChanged", "Where", "search"]
