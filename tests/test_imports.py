@@ -261,4 +261,4 @@ def test_only_the_adapter_imports_ray():
 
 def test_only_what_starts_runs_imports_the_adapter():
     importers = {mine for mine, other in edges() if other == "runner.ray_adapter"}
-    assert importers == {"runner.engine", "runner.remote"}
+    assert importers == {"runner.engine", "runner.remote", "runner.rounds"}

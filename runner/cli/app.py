@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import config_commands, looking, machine, planning, running, searching, watching
+from . import config_commands, looking, machine, planning, running, watching
 from .output import print_document
 from .runs.compare import compare
 from .runs.exporting import export
@@ -17,6 +17,7 @@ from .runs.labels import note, tag
 from .runs.removing import gc, rm
 from .runs.rerun import rerun
 from .runs.results import results
+from .runs.search import search
 from .runs.sensitivity import sensitivity
 
 
@@ -63,7 +64,7 @@ app = typer.Typer(
 for command in (
     *(
         running.submit,
-        searching.search,
+        search,
         running.resume,
         planning.plan,
         looking.status,

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from ..ray_adapter.cluster import ClusterError
 from ..ray_adapter.head_watch import reachable
+from ..store.layout import RunFolder
+from ..store.owner import owner_numbers
 from . import entry
 
 FIRST_PORT, PORTS = 30000, 10000
@@ -32,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
             if not first:
                 return _stay(head, ray)
             _wait(head, ray)
-            return entry.main([run, "--address", head])
+            return entry.main([run, "--address", head, *again(run)])
         except ClusterError as error:
             print(error, file=sys.stderr, flush=True)
             return int(ClusterError.exit_code)
@@ -42,6 +44,11 @@ def main(words: Sequence[str] | None = None) -> int:
                 ray.wait(END_S)
             except subprocess.TimeoutExpired:
                 ray.kill()
+
+
+def again(run: str) -> list[str]:
+    """How a run goes on that Slurm has started again after a preemption or the loss of a node, whatever its state was then."""
+    return ["--resume"] if int(os.environ.get("SLURM_RESTART_COUNT", "0")) and owner_numbers(RunFolder(run).files) else []
 
 
 def address() -> str:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ..clock import now
-from .base import Config, Debug, Json, Set, print_document, reported
-from .running import Address, Quiet
+from ...clock import now
+from ..base import Config, Debug, Json, Set, print_document, reported
+from ..running import Address, Quiet
 
 
 def search(
@@ -28,10 +28,10 @@ def search(
 ) -> None:
     """Search for the least loss: rounds of trials, each chosen from the results of those before, as `search` in the config says."""
     with reported(as_json):
-        from ..config.model import load_config
-        from ..exit_codes import exit_code
-        from ..rounds.driver import Where
-        from ..rounds.driver import search as run
+        from ...config.model import load_config
+        from ...exit_codes import exit_code
+        from ...rounds.driver import Where
+        from ...rounds.driver import search as run
 
         folder = output or new_folder(load_config(config, changes).config.uri)
         where = Where(address, quiet=True, debug=debug)
