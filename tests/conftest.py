@@ -181,8 +181,8 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--arch") == "cpu":
         return
     own = TESTS / f"not_on_{config.getoption('--arch')}.txt"
-    # What lies on chip elsewhere lies in the heap on AMD's cards, as in the memory of the processor.
-    others = [row for row in reasons() if config.getoption("--arch") != "amdgpu" or "on chip" not in row[1]]
+    # What lies on chip elsewhere lies in the heap on AMD's and Apple's GPUs, as in the memory of the processor.
+    others = [row for row in reasons() if config.getoption("--arch") not in ("amdgpu", "metal") or "on chip" not in row[1]]
     known = others + (reasons(own.name) if own.exists() else [])
     for item in items:
         name = f"{item.path.relative_to(TESTS).as_posix()}::{item.name}"
