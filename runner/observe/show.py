@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..config.search_section import SearchSection
 from ..optimize.results import REPORTED, best_at
 from ..store.encoding import plain
 from ..store.journal import shape_of
@@ -91,10 +92,15 @@ def plan_data(
 def _descent(prepared: Prepared) -> str:
     """The optimisation of each trial in one line."""
     data = prepared.resolved["optimize"]
-    rate = data["learning_rate"]
-    said = f"{rate:g}" if isinstance(rate, float) else ", ".join(rate)
-    names = ", ".join(data["params"])
-    return f"optimize: {names} by {data['rule']}, at most {data['steps']} steps, learning rate {said}"
+    rate, names = data.get("learning_rate"), ", ".join(data["params"])
+    said = "" if rate is None else f", learning rate {rate:g}" if isinstance(rate, float) else f", learning rate {', '.join(rate)}"
+    return f"optimize: {names} by {data['rule']}, at most {data['steps']} steps{said}"
+
+
+def _search(section: SearchSection) -> str:
+    """The search in one line; a plan is that of one round."""
+    rounds = f"rounds of {section.trials:,} trials" + (" and fewer" if section.method == "descents" else "")
+    return f"search: {section.evaluations:,} evaluations by {section.method}, in {rounds}; `qdrun search` runs it"
 
 
 def _elsewhere(prepared: Prepared, groups: list[PlannedGroup]) -> str:
@@ -129,6 +135,7 @@ def plan_text(
     lines += [f"set: {', '.join(prepared.loaded.overrides)}"] if prepared.loaded.overrides else []
     lines += [f"gradients: {', '.join(prepared.gradients) or 'none'}"]
     lines += [_descent(prepared)] if config.optimize is not None else []
+    lines += [_search(config.search)] if config.search is not None else []
     lines += ["", "trials"]
     lines += [f"  {trial.id}  {trial.label}" for trial in trials[:SHOWN_TRIALS]]
     lines += [f"  ... and {len(trials) - SHOWN_TRIALS} more"] if len(trials) > SHOWN_TRIALS else []
