@@ -27,7 +27,9 @@ class LjClusterParams(JobParams):
     """Lengths are in units of the distance at which a pair has no energy, energies in those of the depth of a pair."""
 
     atoms: int = Field(13, ge=2, le=256, description="number of atoms")
-    start: float = Field(0.0, ge=0, description="seed of the first positions, a whole number; not used where positions are given")
+    start: float = Field(
+        0.0, ge=0, description="seed of the first positions, a whole number; not used where positions are given"
+    )
     positions: list[float] = Field([], description="x, y, z of each atom; empty: drawn from `start`")
 
     @model_validator(mode="after")

@@ -93,7 +93,9 @@ def _descent(prepared: Prepared) -> str:
     """The optimisation of each trial in one line."""
     data = prepared.resolved["optimize"]
     rate, names = data.get("learning_rate"), ", ".join(data["params"])
-    said = "" if rate is None else f", learning rate {rate:g}" if isinstance(rate, float) else f", learning rate {', '.join(rate)}"
+    said = (
+        "" if rate is None else f", learning rate {rate:g}" if isinstance(rate, float) else f", learning rate {', '.join(rate)}"
+    )
     return f"optimize: {names} by {data['rule']}, at most {data['steps']} steps{said}"
 
 
