@@ -157,6 +157,7 @@ class LimitsSection(Section):
         retries: by class of failure; one number for all of them.
         memory: bytes that one trial may plan and use.
         max_concurrent: trials at once.
+        device_wait: how long a run waits for the first device of a cluster that has none yet; None: not at all.
         max_failed: a count, or ``10%`` of the trials: when more have failed, no more are started.
     """
 
@@ -165,6 +166,7 @@ class LimitsSection(Section):
     retries: RetriesSection = RetriesSection.model_validate({})
     memory: Bytes | None = None
     max_concurrent: int | None = Field(default=None, ge=1)
+    device_wait: Seconds | None = None
     max_failed: Share | None = None
 
     @model_validator(mode="after")

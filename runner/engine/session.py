@@ -32,6 +32,7 @@ from ..observe.view import view_of
 from ..optimize.kept import forget_batches
 from ..private import NotPrivate
 from ..provenance.record import record, record_data
+from ..ray_adapter import placement_groups
 from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from ..ray_adapter.head_watch import ClusterLost, HeadWatch
 from ..ray_adapter.known_clusters import DASHBOARD, remember
@@ -49,7 +50,7 @@ from ..upkeep.caches import trim
 from .early_plans import EarlyPlans, failures_text, refuse
 from .event_writer import Outside
 from .parts import TrialAt
-from .start import run_trials, user, warm
+from .start import check_device, run_trials, user, warm
 
 ROOM_EVERY_S = 0.5
 Stage = Callable[[Journal], tuple[Sequence[TrialAt] | None, Mapping[str, int]]]
@@ -263,8 +264,7 @@ def attend(
             capacity = starting.result()
             head.begin(capacity.head, joined=how.address is not None, node=capacity.node)
             _say_ready(journal, screen, capacity, joined=how.address is not None)
-            _check(prepared, capacity)
-            ledger = _ledger(prepared, folder, how.address, planned, gone=gone > 0, note=screen.note)
+            ledger = _ledger(prepared, folder, how.address, planned, capacity, gone=gone > 0, note=screen.note)
             board.metrics, stops.starting = _metrics(folder.name), False
             outside = lambda workers: Outside(folder, journal, board, screen, timing, ledger, workers, stops)  # noqa: E731
             state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
@@ -361,20 +361,12 @@ def _say_ready(journal: Journal, screen: Display, capacity: Capacity, *, joined:
     journal.write("ray_ready", sync=True, cores=capacity.cores, **ready)
 
 
-def _check(prepared: Prepared, capacity: Capacity) -> None:
-    threads = prepared.loaded.config.device.threads
-    if threads > capacity.node_cores:
-        raise ClusterError(
-            f"one trial wants {threads} threads, no node of the cluster has more than {capacity.node_cores} cores\n"
-            "  do: lower device.threads"
-        )
-
-
 def _ledger(
     prepared: Prepared,
     folder: RunFolder,
     address: str | None,
     planned: Sequence[Planned],
+    capacity: Capacity,
     *,
     gone: bool,
     note: Callable[[str], None],
@@ -398,13 +390,10 @@ def _ledger(
             with account.gate():
                 rows = with_others_back(rows, account.others())
         ledger = LocalLedger(folder.name, user(), devices=rows, account=account, note=note)
-    if ledger is None or not any(row.usable and row.backend in prepared.each for row in ledger.devices()):
-        if ledger is not None:
-            ledger.close()
-        raise ClusterError(
-            f"no node of the cluster has a device for the {prepared.where} backend that Ray knows of\n"
-            "  do: start Ray on the machines that have some, or run without --address"
-        )
+    if ledger is None:
+        raise ClusterError(f"this machine has no device for the {prepared.where} backend\n  do: `qdrun devices` says why")
+    most = (lambda: capacity.node_cores) if address is None else placement_groups.most_cores
+    check_device(prepared, ledger, most, note, placement_groups.ask_for)
     return ledger
 
 

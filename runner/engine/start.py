@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,8 +13,9 @@ from typing import Any
 from ...jobs.base import Job
 from ..collector import paused
 from ..ledger.client import LedgerClient
-from ..ledger.inventory import Found, pools_and_devices
+from ..ledger.inventory import RESOURCES, Found, pools_and_devices
 from ..packing import Claim, DeviceSpec, Pool
+from ..ray_adapter.cluster import ClusterError
 from ..ray_adapter.worker_pool import RayWorkers, Workers
 from ..store.attempts import Failure
 from ..store.files import LocalFiles
@@ -34,6 +36,9 @@ from .parts import TrialAt
 from .state import State
 
 WARM_BYTES = 256 << 20
+DEVICE_LOOK_S = 1.0
+Ask = Callable[[Sequence[dict[str, float]]], None]
+"""Tells the cluster's autoscaler what is needed; nothing: the need is over."""
 
 
 def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], over: Callable[[], bool]) -> threading.Thread:
@@ -308,3 +313,52 @@ def user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+def check_device(
+    prepared: Prepared, ledger: LedgerClient, cores: Callable[[], int], note: Callable[[str], None], ask: Ask
+) -> None:
+    """Return once a node has a device for the trials, and the cores of one; ``limits.device_wait`` is how long it may take.
+
+    Args:
+        prepared: the config.
+        ledger: which the run has joined; it is closed where there is no device.
+        cores: the most that a node has now.
+        note: says to the user that the run waits.
+        ask: see ``Ask``.
+
+    Raises:
+        ClusterError: there is none, or not in time.
+    """
+    limit, why = prepared.loaded.config.limits.device_wait or 0.0, _lack(prepared, ledger, cores())
+    if why and limit:
+        end = time.monotonic() + limit
+        note(f"{why.splitlines()[0]} yet: the run waits for one, for {limit:g} s at most; Ctrl-C ends it")
+        backend, threads = next(iter(prepared.each)), prepared.loaded.config.device.threads
+        ask([{"CPU": float(threads)} if backend == "cpu" else {RESOURCES[backend]: 1.0, "CPU": float(threads)}])
+        try:
+            while why and time.monotonic() < end:
+                time.sleep(DEVICE_LOOK_S)
+                why = _lack(prepared, ledger, cores())
+        finally:
+            ask([])
+    if why:
+        ledger.close()
+        raise ClusterError(why)
+
+
+def _lack(prepared: Prepared, ledger: LedgerClient, cores: int) -> str:
+    """What is missing, and what to do; empty where nothing is."""
+    threads = prepared.loaded.config.device.threads
+    if threads > cores:
+        return (
+            f"one trial wants {threads} threads, no node of the cluster has more than {cores} cores\n"
+            "  do: lower device.threads; for a cluster that starts nodes on demand, set limits.device_wait"
+        )
+    if not any(row.usable and row.backend in prepared.each for row in ledger.devices()):
+        return (
+            f"no node of the cluster has a device for the {prepared.where} backend that Ray knows of\n"
+            "  do: start Ray on the machines that have some, or run without --address; for a cluster that starts nodes on demand, set "
+            "limits.device_wait"
+        )
+    return ""

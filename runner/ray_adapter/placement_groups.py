@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,18 @@ def nodes() -> dict[str, dict[str, float]]:
     import ray
 
     return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+
+
+def most_cores() -> int:
+    """The most cores that a node which lives has."""
+    return max((int(resources.get("CPU", 0)) for resources in nodes().values()), default=0)
+
+
+def ask_for(bundles: Sequence[Mapping[str, float]]) -> None:
+    """Tell the autoscaler of the cluster what is needed beside what runs; it takes the place of what it was told before."""
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=[dict(bundle) for bundle in bundles])
 
 
 def look(node: str, settings: Settings, gpus: int) -> list[Found]:

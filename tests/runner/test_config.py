@@ -50,7 +50,7 @@ def test_an_unknown_key_names_the_line_the_allowed_keys_and_the_nearest_one(tmp_
         c.yaml:9: `limits.memroy`: unknown key
              9 | limits: {memroy: 2GiB}
                |          ^^^^^^
-          allowed: trial_timeout, trial_timeout_s, retries, memory, max_concurrent, max_failed
+          allowed: trial_timeout, trial_timeout_s, retries, memory, max_concurrent, device_wait, max_failed
           do: did you mean `memory`?"""
     )
 

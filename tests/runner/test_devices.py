@@ -131,14 +131,14 @@ def test_a_trial_that_is_larger_than_every_device_is_not_started(local_ray, two_
     assert row["error"].endswith("; the trial was not started")
 
 
-def test_a_cluster_without_devices_is_refused(two_gpus, ray_folder, tmp_path, monkeypatch):
+def test_a_machine_without_devices_of_the_backend_is_refused(two_gpus, ray_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "open_cluster", lambda *a, **k: Capacity(8, 8, GIB))
     monkeypatch.setattr(session, "close_cluster", lambda **how: None)
     result = CliRunner().invoke(app, ["submit", str(write(tmp_path, {"backend": "cuda"})), "--json", "--quiet"])
     assert result.exit_code == 4
     error = json.loads(result.stdout)["error"]
     assert error["type"] == ClusterError.__name__
-    assert error["message"].startswith("no node of the cluster has a device for the cuda backend that Ray knows of")
+    assert error["message"].startswith("this machine has no device for the cuda backend")
 
 
 @pytest.mark.parametrize("name", [1, "GPU-00000001", "GPU-00000001-AAAA", "0000:01:00.0", "01:00.0"])
