@@ -78,7 +78,7 @@ def samples_of(rows: Iterable[Row], run: str) -> Samples:
     Raises:
         NothingToSee: no finished trial has a gradient of a parameter.
     """
-    rows = list(rows)
+    rows = [_where_it_ended(row) for row in rows]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     names = [name[5:] for name in columns if name.startswith("grad.") and f"param.{name[5:]}" in columns]
     done = [row for row in rows if row["status"] == "done" and np.isfinite(_number(row.get("loss")))]
@@ -104,6 +104,12 @@ def samples_of(rows: Iterable[Row], run: str) -> Samples:
         skipped=len(rows) - len(kept),
         others=_numbered(kept, fixed),
     )
+
+
+def _where_it_ended(row: Row) -> Row:
+    """The row of an optimised trial with the parameters that were found: its loss and its gradients are those of that point."""
+    found = {f"param.{name[8:]}": row[name] for name in row if name.startswith("out.opt.") and f"param.{name[8:]}" in row}
+    return {**row, **found} if found else row
 
 
 def _number(value: Any) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from ..observe.table import rows
 from ..store.layout import RunFolder
 from ..text_grid import grid
+from .differences import CheckedTrial, checked
 from .health import Contradiction, TrialHealth, contradictions, health_of
 from .measures import Interaction, Measure, interactions, measures
 from .points import Samples, samples_of
@@ -32,6 +33,7 @@ class Sensitivity:
     health: Sequence[TrialHealth]
     contradictions: Sequence[Contradiction]
     looked: int
+    checks: Sequence[CheckedTrial] = ()
 
     def data(self) -> dict[str, Any]:
         """As plain data."""
@@ -46,6 +48,7 @@ class Sensitivity:
             "health": [asdict(h) for h in self.health],
             "contradictions": [asdict(c) | {"trials": list(c.trials)} for c in self.contradictions],
             "compared": self.looked,
+            "checks": [asdict(c) for c in self.checks],
         }
 
     @property
@@ -55,7 +58,9 @@ class Sensitivity:
         repeats = f", {int(s.repeats.min())} to {int(s.repeats.max())} repeats of each" if s.repeats.max() > 1 else ""
         head = f"{self.run}: {len(s.trials):,} trials at {s.points:,} points{repeats}"
         head += f"; {s.skipped:,} more have no loss or no gradient" if s.skipped else ""
-        return "\n\n".join(filter(None, [head, self._ranking(), self._pairs(), self._health(), self._against()]))
+        return "\n\n".join(
+            filter(None, [head, self._ranking(), self._pairs(), self._health(), self._against(), self._checks()])
+        )
 
     def _ranking(self) -> str:
         lines = [
@@ -129,16 +134,32 @@ class Sensitivity:
             " this, too: sweep more finely there"
         )
 
+    def _checks(self) -> str:
+        if not self.checks:
+            return ""
+        bad = [c for c in self.checks if not c.agrees]
+        told = [c.worst for c in self.checks if c.worst is not None]
+        text = f"differences: {len(self.checks) - len(bad)} of {len(self.checks)} trials agree with theirs"
+        text += f", relative error at most {max(told):.1e}" if told else ""
+        lines = [f"\n  {c.trial}: {c.error or 'differs' + ('' if c.worst is None else f' by {c.worst:.1e}')}" for c in bad]
+        return text + "".join(lines)
 
-def sensitivity(folder: RunFolder) -> Sensitivity:
+
+def sensitivity(folder: RunFolder, check: int = 0) -> Sensitivity:
     """The sensitivity of a run, which need not be finished.
+
+    Args:
+        folder: of the run.
+        check: so many of its trials run again here, beside differences of their losses.
 
     Raises:
         NothingToSee: no finished trial has a gradient of a parameter.
+        ConfigChanged: trials are to run again, and the config or the job has changed.
     """
     s = samples_of(rows(folder), folder.name)
     against, looked = contradictions(s)
-    return Sensitivity(folder.name, s, measures(s), interactions(s), health_of(s), against, looked)
+    ran = checked(folder, s, check) if check else ()
+    return Sensitivity(folder.name, s, measures(s), interactions(s), health_of(s), against, looked, ran)
 
 
 def _short(value: float) -> str:

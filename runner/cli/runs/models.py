@@ -169,6 +169,15 @@ class ContradictionPart(Part):
     high: Any = about("largest derivative at these and the next points")
 
 
+class CheckedTrialPart(Part):
+    """One trial beside differences of its loss."""
+
+    trial: str = about("its id")
+    agrees: bool = about("whether all gradients agree with their differences")
+    worst: float | None = about("largest relative error of those that can be compared; null where there is none")
+    error: str = about("why it could not be checked; empty where it was")
+
+
 class Sensitivity(Part):
     """What the gradients of a run say about its parameters."""
 
@@ -181,6 +190,7 @@ class Sensitivity(Part):
     health: list[TrialHealthPart] = about("the trials, in the order of the sweep")
     contradictions: list[ContradictionPart] = about("neighbours that contradict their gradients, the worst first")
     compared: int = about("pairs of neighbours that were looked at")
+    checks: list[CheckedTrialPart] = about("with `--check N`: N trials beside differences of their losses")
 
 
 class SearchRound(Part):

@@ -161,3 +161,12 @@ def test_what_a_run_lacks_is_said():
         NothingToSee, match="run has no finished trial with a loss and a gradient of a parameter\n  do: name parameters"
     ):
         whole([{"trial": "t0", "status": "done", "loss": 1.0, "param.a": 1.0}])
+
+
+def test_an_optimised_trial_counts_where_it_has_ended():
+    rows = [
+        row(k, {"x": 9.0, "y": float(k)}, x**3, {"x": 3 * x**2}, **{"out.opt.x": x})
+        for k, x in enumerate(RNG.uniform(1, 2, 5).tolist())
+    ]
+    (found,) = measures(samples_of(rows, "run"))
+    assert found.elasticity == pytest.approx(3.0, rel=1e-12)
