@@ -59,5 +59,8 @@ def test_an_array_of_a_record_goes_along():
 def test_what_ray_sees_of_a_worker_has_its_methods_and_none_that_a_trial_goes_through():
     """Ray wraps every method of an actor's class, those that it inherits, too."""
     public = {name for name, value in vars(Worker).items() if callable(value) and not name.startswith("_")}
-    assert {name for name in dir(Shell) if not name.startswith("_")} == public - {"close", "preempt"}  # killed, or told by a signal
+    assert {name for name in dir(Shell) if not name.startswith("_")} == public - {
+        "close",
+        "preempt",
+    }  # killed, or told by a signal
     assert Worker not in Shell.__mro__ and not [name for name in vars(Shell) if name.startswith("_") and name[1] != "_"]
