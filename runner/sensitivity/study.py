@@ -78,7 +78,7 @@ class Sensitivity:
         note = (
             ""
             if self.samples.repeats.max() > 1
-            else "\nno point has repeats, so nothing has an error bar\n  do: `replicates: 3` in the config"
+            else "\nno point has repeats, so nothing has an error bar\n  do: `repeat: 3` in `sweep`"
         )
         return grid(head, lines) + note + "".join(f"\n{line}" for line in self._rough())
 

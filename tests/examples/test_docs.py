@@ -42,7 +42,8 @@ ALL_PAGES = [
     ROOT / "benchmarks" / "README.md",
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
-NEEDS_A_RUN = ("submit", "results", "status", "cancel", "watch", "logs", "resume", "report")
+STARTS = ("submit", "search")
+NEEDS_A_RUN = (*STARTS, "results", "status", "cancel", "watch", "logs", "resume", "report")
 
 # Runs the blocks of a page: reads [[kind, code], ...] and prints [[stdout, message of the error], ...].
 DRIVER = r"""
@@ -209,7 +210,7 @@ def check_command(words: list[str], folder: Path, *, apart: bool = False) -> Non
 @pytest.mark.parametrize("page", some_slow("docs/cuda.md"), ids=named)
 def test_commands_that_start_nothing_work(page, tmp_path):
     commands = shell_lines(page, with_runs=False)
-    if any(words[0] == "submit" for words in shell_lines(page, with_runs=True)):
+    if any(words[0] in STARTS for words in shell_lines(page, with_runs=True)):
         pytest.skip("the next test runs them, too")
     folder = folder_of(page, tmp_path)
     for words in commands:
@@ -219,7 +220,7 @@ def test_commands_that_start_nothing_work(page, tmp_path):
 @pytest.mark.slow
 def test_commands_work_in_their_order(page, tmp_path, request):
     commands = shell_lines(page, with_runs=True)
-    if not any(words[0] == "submit" for words in commands):
+    if not any(words[0] in STARTS for words in commands):
         pytest.skip("no command of this page needs a run")
     folder = folder_of(page, tmp_path)
     apart = page.name == "README.md" or any("--detach" in words for words in commands)
