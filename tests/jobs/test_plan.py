@@ -257,6 +257,7 @@ def test_a_plan_without_machine_code_compiles_nothing_and_has_the_same_bytes(job
 
 
 @pytest.mark.usefixtures("empty_cache")
+@pytest.mark.usefixtures("empty_cache")  # a kernel that another test has stored is not compiled
 def test_windows_are_chosen_without_compiling_the_kernels_of_those_that_are_not_taken(monkeypatch):
     compiled = []
 
