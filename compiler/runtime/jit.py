@@ -39,6 +39,10 @@ LARGE_LINES, LARGE_BLOCK = 20_000, 8_000
 """At so many lines of a function, or of one basic block, LLVM takes about 6 s, and beyond it the square: a few passes and the fast code
 generator do there."""
 
+LARGE_MEMORY = 400
+"""At so many loads and stores of one basic block, LLVM's loop passes compare each with each: 0.2 s at 500, 11 s at 3,000. They find nothing
+there: a vector of 1,024 components whose loop is unrolled has as many streams."""
+
 HUGE_LINES = 60_000
 """Even these passes grow faster than the function: beyond so many lines only the fast code generator runs."""
 
@@ -89,10 +93,14 @@ def _target_machine(opt_level: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The sizes that determine LLVM's time superlinearly: lines of a module's largest function and largest basic block."""
+    """The sizes that determine LLVM's time superlinearly.
+
+    Lines of a module's largest function and largest basic block, and the most loads and stores of one block, without stack slots.
+    """
 
     function: int
     block: int
+    memory: int = 0
 
     @property
     def large(self) -> bool:
@@ -102,16 +110,20 @@ class Size:
 
 def size_of(text: str) -> Size:
     """The size of a module."""
-    function = block = lines = run = 0
+    function = block = lines = run = memory = accesses = 0
     for line in text.splitlines():
         lines, run = lines + 1, run + 1
+        accesses += (
+            " load " in line or line.startswith("  store ")
+        ) and ", ptr %s" not in line  # %s..: slots, which become registers
         if not line.startswith("  "):  # a label, the head or the end of a function
             block, run = max(block, run), 0
+            memory, accesses = max(memory, accesses), 0
             if line.startswith("}"):
                 function = max(function, lines)
             if not line.endswith(":"):
                 lines = 0
-    return Size(function, block)
+    return Size(function, block, memory)
 
 
 def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
@@ -123,13 +135,18 @@ def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
     tuning.slp_vectorization = opt_level >= 2 and size.function <= SLP_LINES
     tuning.loop_unrolling = opt_level >= 1 and size.function <= LOOP_LINES
     passes = llvm.create_pass_builder(machine, tuning)
-    if not size.large:
+    if not size.large and size.memory <= LARGE_MEMORY:
         manager = passes.getModulePassManager()
     else:
         manager = llvm.create_new_module_pass_manager()
         manager.add_sroa_pass()
         manager.add_instruction_combine_pass()
         manager.add_simplify_cfg_pass()
+        if not size.large:
+            manager.add_new_gvn_pass()
+            manager.add_dead_store_elimination_pass()
+            manager.add_aggressive_dce_pass()
+            manager.add_instruction_combine_pass()
     call("LLVMPY_RunNewModulePassManager", manager, module, passes)
 
 

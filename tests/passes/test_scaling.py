@@ -205,6 +205,7 @@ def test_walking_costs_the_same_at_any_depth():
     "limits",
     [
         {"LARGE_LINES": 10},
+        {"LARGE_MEMORY": 0},
         *(pytest.param(x, marks=pytest.mark.slow) for x in ({"LARGE_BLOCK": 3}, {"LARGE_LINES": 10, "HUGE_LINES": 10})),
     ],
 )
@@ -230,15 +231,17 @@ def test_large_functions_take_the_short_road_through_llvm(tmp_path, monkeypatch,
     assert results[0][2] != results[1][2]
 
 
-def test_the_size_of_a_module_is_that_of_its_largest_function_and_block():
+def test_the_size_of_a_module_is_that_of_its_largest_function_block_and_memory_of_a_block():
     small = "define void @a() {\n  ret void\n}\n"
     large = (
         "define void @b() {\nentry:\n"
         + "  %x = add i32 1, 2\n" * 50
         + "next:\n"
-        + "  %y = add i32 1, 2\n" * 30
+        + "  %y = add i32 1, 2\n" * 20
+        + "  store i32 %x, ptr %r1\n  store i32 %x, ptr %s1\n  %l = load i32, ptr %r2\n" * 3
         + "  ret void\n}\n"
     )
     size = jit.size_of("; head\n" + small + large)
-    assert 82 <= size.function <= 85 and 50 <= size.block <= 52
+    assert 81 <= size.function <= 84 and 50 <= size.block <= 52
+    assert size.memory == 6, "the stack slots aside"
     assert jit.size_of("") == jit.Size(0, 0)
