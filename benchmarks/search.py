@@ -1,4 +1,5 @@
-"""The least loss after a number of evaluations: descents that go on while they promise something, all descents to their ends, and Optuna.
+"""The least loss after a number of evaluations: descents that go on while they promise something, all descents to their ends, one sweep
+that stops descents which are behind, and Optuna.
 
     python -m benchmarks.search [--only lj13,robot] [--evaluations 4000] [--seeds 3]        needs the extra `search`
 
@@ -17,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from qdrun.runner.api import submit
 from qdrun.runner.rounds.driver import Where, search
 
 SIDE = 1.6
@@ -65,6 +67,19 @@ def configs(case: str, evaluations: int, seed: int) -> dict[str, dict[str, Any]]
     return out
 
 
+def early(case: str, evaluations: int, seed: int, rule: str, folder: str) -> tuple[float, int]:
+    """The least loss of one sweep whose descents stop when they are behind, and its evaluations: about as many as were asked for."""
+    base, _, whole = CASES[case]
+    first, each = (25, 60) if rule == "halving" else (10, 20)
+    sweep = base["sweep"] | {"method": "random", "samples": evaluations // each, "seed": seed}
+    stop = base["optimize"]["stop"] | {"trials": {"rule": rule, "first": first}}
+    config = {"version": 1, **base, "sweep": sweep, "optimize": base["optimize"] | {"steps": whole, "stop": stop}}
+    path = Path(folder, f"{case}-{rule}.yaml")
+    path.write_text(yaml.safe_dump(config | {"storage": folder, "device": {"backend": "cpu", "threads": 1}}, sort_keys=False))
+    rows = submit(path, quiet=True).rows
+    return min(row["loss"] for row in rows), int(sum(row["out.opt.steps"] + 1 for row in rows))
+
+
 def main() -> None:
     """Run all methods with all seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -83,6 +98,10 @@ def main() -> None:
                     loss = float("inf") if made.best is None else made.best["loss"]
                     found.setdefault(method, []).append(loss)
                     print(f"{case:6} seed {seed} {method:16} {loss:12.6f} after {made.spent:,} evaluations", flush=True)
+                for rule in ("halving", "median"):
+                    loss, spent = early(case, asked.evaluations, 1000 * seed, rule, folder)
+                    found.setdefault(f"stop: {rule}", []).append(loss)
+                    print(f"{case:6} seed {seed} {f'stop: {rule}':16} {loss:12.6f} after {spent:,} evaluations", flush=True)
         for method, losses in found.items():
             print(f"{case:6} {method:16} {'  '.join(f'{x:12.6f}' for x in sorted(losses))}")
 

@@ -114,6 +114,38 @@ def _in_range(name: str, value: float) -> bool:
     return value > 0 if name == "first" else value >= 0 and (name in RANGES or value < 1)
 
 
+class TrialsSection(Section):
+    """At which steps a descent is compared with those of the other trials, and which go on. As text: ``rule``.
+
+    Attributes:
+        rule: ``halving``: the best 1 / factor of all that have come so far, compared at the steps first, first * factor, first * factor^2,
+            ..; ``median``: those not above the median, compared every ``first`` steps.
+        first: the first step at which they are compared.
+        factor: of ``halving``.
+        least: while fewer have come so far, all go on.
+    """
+
+    rule: Literal["halving", "median"]
+    first: int = Field(10, ge=1)
+    factor: float = Field(3.0, gt=1.0, allow_inf_nan=False)
+    least: int = Field(4, ge=2)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_rule_alone(cls, value: Any) -> Any:
+        return {"rule": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _factor_of_halving(self) -> TrialsSection:
+        if "factor" in self.model_fields_set and self.rule != "halving":
+            raise refuse(f"`factor` belongs to rule `halving`, not to `{self.rule}`", hint="leave factor out")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"enum": ["halving", "median"]}, handler(core)]}
+
+
 class StopSection(Section):
     """When a descent is over before its last step. Without any of them it takes all steps.
 
@@ -122,12 +154,14 @@ class StopSection(Section):
         loss: the loss is at most this.
         patience: so many steps have not lowered the best loss by more than ``progress``.
         progress: in the unit of the loss.
+        trials: it is behind the descents of other trials of the sweep.
     """
 
     gradient_norm: float | None = Field(None, ge=0)
     loss: Number | None = None
     patience: int | None = Field(None, ge=1)
     progress: float = Field(0.0, ge=0)
+    trials: TrialsSection | None = None
 
     @model_validator(mode="after")
     def _progress_needs_patience(self) -> StopSection:
@@ -218,4 +252,4 @@ class OptimizeSection(Section):
         return self
 
 
-__all__ = ["OptimizeSection", "StopSection"]
+__all__ = ["OptimizeSection", "StopSection", "TrialsSection"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,13 @@ from . import rules
 from .evaluate import Alone, DescentError, Evaluate, Evaluated, Together
 from .kept import Kept, Saver, latest
 from .results import STOPPED, result_of
+from .rungs import Rungs, compared
 from .state import Descents, Rows, joined, key_of, packed, section_hash
 from .update_rules import free_part, projected, row_norms
 
 End = Outcome | BaseException
+Compare = Callable[..., np.ndarray]
+"""``rungs.compared`` of a group of descents."""
 
 
 def body_of(optimize: Mapping[str, Any] | None, kept: Kept | None = None, trial: str = "") -> Callable[[Session], Outcome]:
@@ -132,13 +136,15 @@ def _descend_all(
     groups = defaultdict[int, list[int]](list)
     for row, key in enumerate(keys):
         groups[saved[key].step if key in saved else 0].append(row)
-    ends, saver = dict[int, End](), Saver(kept)
+    ends, saver, against = dict[int, End](), Saver(kept), section.stop.trials
+    rungs = Rungs() if kept is None or against is None else kept.rungs
     for step, rows in sorted(groups.items(), reverse=True):
         evaluate = every if len(rows) == len(keys) else some(rows)
         own = [keys[row] for row in rows]
         now = joined([saved[key] for key in own]) if step else _at_start(evaluate, section)
         data = lambda now=now, own=own: packed(now, own, given)  # noqa: E731
-        ends |= dict(zip(rows, _run(now, evaluate, section, saver, data), strict=True))
+        compare = None if against is None else partial(compared, against, rungs, trials=[key.trial for key in own])
+        ends |= dict(zip(rows, _run(now, evaluate, section, saver, data, compare), strict=True))
     if kept is not None and not any(isinstance(end, Stopped) for end in ends.values()):
         kept.clear()
     return [ends[row] for row in range(len(keys))]
@@ -152,8 +158,15 @@ def _at_start(evaluate: Evaluate, section: OptimizeSection) -> Descents:
     )
 
 
-def _run(now: Descents, evaluate: Evaluate, section: OptimizeSection, saver: Saver, data: Callable[[], bytes]) -> list[End]:
-    """Take the steps of descents to their ends. ``data``: their state as bytes."""
+def _run(
+    now: Descents,
+    evaluate: Evaluate,
+    section: OptimizeSection,
+    saver: Saver,
+    data: Callable[[], bytes],
+    compare: Compare | None,
+) -> list[End]:
+    """Take the steps of descents to their ends. ``data``: their state as bytes; ``compare``: which are behind those of other trials."""
     scale = {name: section.scale.get(name, 1.0) for name in section.params or ()}
     bounds = {name: (ends[0] / scale[name], ends[1] / scale[name]) for name, ends in section.bounds.items()}
     while now.running.any():
@@ -174,7 +187,7 @@ def _run(now: Descents, evaluate: Evaluate, section: OptimizeSection, saver: Sav
             evaluate.log(
                 {name: np.where(now.running, value, np.nan) for name, value in (("loss", found.losses), ("grad_norm", norms))}
             )
-            _look(now, section, found, norms)
+            _look(now, section, found, norms, compare)
             if now.step == section.steps or not now.running.any():
                 break
             moved, now.rule = rules.advance(section, now, found, g, bounds, evaluate)
@@ -229,7 +242,7 @@ def _refuse_what_leaves(now: Descents, evaluate: Evaluate, section: OptimizeSect
             column[row] = np.asarray(paths.get(evaluate.starts[row], name)) / section.scale.get(name, 1.0)
 
 
-def _look(now: Descents, section: OptimizeSection, found: Evaluated, norm: np.ndarray) -> None:
+def _look(now: Descents, section: OptimizeSection, found: Evaluated, norm: np.ndarray, compare: Compare | None) -> None:
     """Note a point of each trial, and which trials are over there. One that is not finite is kept as it is, so that its row says so."""
     loss, running, stop = found.losses, now.running, section.stop
     now.history.append(loss)
@@ -249,6 +262,8 @@ def _look(now: Descents, section: OptimizeSection, found: Evaluated, norm: np.nd
     ends |= {} if stop.patience is None else {"patience": now.since >= stop.patience}
     for why, over in ends.items():
         now.stopped[over & now.running] = STOPPED.index(why)
+    if compare is not None and now.step < section.steps:
+        now.stopped[compare(step=now.step, best=now.best, running=now.running)] = STOPPED.index("behind")
 
 
 def _chosen(rows: np.ndarray, new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray]) -> Rows:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..store.files import Files, StorageFull, escaped
+from .rungs import FOLDER, Rungs
 from .state import Descents, Key, header_of, unpacked
 
 EVERY_S, SHARE = 1.0, 0.005
@@ -32,6 +33,11 @@ class Kept(Protocol):
         """The descents are over: nothing is to go on."""
         ...
 
+    @property
+    def rungs(self) -> Rungs:
+        """What the descents of the run have reached."""
+        ...
+
 
 def path_of(trial: str) -> str:
     """The file of a descent that runs alone."""
@@ -52,12 +58,14 @@ class KeptFiles:
         path: that is written.
         check: is called before each write, and refuses a lost owner.
         first: the first attempts of these trials: there is nothing to load.
+        rungs: what the descents of the run have reached.
     """
 
     files: Files
     path: str
     check: Callable[[], None]
     first: bool = False
+    rungs: Rungs = field(default_factory=Rungs)
     _heads: dict[str, list[Key]] = field(default_factory=dict)
 
     def load(self, keys: Sequence[Key]) -> dict[Key, Descents]:
@@ -103,10 +111,11 @@ class KeptFiles:
 
 
 def forget_batches(files: Files) -> None:
-    """Remove what batches have kept: all trials of the run have their rows."""
-    with suppress(StorageFull, OSError):
-        for name in files.names(BATCHES):
-            files.remove(f"{BATCHES}/{name}")
+    """Remove what batches have kept, and what descents have reached: all trials of the run have their rows."""
+    for folder in (BATCHES, FOLDER):
+        with suppress(StorageFull, OSError):
+            for name in files.names(folder):
+                files.remove(f"{folder}/{name}")
 
 
 def latest(files: Files, trial: str, section: str) -> Descents | None:

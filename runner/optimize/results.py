@@ -15,9 +15,9 @@ import numpy as np
 from ...jobs.base import Outcome
 from .update_rules import Arrays
 
-STOPPED = ("steps", "gradient_norm", "loss", "patience", "not_finite", "interrupted", "no_descent")
+STOPPED = ("steps", "gradient_norm", "loss", "patience", "not_finite", "interrupted", "no_descent", "behind")
 """Why a descent was over, by the number in ``out.opt.stopped``. ``interrupted``: by a time-out or a cancel; its row is not ``done``.
-``no_descent``: the rule finds no step that lowers the loss, as at a minimum.
+``no_descent``: the rule finds no step that lowers the loss, as at a minimum. ``behind``: others had less, see ``rungs``.
 """
 REPORTED = ("history", "steps", "kept", "gradient_norm", "stopped", "builds")
 """Outputs below ``opt.`` that are no parameters."""

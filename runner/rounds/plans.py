@@ -13,12 +13,13 @@ from ..config.axes import SweepSection
 from ..config.optimize_section import OptimizeSection
 from ..config.search_section import SearchSection
 from ..config.sweep import expand
+from ..optimize.results import STOPPED
 from ..search.descents import Descent, go_on, steps_of
 from ..search.samplers import Sampler
 
 Row = Mapping[str, Any]
-OVER = frozenset({1, 2, 6})
-"""Values of ``out.opt.stopped`` of a descent that has ended by itself: small gradient, wanted loss, no step that lowers the loss."""
+OVER = frozenset(STOPPED.index(why) for why in ("gradient_norm", "loss", "no_descent", "behind"))
+"""Values of ``out.opt.stopped`` of a descent that does not go on."""
 
 
 class NotSearchable(QdrunError, ValueError):

@@ -27,6 +27,7 @@ from ..live.points import Logged
 from ..live.writer import LiveWriter
 from ..optimize.descent import body_of
 from ..optimize.kept import KeptFiles, batch_path, path_of
+from ..optimize.rungs import Rungs
 from ..store.attempts import Attempt, Failure, pack, write_spec
 from ..store.columns import Rows
 from ..store.files import StorageFull
@@ -93,6 +94,7 @@ class Worker:
         )
         self._live = LiveWriter(self.folder, path, self._lanes.logged, self._check_owner)
         self._live.start()
+        self._rungs = Rungs(self.folder.files, path, self._check_owner)
 
     def __repr__(self) -> str:
         """Ray's dashboard asks once, before anything runs: what does not change. What runs now is in ``progress``."""
@@ -197,6 +199,7 @@ class Worker:
         self._closed = True
         ended = self._lanes.close(timeout_s)
         self._live.close()
+        self._rungs.close()
         uninstall()
         if self._log is not None:
             self._log.close()
@@ -313,7 +316,8 @@ class Worker:
 
     def _kept(self, path: str, trials: Sequence[TrialSpec]) -> KeptFiles:
         """Where the descents of trials are kept between attempts."""
-        return KeptFiles(self.folder.files, path, self._check_owner, first=all(trial.attempt == 1 for trial in trials))
+        first = all(trial.attempt == 1 for trial in trials)
+        return KeptFiles(self.folder.files, path, self._check_owner, first, self._rungs)
 
     def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
         key = tuple(target.values())
