@@ -215,8 +215,9 @@ def cancel(
         before, asked = state.request_cancel(folder, name)
         if name is None and folder.files.exists("launch.json") and not folder.files.names("owners"):
             from ..remote.detach import stop_pending
+            from ..remote.slurm import stop_queued
 
-            asked |= stop_pending(folder, address)
+            asked |= stop_queued(folder) or stop_pending(folder, address)
         if as_json:
             print_document("cancel", {"run": folder.name, "trial": name, "state": before, "cancel_requested": asked})
         elif name is None:

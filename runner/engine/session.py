@@ -41,7 +41,7 @@ from ..store import space
 from ..store.files import FolderGone, StorageFull
 from ..store.journal import Journal
 from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, check_shared, create
-from ..store.owner import OwnerLost
+from ..store.owner import OwnerLost, cancel_requests
 from ..store.replay import replay
 from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
@@ -50,7 +50,7 @@ from ..upkeep.caches import trim
 from .early_plans import EarlyPlans, failures_text, refuse
 from .event_writer import Outside
 from .parts import TrialAt
-from .start import check_device, run_trials, user, warm
+from .start import RunCancelled, check_device, run_trials, user, warm
 
 ROOM_EVERY_S = 0.5
 Stage = Callable[[Journal], tuple[Sequence[TrialAt] | None, Mapping[str, int]]]
@@ -270,6 +270,8 @@ def attend(
             state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
         except KeyboardInterrupt:
             state = "interrupted"
+        except RunCancelled:
+            state = "cancelled"
         except OwnerLost as error:
             state, ours = "lost", False
             screen.note(str(error))
@@ -393,7 +395,7 @@ def _ledger(
     if ledger is None:
         raise ClusterError(f"this machine has no device for the {prepared.where} backend\n  do: `qdrun devices` says why")
     most = (lambda: capacity.node_cores) if address is None else placement_groups.most_cores
-    check_device(prepared, ledger, most, note, placement_groups.ask_for)
+    check_device(prepared, ledger, most, note, placement_groups.ask_for, lambda: cancel_requests(folder).whole)
     return ledger
 
 

@@ -315,8 +315,17 @@ def user() -> str:
         return "unknown"
 
 
+class RunCancelled(Exception):
+    """The run was asked to stop before a trial had begun."""
+
+
 def check_device(
-    prepared: Prepared, ledger: LedgerClient, cores: Callable[[], int], note: Callable[[str], None], ask: Ask
+    prepared: Prepared,
+    ledger: LedgerClient,
+    cores: Callable[[], int],
+    note: Callable[[str], None],
+    ask: Ask,
+    cancelled: Callable[[], bool],
 ) -> None:
     """Return once a node has a device for the trials, and the cores of one; ``limits.device_wait`` is how long it may take.
 
@@ -326,19 +335,24 @@ def check_device(
         cores: the most that a node has now.
         note: says to the user that the run waits.
         ask: see ``Ask``.
+        cancelled: whether the run was asked to stop.
 
     Raises:
         ClusterError: there is none, or not in time.
+        RunCancelled: it was asked to stop while it waited.
     """
     limit, why = prepared.loaded.config.limits.device_wait or 0.0, _lack(prepared, ledger, cores())
     if why and limit:
         end = time.monotonic() + limit
-        note(f"{why.splitlines()[0]} yet: the run waits for one, for {limit:g} s at most; Ctrl-C ends it")
+        note(f"{why.splitlines()[0]} yet: the run waits for one, for {limit:g} s at most; Ctrl-C or `qdrun cancel` ends it")
         backend, threads = next(iter(prepared.each)), prepared.loaded.config.device.threads
         ask([{"CPU": float(threads)} if backend == "cpu" else {RESOURCES[backend]: 1.0, "CPU": float(threads)}])
         try:
             while why and time.monotonic() < end:
                 time.sleep(DEVICE_LOOK_S)
+                if cancelled():
+                    ledger.close()
+                    raise RunCancelled
                 why = _lack(prepared, ledger, cores())
         finally:
             ask([])

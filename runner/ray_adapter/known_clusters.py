@@ -16,7 +16,7 @@ from ...compiler.errors import QdrunError
 from ..private import private, state_folder, write_private
 from ..store.layout import RunFolder
 
-JOB, DASHBOARD = "job", "dashboard"
+JOB, DASHBOARD, SLURM = "job", "dashboard", "slurm"
 
 
 def remember(folder: RunFolder, address: str, what: str) -> None:
@@ -24,8 +24,9 @@ def remember(folder: RunFolder, address: str, what: str) -> None:
 
     Args:
         folder: of the run.
-        address: ``http://host:port`` of the dashboard, as the user gave it or as Ray told a run that has joined.
-        what: ``JOB`` where the run is a job there, ``DASHBOARD`` where its process has joined.
+        address: ``http://host:port`` of the dashboard, as the user gave it or as Ray told a run that has joined; of ``SLURM`` the number of
+            the job.
+        what: ``JOB`` where the run is a job there, ``DASHBOARD`` where its process has joined, ``SLURM`` where it is a job of Slurm.
     """
     with suppress(QdrunError, OSError):  # then `--address` must be given again
         write_private(_file(folder), json.dumps(remembered(folder) | {"run": _name(folder), what: address}).encode())
@@ -36,7 +37,7 @@ def remembered(folder: RunFolder) -> dict[str, str]:
     with suppress(QdrunError, OSError, ValueError):
         found = json.loads(_file(folder).read_bytes())
         if found.get("run") == _name(folder):
-            return {what: found[what] for what in (JOB, DASHBOARD) if isinstance(found.get(what), str)}
+            return {what: found[what] for what in (JOB, DASHBOARD, SLURM) if isinstance(found.get(what), str)}
     return {}
 
 
@@ -54,4 +55,4 @@ def _file(folder: RunFolder) -> Path:
     return private(state_folder() / "runs") / f"{hashlib.sha256(_name(folder).encode()).hexdigest()[:32]}.json"
 
 
-__all__ = ["DASHBOARD", "JOB", "remember", "remembered", "trusted"]
+__all__ = ["DASHBOARD", "JOB", "SLURM", "remember", "remembered", "trusted"]

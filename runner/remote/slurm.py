@@ -16,6 +16,8 @@ from ..engine.early_plans import EarlyPlans
 from ..provenance.record import record
 from ..ray_adapter.cluster import ClusterError, make_token
 from ..ray_adapter.jobs_api import note_launch
+from ..ray_adapter.known_clusters import SLURM as KNOWN
+from ..ray_adapter.known_clusters import remember, remembered
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder, check_shared, create
 from ..store.owner import owner_numbers
@@ -70,6 +72,7 @@ def submit_slurm(prepared: Prepared, output: str, options: Sequence[str]) -> Det
         never_ran(folder)
         raise
     note_launch(folder, slurm=number, log=log)
+    remember(folder, number, KNOWN)
     return Detached(folder, log, job=number, address="Slurm", over=lambda: _over(folder, number, log))
 
 
@@ -109,6 +112,23 @@ def _asked(words: Sequence[str], text: str = "") -> subprocess.CompletedProcess[
         ) from error
 
 
+def stop_queued(folder: RunFolder) -> bool:
+    """Take the job of a run that has not begun out of Slurm's queue; False: this user has queued none from this machine.
+
+    Raises:
+        ClusterError: Slurm does not answer, or does not cancel it.
+    """
+    number = remembered(folder).get(KNOWN)
+    if number is None:
+        return False
+    done = _asked(["scancel", number])
+    if done.returncode:
+        why = done.stderr.strip() or f"exit code {done.returncode}"
+        raise ClusterError(f"Slurm does not cancel job {number}: {why}\n  do: see `squeue --jobs {number}`")
+    never_ran(folder, "cancelled")
+    return True
+
+
 def _over(folder: RunFolder, number: str, log: str) -> str:
     """How a job has ended; empty while it waits or runs. One that has ended before its run began makes that a failed one."""
     with suppress(ClusterError):
@@ -123,4 +143,4 @@ def _over(folder: RunFolder, number: str, log: str) -> str:
     return ""
 
 
-__all__ = ["SLURM", "script", "submit_slurm"]
+__all__ = ["SLURM", "script", "stop_queued", "submit_slurm"]

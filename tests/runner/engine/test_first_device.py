@@ -25,11 +25,11 @@ class Cluster:
     def close(self):
         self.closed = True
 
-    def check(self, wait):
+    def check(self, wait, cancelled_at=10**9):
         device, limits = SimpleNamespace(threads=2), SimpleNamespace(device_wait=wait)
         loaded = SimpleNamespace(config=SimpleNamespace(device=device, limits=limits))
         prepared = SimpleNamespace(loaded=loaded, each={"cuda": None, "cpu": None}, where="cuda")
-        check_device(prepared, self, self.cores, self.notes.append, self.asked.append)
+        check_device(prepared, self, self.cores, self.notes.append, self.asked.append, lambda: self.looks >= cancelled_at)
 
 
 def test_a_cluster_that_has_a_device_is_asked_for_nothing():
@@ -47,8 +47,16 @@ def test_a_run_waits_with_a_message_asks_for_a_device_and_takes_the_demand_back(
     (note,) = cluster.notes
     assert note == (
         "one trial wants 2 threads, no node of the cluster has more than 0 cores yet: the run waits for one, for 60 s at most; "
-        "Ctrl-C ends it"
+        "Ctrl-C or `qdrun cancel` ends it"
     )
+
+
+def test_a_run_that_waits_ends_when_it_is_cancelled(monkeypatch):
+    monkeypatch.setattr(start, "DEVICE_LOOK_S", 0.001)
+    cluster = Cluster(10**9)
+    with pytest.raises(start.RunCancelled):
+        cluster.check(60.0, cancelled_at=3)
+    assert cluster.closed and cluster.asked == [[{"GPU": 1.0, "CPU": 2.0}], []] and cluster.looks == 3
 
 
 @pytest.mark.parametrize(("wait", "asked"), [(None, 0), (0.01, 2)])

@@ -57,6 +57,25 @@ def test_a_run_is_queued_as_one_job_with_a_task_for_each_node(tmp_path, commands
     assert json.loads((folder / "launch.json").read_text())["slurm"] == "41"
 
 
+def test_a_cancel_takes_a_queued_job_out_of_slurm_and_only_one_that_this_user_has_queued(tmp_path, commands):
+    commands("sbatch", "cat > /dev/null; echo 41")
+    commands("scancel", f"echo $@ >> {tmp_path}/ended")
+    submitted(write_config(tmp_path))
+    folder = only_run(tmp_path)
+    launch = (folder / "launch.json").read_text()
+    (folder / "launch.json").write_text(launch.replace('"41"', '"40"'))  # by whoever can write to the folder
+    result = CliRunner().invoke(app, ["cancel", str(folder)])
+    assert result.exit_code == 0 and "asked to stop" in result.output
+    assert (tmp_path / "ended").read_text() == "41\n"
+    assert status(RunFolder(str(folder)))["state"] == "cancelled"
+    commands("scancel", "echo 'scancel: error: Invalid user' >&2; exit 1")
+    other = tmp_path / "other"
+    other.mkdir()
+    submitted(write_config(other))
+    refused = CliRunner().invoke(app, ["cancel", str(only_run(other))])
+    assert refused.exit_code == 4 and "Slurm does not cancel job 41: scancel: error: Invalid user" in refused.output
+
+
 def test_what_slurm_cannot_do_is_refused_and_the_run_does_not_wait(tmp_path, commands):
     commands("sbatch", "echo 'sbatch: error: invalid partition specified: none' >&2; exit 1")
     config = write_config(tmp_path)
