@@ -64,10 +64,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         "an index out of range is undefined, and an error with debug=True",
         "clamp the index: qd.math.clamp(i, 0, n - 1)",
     ),
-    "ndarray(element_dim=..)": (
-        "an element of vectors or matrices of any size cannot be asked for",
-        "give element_shape=(n,), or dtype=qd.types.vector(n, qd.f32); or leave dtype out to take any element",
-    ),
     "ndarray(field_dim=..)": ("it is the former name of ndim", "write ndim=.."),
     "init(default_up=..)": ("it is always the unsigned type of default_ip", "set default_ip"),
     "ref": ("arguments of a func by reference need qd.template()", "annotate the parameter with qd.template()"),

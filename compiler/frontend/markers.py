@@ -60,7 +60,7 @@ class NDRange:
 
 
 def ndrange(*args: Any, axes: Sequence[int] | None = None) -> NDRange:
-    """``ndrange(n, (a, b), ..)``: the product of ranges, the last axis fastest.
+    """``ndrange(n, (a, b), ..)``: the product of ranges, the last axis fastest. Without axes it has one index, which is empty.
 
     Args:
         args: the end of each axis, or its begin and end.
@@ -68,10 +68,8 @@ def ndrange(*args: Any, axes: Sequence[int] | None = None) -> NDRange:
             the order of ``args``.
 
     Raises:
-        QdrunTypeError: there is no axis, one is a tuple of another length than two, or ``axes`` does not name each once.
+        QdrunTypeError: an axis is a tuple of another length than two, or ``axes`` does not name each once.
     """
-    if not args:
-        raise QdrunTypeError("ndrange() needs at least one axis", hint="write ndrange(n) or ndrange(n, (a, b))")
     bounds: list[tuple[Any, Any]] = []
     for axis in args:
         if not isinstance(axis, (tuple, list)):

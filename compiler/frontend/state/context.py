@@ -167,14 +167,14 @@ class Context:
             raise QdrunTypeError("the truth of a vector or a matrix is ambiguous", loc, "use .any() or .all()")
         return bool(value)
 
-    def static_value(self, node: ast.expr) -> Any:
-        """As ``static_expr``; a literal keeps its type."""
+    def static_value(self, node: ast.expr, parts: bool = False) -> Any:
+        """As ``static_expr``; a literal keeps its type. With ``parts``, a tuple or a list may have parts that are not known."""
         self.static += 1
         try:
             value = self.expr(node)
         finally:
             self.static -= 1
-        if not is_static(value):
+        if not is_static(value) and not (parts and isinstance(value, (tuple, list))):
             raise QdrunTypeError(
                 "this value is not known at compile time",
                 self.frame.source.loc(node, self.options.name),

@@ -26,7 +26,7 @@ from ..values.tensor import TensorRef
 from ..values.values import Matrix
 from .block import SPECIAL as _BLOCK
 from .expressions import compile_time, is_python, is_target, resolve_target, target_of
-from .inline import inline
+from .inline import inline, star_values
 from .loops import make_range
 from .messages import Slot, lower_breakpoint, lower_print, value_parts
 from .statements import store
@@ -51,7 +51,7 @@ def lower_call(cx: Context, node: ast.Call) -> Any:
     if getattr(fn, "__qd_kernel__", False):
         raise QdrunSyntaxError(f"the kernel `{_name(fn)}` cannot be called inside a kernel", hint="make it a @func")
     special = _special(fn)
-    if starred is not None and (hasattr(fn, "__qd_func__") or (special is not None and special is not _ndrange)):
+    if starred is not None and special is not None and special is not _ndrange:
         raise cx.refuse(starred)
     if special is not None:
         return special(cx, node)
@@ -65,25 +65,10 @@ def lower_call(cx: Context, node: ast.Call) -> Any:
 
 
 def _spread(cx: Context, nodes: list[ast.expr]) -> list[Any]:
-    """The values of arguments; those of ``*sequence``, whose length is known now, one by one.
-
-    Raises:
-        QdrunTypeError: what stands behind a star has no parts.
-    """
+    """The values of arguments; those of ``*sequence`` one by one."""
     out: list[Any] = []
     for node in nodes:
-        if not isinstance(node, ast.Starred):
-            out.append(cx.expr(node))
-            continue
-        value = cx.expr(node.value)
-        cx.consumed(node.value, value)
-        if isinstance(value, Matrix):
-            value = value.items
-        if not isinstance(value, (list, tuple)):
-            raise QdrunTypeError(
-                f"`*` takes a list, a tuple or a vector, not {describe(value)}", hint="write the arguments out"
-            )
-        out += value
+        out += star_values(cx, node) if isinstance(node, ast.Starred) else [cx.expr(node)]
     return out
 
 
@@ -253,7 +238,7 @@ def _cas(cx: Context, node: ast.Call) -> Any:
 
 def _static(cx: Context, node: ast.Call) -> Any:
     args = _arguments(node, static)
-    found = (cx.static_value(a) for a in args)
+    found = (cx.static_value(a, parts=True) for a in args)
     values = tuple(bool(v.value) if isinstance(v, Const) and v.dtype is u1 else v for v in found)
     for a, value in zip(args, values):
         cx.consumed(a, value)

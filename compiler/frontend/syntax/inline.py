@@ -9,6 +9,7 @@ leave the function and not the caller's loop.
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import QdrunSyntaxError, QdrunTypeError
@@ -132,42 +133,111 @@ def refuse_missing_value(source: FunctionSource, value: Any) -> None:
         raise QdrunSyntaxError(what, hint="end every path with `return ..`, or leave the annotation out")
 
 
+@dataclass(frozen=True, eq=False)
+class _Evaluated:
+    """An argument whose value is known before it is bound."""
+
+    value: Any
+
+
+_Given = ast.expr | _Evaluated
+
+
 def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call, top: bool) -> None:
-    """Bind each parameter: by reference for ``template()``, by value otherwise. The arguments are the caller's expressions."""
+    """Bind each parameter: by reference for ``template()``, by value otherwise. The arguments are the caller's expressions; ``*args``
+    is the tuple of the values that are left.
+    """
     parameters = frame.source.parameters
-    for p in parameters:
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise QdrunSyntaxError(f"`{frame.source.name}` has a `*` parameter", hint="write the parameters out")
-    given: dict[str, Any] = {p.name: value for p, value in zip(parameters, bound)}
-    rest = [p.name for p in parameters[len(bound) :]]
-    if len(node.args) > len(rest):
-        raise QdrunTypeError(f"`{frame.source.name}` takes {len(rest)} arguments, not {len(node.args)}")
-    trees = dict(zip(rest, node.args))
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise QdrunSyntaxError(f"`{frame.source.name}` has a `**` parameter", hint="write the parameters out")
+    more = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    known: dict[str, Any] = {p.name: value for p, value in zip(parameters, bound)}
+    rest = [p for p in parameters[len(bound) :] if p.kind is not p.VAR_POSITIONAL]
+    places = [p.name for p in rest if p.kind is not p.KEYWORD_ONLY]
+    with cx.tasks.emitting(top):
+        given = _positional(cx, frame, places, node.args)
+    if more is None and len(given) > len(places):
+        raise QdrunTypeError(f"`{frame.source.name}` takes {len(places)} arguments, not {len(given)}")
+    named = dict(zip(places, given))
     for keyword in node.keywords:
-        if keyword.arg in trees or keyword.arg not in rest:
-            problem = "is given twice" if keyword.arg in trees else "is no parameter"
+        if keyword.arg in named or keyword.arg not in [p.name for p in rest]:
+            problem = "is given twice" if keyword.arg in named else "is no parameter"
             raise QdrunTypeError(f"`{keyword.arg}` {problem} of `{frame.source.name}`")
-        trees[str(keyword.arg)] = keyword.value
-    for p in parameters:
-        if p.name in given:
-            frame.bind(p.name, given[p.name])
-        elif p.name in trees:
-            _bind(cx, frame, p.name, trees[p.name], top)
+        named[str(keyword.arg)] = keyword.value
+    for name, value in known.items():
+        frame.bind(name, value)
+    for p in rest:
+        if p.name in named:
+            _bind(cx, frame, p.name, named[p.name], top)
         elif p.default is not p.empty:
             with cx.tasks.emitting(top):
                 _bind_value(cx, frame, p.name, resolve(frame.source.default(p)))
         else:
             raise QdrunTypeError(f"`{frame.source.name}` is missing the argument `{p.name}`")
+    if more is not None:
+        with cx.tasks.emitting(top):
+            _bind_rest(cx, frame, more, given[len(places) :])
 
 
-def _bind(cx: Context, frame: Frame, name: str, tree: ast.expr, top: bool) -> None:
+def _positional(cx: Context, frame: Frame, places: list[str], nodes: list[ast.expr]) -> list[_Given]:
+    """The arguments by position. Where one of them is ``*sequence`` they are evaluated here, in order."""
+    if not any(isinstance(node, ast.Starred) for node in nodes):
+        return list(nodes)
+    out: list[_Given] = []
+    for node in nodes:
+        if isinstance(node, ast.Starred):
+            out += map(_Evaluated, star_values(cx, node))
+        elif len(out) < len(places) and is_template(frame.source.annotation(places[len(out)])):
+            out.append(node)
+        else:
+            out.append(_Evaluated(_value_of(cx, node)))
+    return out
+
+
+def star_values(cx: Context, node: ast.Starred) -> tuple[Any, ...]:
+    """The values of ``*sequence``, whose length is known now.
+
+    Raises:
+        QdrunTypeError: what stands behind the star has no parts.
+    """
+    value = _value_of(cx, node.value)
+    if isinstance(value, Matrix):
+        return value.items
+    if not isinstance(value, (list, tuple)):
+        raise QdrunTypeError(f"`*` takes a list, a tuple or a vector, not {describe(value)}", hint="write the arguments out")
+    return tuple(value)
+
+
+def _value_of(cx: Context, node: ast.expr) -> Any:
+    with cx.at(node):
+        value = cx.expr(node)
+        cx.consumed(node, value)
+        return value
+
+
+def _bind_rest(cx: Context, frame: Frame, name: str, given: list[_Given]) -> None:
+    """Bind ``*args``: a tuple of values, each converted to the annotation. It cannot be assigned."""
+    annotation = frame.source.annotation(name)
+    values = (x.value if isinstance(x, _Evaluated) else _value_of(cx, x) for x in given)
+    if annotation is not None and not is_template(annotation):
+        values = (convert_to(cx, x, annotation) for x in values)
+    frame.bind(name, tuple(rounded(cx.b, x) if is_runtime(x) else x for x in values), "the rest of the arguments")
+
+
+def _bind(cx: Context, frame: Frame, name: str, given: _Given, top: bool) -> None:
+    by_reference = is_template(frame.source.annotation(name))
     with cx.tasks.emitting(top):
-        if is_template(frame.source.annotation(name)):
-            _bind_reference(cx, frame, name, tree, top)
-            return
-        with cx.at(tree):
-            _bind_value(cx, frame, name, cx.expr(tree))
-            cx.consumed(tree)
+        if isinstance(given, _Evaluated):
+            if by_reference:
+                frame.bind(name, given.value, "a value, not a variable,")
+            else:
+                _bind_value(cx, frame, name, given.value)
+        elif by_reference:
+            _bind_reference(cx, frame, name, given, top)
+        else:
+            with cx.at(given):
+                _bind_value(cx, frame, name, cx.expr(given))
+                cx.consumed(given)
 
 
 def _binding_of(cx: Context, tree: ast.expr) -> Binding | None:

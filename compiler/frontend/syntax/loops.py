@@ -78,9 +78,14 @@ def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:
             cx.consumed(node, over)
             return _space(over), True
         over = _space(cx.expr(node))
-        if isinstance(over, Grouped) and isinstance(over.space, TensorRef) and over.space.ndim == 0:
-            return over, True  # a field without axes has one element: nothing to loop over
+        if isinstance(over, Grouped) and _has_no_axes(over.space):
+            return over, True  # one element: nothing to loop over
         return over, False
+
+
+def _has_no_axes(space: Any) -> bool:
+    """Whether a space has one element, with an empty index: a field without axes, ``ndrange()``."""
+    return space.ndim == 0 if isinstance(space, TensorRef) else isinstance(space, NDRange) and not space.bounds
 
 
 def _space(over: Any) -> Any:
@@ -172,7 +177,8 @@ def bind_index(cx: Context, target: ast.expr, space: IterationSpace, indices: li
             raise QdrunTypeError("grouped() gives one index vector", hint="write `for I in grouped(..)` and use I[0], I[1]")
     elif isinstance(target, ast.Name):
         if len(indices) != 1:
-            hint = f"write {len(indices)} names, or `for {target.id} in grouped(..)`"
+            names = f"write {len(indices)} names, or " if indices else "write "
+            hint = f"{names}`for {target.id} in grouped(..)`"
             raise QdrunTypeError(f"1 name for {len(indices)} axes", hint=hint)
         value = indices[0]
     else:

@@ -94,7 +94,7 @@ def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> No
             task.axes = [Axis(Op("index", (), lo.dtype, None, cx.b.loc), lo, hi) for lo, hi in _unit_step(cx, space)]
         _check_before(cx, task)
         if not task.axes:
-            raise QdrunTypeError("a loop needs at least one axis", hint="this field has none: use x[None] without a loop")
+            raise QdrunTypeError("a loop needs at least one axis", hint="use x[None] without a loop, or loop over grouped(..)")
         cx.where = "parallel"
         with cx.b.into(task.body), cx.frame.scope(), cx.frame.loop("parallel"):
             bind_index(cx, node.target, space, _indices(cx, over, space, task))

@@ -159,6 +159,10 @@ def _type_of(annotation: NdarrayType, array: Any) -> tuple[DType, int, tuple[int
     except KeyError:
         raise QdrunTypeError(f"numpy dtype {array.dtype} has no kernel type", hint="use array.astype(..)") from None
     element = annotation.element or ()
+    if annotation.element is None and annotation.element_dim:  # vectors or matrices of any size: the last axes
+        if array.ndim < annotation.element_dim:
+            raise QdrunTypeError(f"expected element_dim {annotation.element_dim}, got an array of shape {array.shape}")
+        element = tuple(array.shape[array.ndim - annotation.element_dim :])
     if array.ndim < len(element) or array.shape[array.ndim - len(element) :] != element:
         raise QdrunTypeError(f"expected elements of shape {element}, got an array of shape {array.shape}")
     return dtype, array.ndim - len(element), element
@@ -224,6 +228,7 @@ def _check_type(annotation: NdarrayType, key: Key) -> None:
     checks = (
         ("number of axes", annotation.ndim, key.ndim),
         ("element shape", annotation.element, key.element),
+        ("element_dim", annotation.element_dim, len(key.element)),
         ("needs_grad", annotation.needs_grad, key.has_grad),
     )
     for what, wanted, got in checks:

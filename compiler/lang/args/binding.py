@@ -158,9 +158,9 @@ def _bind_one(annotation: Any, value: Any, options: Options, call: Call, number:
     def bind(annotation: Any, value: Any, number: int) -> tuple[Any, ArgSpec, int]:
         return _bind_one(annotation, value, options, call, number)
 
+    if value is None and (isinstance(annotation, Optional) or annotation is Tensor):
+        return ("absent",), TemplateArg(None), number
     if isinstance(annotation, Optional):
-        if value is None:
-            return ("absent",), TemplateArg(None), number
         annotation = annotation.inner
     if isinstance(annotation, StructType):
         return bind_struct(annotation, value, bind, number)

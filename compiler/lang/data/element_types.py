@@ -129,16 +129,18 @@ class NdarrayType:
     Attributes:
         element: ``()`` for scalars, the shape of vectors or matrices, None for any.
         needs_grad: True or False when the annotation asks for it, None for any.
+        element_dim: the number of axes of an element, None for any.
     """
 
-    __slots__ = ("_dtype", "element", "ndim", "needs_grad")
+    __slots__ = ("_dtype", "element", "element_dim", "ndim", "needs_grad")
 
-    def __init__(self, dtype: Any, ndim: int | None, needs_grad: bool | None = None) -> None:
+    def __init__(self, dtype: Any, ndim: int | None, needs_grad: bool | None = None, element_dim: int | None = None) -> None:
         self.element: tuple[int, ...] | None = None
         if isinstance(dtype, MatrixType):
             self.element, dtype = dtype.shape, dtype._dtype
-        elif dtype is not None:
+        elif element_dim == 0 or (dtype is not None and element_dim is None):
             self.element = ()
+        self.element_dim = element_dim if self.element is None else len(self.element)
         if ndim is not None and (not isinstance(ndim, int) or ndim < 0):
             raise QdrunTypeError(f"ndim is a number of axes, not {ndim!r}")
         self._dtype, self.ndim, self.needs_grad = dtype, ndim, needs_grad
@@ -166,7 +168,7 @@ class NdarrayType:
         return self._parts()
 
     def _parts(self) -> tuple[Any, ...]:
-        return self._dtype, self.ndim, self.element, self.needs_grad
+        return self._dtype, self.ndim, self.element, self.needs_grad, self.element_dim
 
     def __repr__(self) -> str:
         return f"ndarray(dtype={self._dtype}, ndim={self.ndim}, element={self.element})"

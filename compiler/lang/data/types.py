@@ -58,7 +58,7 @@ def struct(**members: Any) -> Any:
     return StructType(**members)
 
 
-def ndarray(
+def _ndarray(
     dtype: Any = None,
     ndim: int | None = None,
     element_dim: int | None = None,
@@ -67,12 +67,34 @@ def ndarray(
     needs_grad: bool | None = None,
     boundary: str = "unsafe",
 ) -> NdarrayType:
-    """``x: qd.types.ndarray(dtype=qd.f32, ndim=1)``.
+    """The annotation; see ``ndarray``."""
+    if field_dim is not None:
+        refuse("ndarray(field_dim=..)")
+    if boundary != "unsafe":
+        refuse("ndarray(boundary=..)")
+    shape = None if element_shape is None else tuple(element_shape)
+    if element_dim is not None and element_dim not in (0, 1, 2):
+        raise QdrunTypeError(f"element_dim={element_dim!r} is not 0, 1 or 2", hint="numbers have 0 axes, vectors 1, matrices 2")
+    if isinstance(dtype, MatrixType):
+        if shape is not None:
+            raise QdrunTypeError(f"element_shape={shape} contradicts dtype={dtype!r}", hint="leave element_shape out")
+        shape = dtype.shape
+    if shape is not None and element_dim is not None and element_dim != len(shape):
+        raise QdrunTypeError(f"element_dim={element_dim} contradicts the element's shape {shape}", hint="leave element_dim out")
+    if shape and not isinstance(dtype, MatrixType):
+        dtype = MatrixType(shape, dtype)
+    return NdarrayType(dtype, ndim, needs_grad, len(shape) if shape is not None else element_dim)
+
+
+class ndarray:
+    """The annotation of an array parameter: ``x: qd.types.ndarray(dtype=qd.f32, ndim=1)`` or ``qd.types.ndarray[qd.f32, 1]``.
+
+    The bare class takes any array. ``NDArray`` is the same class.
 
     Args:
         dtype: a scalar type, or a vector or matrix type.
         ndim: the number of axes.
-        element_dim: the number of axes of an element; only with ``element_shape``, which says it too, or 0.
+        element_dim: the number of axes of an element: 0 for numbers, 1 for vectors of any size, 2 for matrices of any size.
         element_shape: (n,) for vectors, (n, m) for matrices of ``dtype``, () for numbers.
         field_dim: Quadrants' former name of ``ndim``; refused.
         needs_grad: True or False when the array must have a gradient or must have none.
@@ -81,33 +103,22 @@ def ndarray(
     Raises:
         QdrunTypeError: an option that is not supported, or that contradicts another.
     """
-    if field_dim is not None:
-        refuse("ndarray(field_dim=..)")
-    if boundary != "unsafe":
-        refuse("ndarray(boundary=..)")
-    if element_dim is not None and element_shape is None and element_dim != 0:
-        refuse("ndarray(element_dim=..)")
-    shape = () if element_shape is None else tuple(element_shape)
-    if element_dim is not None and element_dim != len(shape):
-        raise QdrunTypeError(f"element_dim={element_dim} contradicts element_shape={shape}", hint="leave element_dim out")
-    if shape and isinstance(dtype, MatrixType):
-        raise QdrunTypeError(f"element_shape={shape} contradicts dtype={dtype!r}", hint="leave element_shape out")
-    return NdarrayType(MatrixType(shape, dtype) if shape else dtype, ndim, needs_grad)
 
-
-class NDArray:
-    """``qd.types.NDArray[dtype, ndim]``; a bare ``NDArray`` takes any array, and ``NDArray(..)`` is ``ndarray(..)``."""
-
-    __signature__ = inspect.signature(ndarray)
+    __signature__ = inspect.signature(_ndarray)
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        return ndarray(*args, **options)
+        return _ndarray(*args, **options)
 
     def __class_getitem__(cls, item: Any) -> NdarrayType:
         parts = item if isinstance(item, tuple) else (item, None)
         if len(parts) != 2:
-            raise QdrunTypeError("write NDArray[dtype, ndim]")
+            raise QdrunTypeError(
+                f"ndarray[..] takes a type and a number of axes, not {len(parts)} values", hint="write ndarray[dtype, ndim]"
+            )
         return NdarrayType(*parts)
+
+
+NDArray = ndarray
 
 
 def __getattr__(name: str) -> Refused:

@@ -1,0 +1,179 @@
+"""Forms of the peer that programs use now and then: annotations of arrays, arguments that are left out, ``*args``."""
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+
+
+@pytest.fixture(params=["cpu", "python"])
+def program(request):
+    with qd.init(arch=request.param, default_fp=qd.f64, offline_cache=False) as program:
+        yield program
+
+
+def test_an_array_can_be_asked_for_by_type_and_axes_or_by_the_axes_of_its_elements(program):
+    @qd.kernel
+    def k(a: qd.types.ndarray[qd.f64, 1], v: qd.types.ndarray(element_dim=1), m: qd.types.ndarray(qd.f64, 1, element_dim=2)):
+        for i in a:
+            a[i] = v[i][1] + m[i][1, 0]
+
+    rng = np.random.default_rng()
+    a, v, m = qd.ndarray(qd.f64, 4), qd.Vector.ndarray(3, qd.f64, 4), rng.normal(size=(4, 2, 2))
+    v.from_numpy(rng.normal(size=(4, 3)))
+    k(a, v, m)
+    assert (a.to_numpy() == v.to_numpy()[:, 1] + m[:, 1, 0]).all()
+    for given, said in (
+        ((v, v, m), r"argument `a`: expected element shape \(\), got \(3,\)"),
+        ((a, a, m), "argument `v`: expected element_dim 1, got 0"),
+        ((a, v, np.zeros(4)), r"argument `m`: expected element_dim 2, got an array of shape \(4,\)"),
+        ((a, v, np.zeros((4, 2, 2), np.float32)), "argument `m`: expected dtype f64, got f32"),
+    ):
+        with pytest.raises(qd.QdrunTypeError, match=f"kernel `k`, {said}"):
+            k(*given)
+
+
+def test_none_for_a_tensor_is_known_at_compile_time(program):
+    @qd.kernel
+    def k(a: qd.Tensor, b: qd.Tensor):
+        for i in a:
+            if qd.static(b is not None):
+                a[i] = 2 * b[i]
+            else:
+                a[i] = 3.0
+
+    a, b = qd.tensor(qd.f64, 4), qd.field(qd.f64, 4)
+    b.fill(4.0)
+    for given, wanted in ((None, 3.0), (b, 8.0), (None, 3.0)):
+        k(a, given)
+        assert a.to_numpy().tolist() == [wanted] * 4
+    with pytest.raises(qd.QdrunTypeError, match=r"argument `a`: expected a tensor, .* got int"):
+        k(3, None)
+
+
+def test_ndrange_without_axes_has_one_empty_index(program):
+    x = qd.field(qd.i32, ())
+
+    @qd.kernel
+    def k():
+        for I in qd.grouped(qd.ndrange()):
+            x[I] += 1
+        for I in qd.static(qd.grouped(qd.ndrange())):
+            x[I] += 10
+        for _ in range(3):
+            for I in qd.grouped(qd.ndrange()):
+                x[I] += 100
+
+    k()
+    assert x[None] == 311 and list(qd.ndrange()) == [()]
+
+    @qd.kernel
+    def one_name():
+        for i in qd.ndrange():
+            x[None] = i
+
+    with pytest.raises(qd.QdrunTypeError, match=r"(?s)needs at least one axis.*test_peer_forms.py:\d+.*loop over grouped"):
+        one_name()
+
+
+@qd.func
+def total(first, *rest, scale=1.0):
+    s = first
+    for a in qd.static(rest):
+        s += a
+    return s * scale + len(rest)
+
+
+@qd.func
+def forward(*args):
+    return total(*args, scale=2.0)
+
+
+@qd.func
+def whole(*args: qd.i32):
+    return args[0] + args[1]
+
+
+@qd.func
+def difference(a, b):
+    return a - b
+
+
+@qd.func
+def add_to(a: qd.template(), b, *args):
+    a += b + args[0]
+
+
+@qd.func
+def scaled(*args):
+    for i in args[0]:
+        args[1][i] = args[0][i] ** 2 * args[2]
+
+
+def test_a_func_takes_any_number_of_arguments(program):
+    @qd.kernel
+    def k(a: qd.f64, b: qd.f64) -> qd.types.vector(5, qd.f64):
+        v = qd.Vector([a, b])
+        q = a
+        r = forward(q, b, q * b)
+        q = 0.0
+        add_to(q, *v)
+        return qd.Vector([r, total(b), difference(*v), q, whole(a, b)])
+
+    a, b = np.random.default_rng().uniform(1, 9, 2).tolist()
+    wanted = [2 * (a + b + a * b) + 2, b, a - b, a + b, int(a) + int(b)]
+    assert k(a, b).to_list() == pytest.approx(wanted, rel=1e-15)
+
+
+def test_fields_among_any_number_of_arguments_have_gradients(program):
+    x, y = (qd.field(qd.f64, 4, needs_grad=True) for _ in range(2))
+
+    @qd.kernel
+    def k(a: qd.f64):
+        scaled(x, y, a)
+
+    given, seed = np.random.default_rng().normal(size=(2, 4))
+    x.from_numpy(given)
+    k(3.0)
+    y.grad.from_numpy(seed)
+    k.grad(3.0)
+    np.testing.assert_allclose(y.to_numpy(), 3 * given**2, rtol=1e-15)
+    np.testing.assert_allclose(x.grad.to_numpy(), 6 * given * seed, rtol=1e-15)
+
+
+@qd.func
+def named(**options):
+    return 1.0
+
+
+@qd.func
+def assigned(*args):
+    args = 3.0
+    return args
+
+
+def test_what_is_wrong_with_any_number_of_arguments_is_said_with_its_line(program):
+    def of_a_number() -> qd.f64:
+        return total(*3.0)
+
+    def of_options() -> qd.f64:
+        return named(a=1)
+
+    def too_many() -> qd.f64:
+        return difference(*qd.Vector([1.0, 2.0, 3.0]))
+
+    def to_the_rest() -> qd.f64:
+        return assigned(1.0)
+
+    def too_few() -> qd.f64:
+        return total()
+
+    for wrong, said in (
+        (of_a_number, r"`\*` takes a list, a tuple or a vector, not a Python float"),
+        (of_options, r"`named` has a `\*\*` parameter"),
+        (too_many, "`difference` takes 2 arguments, not 3"),
+        (to_the_rest, "`args` is the rest of the arguments and cannot be assigned"),
+        (too_few, "`total` is missing the argument `first`"),
+    ):
+        with pytest.raises(qd.QdrunCompilationError, match=rf"(?s){said}.*test_peer_forms.py:\d+ in kernel `{wrong.__name__}`"):
+            qd.kernel(wrong)()
