@@ -89,23 +89,23 @@ from .ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 from .lang import math, simt
 from .lang.autograd import ad
 from .lang.compat.kinds import MatrixField, MatrixNdarray, MatrixTensor, ScalarField, ScalarNdarray, VectorNdarray, VectorTensor
-from .lang.compat.names import (
+from .lang.compat.logs import (
     CRITICAL,
     DEBUG,
     ERROR,
     INFO,
     TRACE,
     WARN,
-    cfg,
-    dump_compile_config,
-    extension,
-    is_extension_enabled,
+    critical,
+    debug,
+    error,
+    info,
     is_logging_effective,
-    pure,
-    pyfunc,
-    real_func,
     set_logging_level,
+    trace,
+    warn,
 )
+from .lang.compat.names import cfg, dump_compile_config, extension, is_extension_enabled, pure, pyfunc, real_func
 from .lang.compile_ahead import compile_ahead as compile
 from .lang.data import types
 from .lang.data.current_root import RootProxy

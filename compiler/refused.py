@@ -65,6 +65,11 @@ REFUSED: dict[str, tuple[str, str]] = {
         "clamp the index: qd.math.clamp(i, 0, n - 1)",
     ),
     "ndarray(field_dim=..)": ("it is the former name of ndim", "write ndim=.."),
+    **dict.fromkeys(
+        ("GUI", "ui"), ("windows are not supported", "write x.to_numpy() with an image library, or show it with matplotlib")
+    ),
+    "Texture": ("textures are not supported", "use fields"),
+    "aot": ("kernels are not exported for other programs", "qd.compile compiles them ahead of their first launch"),
     "init(default_up=..)": ("it is always the unsigned type of default_ip", "set default_ip"),
     "ref": ("arguments of a func by reference need qd.template()", "annotate the parameter with qd.template()"),
     "volatile_load": ("kernels that wait for each other are not supported", "read with qd.atomic_add(x[i], 0)"),

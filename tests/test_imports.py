@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ERRORS, AMOUNTS, OPTIONS, REFUSED = "compiler.errors", "compiler.amounts", "compiler.options", "compiler.refused"
+FORMATS = "compiler.print_formats"
 BELOW_THE_PROGRAM = {
     *("compiler.frontend", "compiler.passes", "compiler.tape", "compiler.runtime", "compiler.codegen", "compiler.ir", ERRORS)
 }
@@ -15,18 +16,19 @@ BELOW_THE_PROGRAM = {
 ALLOWED = {
     "compiler.errors": set(),
     "compiler.amounts": set(),
+    FORMATS: set(),
     "compiler.refused": {ERRORS},
     "compiler.options": {REFUSED, AMOUNTS, "compiler.ir", ERRORS},
     "compiler.ir": set(),
     "compiler.tape": {"compiler.ir", ERRORS},
     "compiler.passes": {"compiler.tape", "compiler.ir", ERRORS},
-    "compiler.frontend": {"compiler.passes", "compiler.ir", ERRORS},
+    "compiler.frontend": {"compiler.passes", "compiler.ir", ERRORS, FORMATS},
     "compiler.codegen": {"compiler.ir", ERRORS},
-    "compiler.runtime": {"compiler.codegen", "compiler.ir", ERRORS},
+    "compiler.runtime": {"compiler.codegen", "compiler.ir", ERRORS, FORMATS},
     "compiler.compile": {*BELOW_THE_PROGRAM, OPTIONS},
     "compiler.program": {*BELOW_THE_PROGRAM, "compiler.compile", OPTIONS, REFUSED, AMOUNTS},
     "compiler.lang": {*BELOW_THE_PROGRAM, "compiler.compile", "compiler.program", OPTIONS, REFUSED, AMOUNTS},
-    "compiler.modules": {"compiler.lang"},
+    "compiler.modules": {"compiler.lang", "compiler.face"},
     "compiler.face": {
         "compiler.lang",
         "compiler.program",

@@ -224,7 +224,7 @@ class Assert:
 
 @dataclass(eq=False, slots=True)
 class Print:
-    """Prints the parts one after another; a part is text or a value. ``formats``: of each part, in Python's format language.
+    """Prints the parts one after another; a part is text or a value. ``formats``: of each part, as ``print_formats`` reads them.
 
     With ``stop`` it is a breakpoint instead, which only the interpreter has: the parts are the components of the variables that
     ``stop`` names, each with its shape.

@@ -13,6 +13,7 @@ import numpy as np
 from ..codegen.abi import STATUS_VALUES, STATUS_WORDS
 from ..errors import AdStackOverflow, Fault, QdrunAssertionError, QdrunError, QdrunRuntimeError, describe
 from ..ir.nodes import Assert, ClaimRow, Loop, Operand, Overflow, Print
+from ..print_formats import Formatter, formatted
 from .compiled import Compiled
 
 Capacity = Callable[[Loop], int | str | None]
@@ -83,7 +84,7 @@ def failed(message: Assert, values: Sequence[int | float | bool]) -> QdrunAssert
     operands, counts = values[:own], values[own:]
     texts: list[object] = [_shown(v, x) if message.kind in ("nan", "input") else v for v, x in zip(operands, message.args)]
     texts += ["?"] * (own - len(texts))  # the record holds the first few only
-    text = message.message.format(*texts) if own else message.message
+    text = Formatter().format(message.message, *texts) if own else message.message
     iteration = (*zip(message.loops, map(int, counts)), *(message.loc.at if message.loc else ()))
     hint = _NO_DERIVATIVE if message.kind == "nan" and message.loc and message.loc.mode else _HINTS.get(message.kind, "")
     return QdrunAssertionError(Fault(message.kind, text or "assertion failed", message.loc, iteration, tuple(operands), hint))
@@ -128,5 +129,7 @@ def site_text(site: Print, values: Sequence[int | float | bool]) -> str:
     """The parts of a print statement with these values."""
     left = iter(values)
     formats = site.formats or ("",) * len(site.parts)
-    texts = (p if isinstance(p, str) else format(next(left), f) if f else str(next(left)) for p, f in zip(site.parts, formats))
+    texts = (
+        p if isinstance(p, str) else formatted(next(left), f) if f else str(next(left)) for p, f in zip(site.parts, formats)
+    )
     return "".join(texts)

@@ -1,9 +1,14 @@
-"""Forms of the peer that programs use now and then: annotations of arrays, arguments that are left out, ``*args``."""
+"""Forms of the peer that programs use now and then: annotations of arrays, arguments that are left out, ``*args``, formats of C."""
+
+import ctypes
+import ctypes.util
+import sys
 
 import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.print_formats import formatted
 
 
 @pytest.fixture(params=["cpu", "python"])
@@ -177,3 +182,85 @@ def test_what_is_wrong_with_any_number_of_arguments_is_said_with_its_line(progra
     ):
         with pytest.raises(qd.QdrunCompilationError, match=rf"(?s){said}.*test_peer_forms.py:\d+ in kernel `{wrong.__name__}`"):
             qd.kernel(wrong)()
+
+
+# ---- print
+
+
+def of_libc(spec, value):
+    libc, buffer = ctypes.CDLL(ctypes.util.find_library("c")), ctypes.create_string_buffer(500)
+    real = isinstance(value, float)
+    kind = spec[-1]
+    libc.snprintf(
+        buffer,
+        500,
+        f"{spec if real else f'{spec[:-1]}ll{kind}'}".encode(),
+        (ctypes.c_double if real else ctypes.c_longlong)(value),
+    )
+    return buffer.value.decode()
+
+
+@pytest.mark.skipif(ctypes.util.find_library("c") is None or sys.platform != "linux", reason="compares with glibc")
+def test_c_formats_are_those_of_the_c_library():
+    rng = np.random.default_rng()
+    reals = [
+        0.0,
+        -0.0,
+        1.0,
+        2.5,
+        1.96875,
+        np.inf,
+        -np.inf,
+        5e-324,
+        2.2e-308,
+        *(rng.normal(size=20) * 10.0 ** rng.integers(-300, 300, 20)),
+    ]
+    for _ in range(400):
+        flags = "".join(rng.permutation(list("-+ #0"))[: rng.integers(0, 4)])
+        width, precision = rng.choice(["", "3", "12", "30"]), rng.choice(["", ".0", ".1", ".5", ".12", ".13", ".16"])
+        for kind, value in [(k, float(rng.choice(reals))) for k in "eEfFgGaA"] + [
+            (k, int(rng.integers(0, 2**40))) for k in "dxX"
+        ]:
+            spec = f"%{flags}{width}{precision}{kind}"
+            if abs(value) < 2.3e-308 and value and kind in "aA" and precision:
+                continue  # glibc normalises subnormal numbers when it rounds them
+            assert formatted(value, spec) == of_libc(spec, value), (spec, value)
+
+
+def test_print_takes_formats_of_c_and_of_python(program, capfd):
+    @qd.kernel
+    def k(n: qd.i32, x: qd.f64):
+        print(f"{n:-6d}|{n:<6d}|{n:6lld}|{n:.4d}|{n:- #06x}|{n:u}|{x:a}|{x:A}|{x:-12.1e}|{x:+10.2f}|{x:.1lf}")
+        print("%-6d|%.2a|%5s|%-5s|%x" % (n, x, n, n, n))  # noqa: UP031
+        print("{:-6d}|{:a}".format(n, x))  # noqa: UP032, PLE1300
+        print(f"{3:-4d}|")
+
+    k(42, 2.5)
+    qd.sync()
+    assert capfd.readouterr().out.splitlines() == [
+        "42    |42    |    42|0042|0x2a  |42|0x1.4p+1|0X1.4P+1|2.5e+00     |     +2.50|2.5",
+        "42    |0x1.40p+1|   42|42   |2a",
+        "42    |0x1.4p+1",
+        "3   |",
+    ]
+
+    @qd.kernel
+    def of_a_real(x: qd.f64):
+        print(f"{x:-5d}")
+
+    with pytest.raises(
+        qd.QdrunSyntaxError, match=r"(?s)the format '%-5d' does not fit: .*test_peer_forms.py:\d+ in kernel `of_a_real`"
+    ):
+        of_a_real(1.0)
+
+
+def test_an_assert_takes_formats_of_c():
+    with qd.init(debug=True, offline_cache=False):
+
+        @qd.kernel
+        def k(n: qd.i32):
+            assert n < 3, f"n is {n:-4d}| {{so}}"
+
+        with pytest.raises(qd.QdrunAssertionError, match=r"n is 7   \| \{so\}"):
+            k(7)
+            qd.sync()

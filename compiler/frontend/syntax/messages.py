@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Assert, Const, Op, Operand, Print
+from ...print_formats import formatted, spec_of
 from ..state.context import describe
 from ..values import ops
 from ..values.structs import StructTensor
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """A value in a text, with its format in Python's format language."""
+    """A value in a text, with its format (``print_formats``)."""
 
     value: Operand
     format: str = ""
@@ -95,12 +96,8 @@ def _percent_parts(cx: Context, template: str, values: Any) -> list[Part]:
             continue
         if not rest:
             raise QdrunSyntaxError(f"`%{spec}{kind}` has no value", hint="give one value for each `%`")
-        spec = spec.replace("-", "<") if "-" in spec else spec
-        out += _formatted(
-            rest.pop(0),
-            spec + {"i": "d", "u": "d", "s": "", "r": ""}.get(kind, kind) if spec or kind not in "disur" else "",
-            -1,
-        )
+        own = spec.replace("-", "<") if kind in "sr" else f"%{spec}{kind}" if spec or kind not in "diu" else ""
+        out += _formatted(rest.pop(0), own, -1)
     if rest:
         raise QdrunSyntaxError("more values than `%` in the text", hint="give one value for each `%`")
     return [*out, template[end:]]
@@ -136,28 +133,19 @@ def _formatted(value: Any, spec: str, conversion: int) -> list[Part]:
     if conversion not in (-1, ord("s"), ord("r")):
         raise QdrunSyntaxError(f"the conversion !{chr(conversion)} cannot be used in a kernel", hint="leave it out")
     parts = value_parts(value)
-    spec = _of_c(spec)
+    spec = spec_of(spec)
     if not spec:
         return parts
     slots = [p.value for p in parts if isinstance(p, Slot)]
     try:
         for x in slots:
-            format(1.0 if x.dtype.is_real else 1, spec)
-        text = format(value, spec) if not slots else ""
+            formatted(1.0 if x.dtype.is_real else 1, spec)
+        text = formatted(value, spec) if not slots else ""
     except (ValueError, TypeError) as e:
         raise QdrunSyntaxError(
-            f"the format {spec!r} does not fit: {e}", hint="use a format of Python's for this type"
+            f"the format {spec!r} does not fit: {e}", hint="use a format of Python's or of C's for this type"
         ) from None
     return [Slot(p.value, spec) if isinstance(p, Slot) else p for p in parts] if slots else [text]
-
-
-_C_FORMAT = re.compile(r"(?P<how>[-+ #0-9.]*)(?:hh|h|ll|l|j|z|t|L)?(?P<kind>[diuoxXeEfFgG])")
-
-
-def _of_c(spec: str) -> str:
-    """A format without C's sizes of types, and with Python's letter for integers: ``5lld`` is ``5d``. Others stay as they are."""
-    found = _C_FORMAT.fullmatch(spec)
-    return found["how"] + {"i": "d", "u": "d"}.get(found["kind"], found["kind"]) if found else spec
 
 
 def value_parts(value: Any) -> list[Part]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import fields
 from enum import StrEnum
@@ -15,20 +14,6 @@ from ..kernel import Function
 from ..kernel import func as _func
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-TRACE, DEBUG, INFO, WARN, ERROR, CRITICAL = "trace", "debug", "info", "warn", "error", "critical"
-LOGGER = logging.getLogger("qdrun")
-_LEVELS = {TRACE: 5, DEBUG: 10, INFO: 20, WARN: 30, ERROR: 40, CRITICAL: 50}
-
-
-def set_logging_level(level: str) -> None:
-    """The least level of messages that the logger ``qdrun`` passes on: trace, debug, info, warn, error or critical."""
-    LOGGER.setLevel(_LEVELS[level.lower()])
-
-
-def is_logging_effective(level: str) -> bool:
-    """Whether messages of a level are passed on."""
-    return LOGGER.isEnabledFor(_LEVELS[level.lower()])
 
 
 class PyFunction(Function):

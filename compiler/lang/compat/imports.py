@@ -1,0 +1,130 @@
+"""Programs that import Quadrants or Taichi by name: modules under these names that give the names of ``qd``, and an import hook."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from ...errors import QdrunImportError
+
+PACKAGE = __name__.partition(".")[0]
+NAMES = ("quadrants", "taichi")
+OWN = f"{PACKAGE}.compat"
+
+
+class Facade(ModuleType):
+    """A module whose names are those of ``qd``. That of Taichi has names of Taichi's, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":  # what `from quadrants import *` takes
+            return [n for n in dir(self) if not n.startswith("_")]
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        value = _name_of(self.__name__, name)
+        setattr(self, name, value)
+        return value
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *dir(importlib.import_module(PACKAGE))})
+
+
+def _name_of(facade: str, name: str) -> Any:
+    if facade == "taichi":
+        found = importlib.import_module(".taichi_names", __package__)
+        if name in found.NAMES:
+            return found.NAMES[name]
+    return getattr(importlib.import_module(PACKAGE), name)
+
+
+def facade(name: str, spec: ModuleSpec | None) -> Facade:
+    """A module of this name with the names of ``qd``, and with ``install`` and ``uninstall`` if it is ``qdrun.compat``."""
+    made = Facade(name, "The names of qdrun.")
+    made.__spec__, made.__path__ = spec, list((spec.submodule_search_locations if spec else None) or [])  # type: ignore[attr-defined]
+    if name == OWN:
+        made.__dict__.update(install=install, uninstall=uninstall)
+    return made
+
+
+class _Loader:
+    """Gives a facade, or the module of ours that a submodule is."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, ModuleSpec | None] = {}
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module of a name that the finder took."""
+        if spec.name in NAMES:
+            return facade(spec.name, spec)
+        found = importlib.import_module(f"{PACKAGE}.{_inner(spec.name)}")
+        self._own[spec.name] = found.__spec__
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run. A module of ours keeps its own spec, which importlib has replaced."""
+        spec = module.__spec__
+        if spec is not None and spec.name in self._own:
+            module.__spec__ = self._own.pop(spec.name)
+
+
+def _inner(name: str) -> str:
+    """``math`` of ``quadrants.math`` and of ``qdrun.compat.math``; empty for other names and for the packages themselves."""
+    for top in (*NAMES, OWN):
+        if name.startswith(f"{top}."):
+            return name[len(top) + 1 :]
+    return ""
+
+
+class _Finder:
+    """Finds the packages that are installed, and the submodules of facades."""
+
+    def __init__(self) -> None:
+        self.installed: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The spec of a name under one of ours."""
+        inner = _inner(name)
+        taken = name in self.installed or (inner and (name.startswith(OWN) or name.partition(".")[0] in self.installed))
+        if not taken or inner.startswith("__"):
+            return None
+        return ModuleSpec(name, _Loader(), is_package=name in NAMES)  # type: ignore[arg-type]
+
+
+_FINDER = _Finder()
+
+
+def begin() -> None:
+    """Let the submodules of ``qdrun.compat`` be found."""
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)  # type: ignore[arg-type]
+
+
+def install(names: Sequence[str] = NAMES) -> None:
+    """Make ``import quadrants`` and ``import taichi`` give the names of ``qd``, also where these packages are installed.
+
+    Args:
+        names: "quadrants", "taichi" or both.
+
+    Raises:
+        QdrunImportError: another name, or the package has been imported already.
+    """
+    for name in names:
+        if name not in NAMES:
+            raise QdrunImportError(f"qdrun.compat.install: {name!r} is not one of {', '.join(map(repr, NAMES))}")
+        if name in sys.modules and not isinstance(sys.modules[name], Facade):
+            raise QdrunImportError(
+                f"qdrun.compat.install: `{name}` has been imported already\n  do: call install() before anything imports it"
+            )
+    begin()
+    _FINDER.installed.update(names)
+
+
+def uninstall() -> None:
+    """Undo ``install``: what is imported afterwards is the installed package. Modules that have been imported keep what they have."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] in _FINDER.installed:
+            del sys.modules[name]
+    _FINDER.installed.clear()

@@ -1,0 +1,31 @@
+"""Names of Taichi 1.7 that Quadrants dropped, for programs that import Taichi by name (``imports``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import errors
+from ...program.program import Program
+from ...refused import Refused
+from ..init import init as _init
+
+ONLY_TAICHI = frozenset(
+    "allow_nv_shader_extension cpu_block_dim_adaptive gpu_max_reg lower_access packed simplify_after_lower_access"
+    " simplify_before_lower_access use_llvm verbose_kernel_launches".split()
+)
+"""Options of ``ti.init`` that mean nothing here, besides those of Quadrants."""
+
+
+def init(arch: Any = None, default_fp: Any = None, default_ip: Any = None, **options: Any) -> Program:
+    """``qd.init`` without the options that only Taichi has."""
+    return _init(arch, default_fp, default_ip, **{k: v for k, v in options.items() if k not in ONLY_TAICHI})
+
+
+NAMES: dict[str, Any] = {
+    "init": init,
+    **{
+        f"Taichi{kind}Error": getattr(errors, f"Qdrun{kind}Error")
+        for kind in "Assertion Compilation Index Name Runtime RuntimeType Syntax Type".split()
+    },
+    **{name: Refused(name) for name in ("GUI", "Texture", "aot", "ui")},
+}

@@ -1,0 +1,109 @@
+"""Programs that import Quadrants or Taichi by name: ``qdrun.compat``, its import hook and its command; the module ``qdrun._logging``."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+import qdrun
+import qdrun.compat as quadrants
+from qdrun.compat.math import vec3
+
+PROGRAM = """
+import sys
+import taichi as ti
+import quadrants as qd
+from taichi.math import vec2
+from quadrants import *
+
+ti.init(arch=ti.cpu, packed=True)
+x = ti.Vector.field(2, ti.f32, 3)
+
+@ti.kernel
+def k(a: ti.f32):
+    for i in x:
+        x[i] = vec2(i, a) + qd.math.sign(a) * ti.sqrt(4.0)
+
+k(float(sys.argv[1]))
+print(x.to_numpy().tolist(), math is ti.math is qd.math, __name__)
+for attempt in (lambda: ti.GUI("window", (4, 4)), lambda: ti.no_such_name):
+    try:
+        attempt()
+    except ti.TaichiTypeError as error:
+        print(str(error).splitlines()[0])
+    except AttributeError as error:
+        print(error)
+try:
+    import quadrants.lang
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_program_of_taichi_and_quadrants_runs_by_the_command(tmp_path):
+    (tmp_path / "beside.py").write_text("import taichi\nhere = taichi.f64\n")
+    (tmp_path / "program.py").write_text(PROGRAM + "import beside\nprint(beside.here)\n")
+    command = [sys.executable, "-m", "qdrun.compat", str(tmp_path / "program.py"), "5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "[[2.0, 7.0], [3.0, 7.0], [4.0, 7.0]] True __main__",
+        "`GUI` is not available: windows are not supported",
+        "module 'qdrun' has no attribute 'no_such_name'; see docs/language.md for what there is",
+        "`import qdrun.lang` is not available: it is an inner module of Quadrants",
+        "  do: the names that programs need are names of `qd`",
+        "f64",
+    ]
+    done = subprocess.run([*command[:3]], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and "usage: python -m qdrun.compat program.py [arguments]" in done.stderr
+
+
+def test_the_names_and_the_modules_are_those_of_qdrun():
+    assert quadrants.f32 is qdrun.f32 and quadrants.Vector is qdrun.Vector and quadrants.math is qdrun.math
+    assert vec3 is qdrun.math.vec3 and qdrun.math.__spec__.name == qdrun.math.__name__
+    assert {"kernel", "field", "install"} <= set(dir(quadrants))
+    with pytest.raises(qdrun.QdrunTypeError, match="`profiler` is not available"):
+        quadrants.profiler.print_kernel_profiler_info()
+
+
+@pytest.fixture
+def no_taichi(monkeypatch):
+    monkeypatch.delitem(sys.modules, "taichi", raising=False)
+    yield
+    quadrants.uninstall()
+
+
+def test_a_package_is_taken_only_while_it_is_installed(no_taichi, monkeypatch):
+    quadrants.install(["taichi"])
+    import taichi
+    import taichi.types
+
+    assert taichi.types is qdrun.types and taichi.i32 is qdrun.i32 and taichi.TaichiNameError is qdrun.QdrunNameError
+    quadrants.uninstall()
+    assert not {"taichi", "taichi.types"} & set(sys.modules)
+    monkeypatch.setitem(sys.modules, "taichi", sys)
+    with pytest.raises(qdrun.QdrunImportError, match=r"(?s)`taichi` has been imported already\n  do: call install\(\) before"):
+        quadrants.install()
+    with pytest.raises(qdrun.QdrunImportError, match="'numpy' is not one of 'quadrants', 'taichi'"):
+        quadrants.install(["numpy"])
+
+
+def test_messages_go_to_the_logger_with_the_line_of_the_caller(caplog):
+    from qdrun import _logging
+
+    before = _logging.LOGGER.level
+    try:
+        qdrun.set_logging_level("info")
+        with caplog.at_level(5, logger="root"):
+            _logging.info("{} of {n} %s", 1, n=2)
+            qdrun.debug("not passed on")
+            for level in ("warn", "error", "critical"):
+                getattr(qdrun, level)(level)
+            qdrun.set_logging_level("trace")
+            qdrun.trace("passed on")
+    finally:
+        _logging.LOGGER.setLevel(before)
+    assert [r.getMessage() for r in caplog.records] == ["1 of 2 %s", "warn", "error", "critical", "passed on"]
+    assert [r.levelno for r in caplog.records] == [20, logging.WARNING, 40, 50, 5]
+    assert {r.filename for r in caplog.records} == {"test_compat.py"}
