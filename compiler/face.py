@@ -117,8 +117,9 @@ from .lang.data.struct import Struct, dataclass
 from .lang.data.struct_field import StructField
 from .lang.data.tensor import Backend, Tensor, tensor, wrap
 from .lang.data.types import Template, template
+from .lang.function import func
 from .lang.init import init
-from .lang.kernel import data_oriented, func, kernel
+from .lang.kernel import data_oriented, kernel
 from .options import Arch
 from .program.graph import Graph, capture
 from .program.layout.offsets import Order as Layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from ..errors import QdrunSyntaxError
 from ..frontend.source.parse import FunctionSource, read_function
@@ -12,11 +12,16 @@ from ..ir.threads import once
 
 
 class Function:
-    """A function that is inlined into the kernels that call it."""
+    """A function that is inlined into the kernels that call it.
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    Attributes:
+        fn: the function.
+        requires_top_level: calls are allowed at the top level of a kernel only, where its loops are parallel.
+    """
+
+    def __init__(self, fn: Callable[..., Any], requires_top_level: bool = False) -> None:
         functools.update_wrapper(self, fn)
-        self.fn = fn
+        self.fn, self.requires_top_level = fn, requires_top_level
 
     @once
     def __qd_func__(self) -> FunctionSource:
@@ -38,3 +43,26 @@ class BoundFunction:
     @property
     def __qd_func__(self) -> FunctionSource:
         return self.function.__qd_func__
+
+    @property
+    def requires_top_level(self) -> bool:
+        """See ``Function``."""
+        return self.function.requires_top_level
+
+
+@overload
+def func(fn: Callable[..., Any]) -> Function: ...
+@overload
+def func(*, is_real_function: bool = False, requires_top_level: bool = False) -> Callable[[Callable[..., Any]], Function]: ...
+def func(fn: Any = None, *, is_real_function: bool = False, requires_top_level: bool = False) -> Any:
+    """Make a function callable from kernels; it is inlined.
+
+    Args:
+        fn: the function; left out when options are given.
+        is_real_function: a hint of Quadrants that means nothing here: every function is inlined.
+        requires_top_level: refuse calls that are not statements at the top level of a kernel, or of a function that is called there: in
+            a loop, a branch or an expression the parallel loops of the function would run one after another, in one thread.
+    """
+    del is_real_function
+    make = functools.partial(Function, requires_top_level=requires_top_level)
+    return make if fn is None else make(fn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..options import Arch, arch_of, make_options
-from ..program.devices import usable_gpu
+from ..program.devices import usable_arch
 from ..program.program import Program
 from .data.factory import Factory
 
@@ -18,7 +18,8 @@ def init(arch: Arch | str | None = None, default_fp: Any = None, default_ip: Any
             be used), or ``qd.python`` for the reference interpreter (slow; has ``breakpoint()``). None: the CPU.
         default_fp: the type of a real literal, ``qd.f32`` (the default) or ``qd.f64``.
         default_ip: the type of an integer literal, ``qd.i32`` (the default) or ``qd.i64``.
-        options: see ``Options``.
+        options: see ``Options``. ``enable_fallback=True`` runs on the CPU where the GPU that ``arch`` names cannot be used, with a
+            ``RuntimeWarning``; False refuses it for ``qd.gpu``, too. It means nothing beside ``device=``.
 
     Raises:
         KeyError: an unknown option.
@@ -26,5 +27,5 @@ def init(arch: Arch | str | None = None, default_fp: Any = None, default_ip: Any
     """
     wanted = arch_of(arch)
     chosen = make_options({"default_fp": default_fp, "default_ip": default_ip, **options})
-    gpu = usable_gpu(options.get("enable_fallback", True)) if wanted is Arch.gpu else wanted
-    return Program(gpu, chosen, Factory()).activate()
+    fallback = options.get("enable_fallback") if chosen.device is None or wanted is Arch.gpu else None
+    return Program(usable_arch(wanted, fallback), chosen, Factory()).activate()

@@ -32,23 +32,29 @@ def open_device(arch: Arch, options: Options) -> Device:
     return CpuDevice(options.cpu_max_num_threads or None, limit)
 
 
-def usable_gpu(fallback: bool) -> Arch:
-    """Resolve ``qd.gpu`` to a backend.
+def usable_arch(wanted: Arch, fallback: bool | None) -> Arch:
+    """The backend of a new program: a GPU backend for ``qd.gpu``, and the CPU in place of one that cannot be used, if that is allowed.
 
     Args:
-        fallback: use the CPU if no GPU can be used, with a ``RuntimeWarning`` that gives the reason.
+        wanted: what the user asks for.
+        fallback: use the CPU where no such GPU can be used, with a ``RuntimeWarning`` that gives the reason. None: for ``qd.gpu`` only; a
+            program that names its backend runs on it or not at all.
 
     Raises:
-        QdrunRuntimeError: no GPU can be used, and ``fallback`` is off; names what is missing.
+        QdrunRuntimeError: no GPU can be used for ``qd.gpu``, and ``fallback`` is off; names what is missing.
     """
-    found = [b for b in registry.devices() if registry.is_gpu(b.name)]
+    if wanted is not Arch.gpu and not (fallback and registry.is_gpu(wanted.value)):
+        return wanted
+    found = [b for b in registry.devices() if (registry.is_gpu(b.name) if wanted is Arch.gpu else b.name == wanted.value)]
     usable = next((b for b in found if b.usable), None)
     if usable is not None:
         return Arch(usable.name)
-    what = f"qd.init: no GPU can be used: {'; '.join(f'{b.name}: {b.detail}' for b in found)}"
-    if not fallback:
+    reasons = "; ".join(f"{b.name}: {b.detail}" for b in found)
+    what = f"qd.init: {'no GPU can' if wanted is Arch.gpu else f'{wanted} cannot'} be used: {reasons}"
+    if fallback is False:
         raise QdrunRuntimeError(f"{what}\n  do: qd.init(arch=qd.cpu), or see `qdrun devices`")
     warn_user(
-        f"{what}\n  the program runs on the CPU; qd.init(arch=qd.gpu, enable_fallback=False) raises instead", RuntimeWarning
+        f"{what}\n  the program runs on the CPU; qd.init(arch=qd.{wanted}, enable_fallback=False) raises instead",
+        RuntimeWarning,
     )
     return Arch.cpu

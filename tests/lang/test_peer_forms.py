@@ -184,6 +184,65 @@ def test_what_is_wrong_with_any_number_of_arguments_is_said_with_its_line(progra
             qd.kernel(wrong)()
 
 
+# ---- functions for the top level of a kernel
+
+
+@qd.func(requires_top_level=True)
+def bump(x: qd.template(), by):
+    for i in x:
+        x[i] += by
+
+
+@qd.func
+def bump_twice(x: qd.template(), by):
+    bump(x, by)
+    bump(x, by)
+
+
+class Bumper:
+    @qd.func(requires_top_level=True)
+    def bump(self, x: qd.template()):
+        for i in x:
+            x[i] += 1
+
+
+def test_a_function_that_requires_the_top_level_is_refused_anywhere_else(program):
+    x = qd.field(qd.i32, 4)
+    bumper = Bumper()
+
+    @qd.kernel
+    def right(n: qd.i32):
+        bump(x, n)
+        bump_twice(x, 2 * n)
+        for _ in qd.static(range(2)):
+            bump(x, 100)
+        if qd.static(x.shape[0] == 4):
+            bumper.bump(x)
+
+    right(3)
+    assert x.to_numpy().tolist() == [3 + 12 + 200 + 1] * 4
+
+    def in_a_loop(n: qd.i32):
+        for _ in range(n):
+            bump(x, n)
+
+    def in_a_branch(n: qd.i32):
+        if n > 2:
+            bump_twice(x, n)
+
+    def in_a_while(n: qd.i32):
+        while n < 0:
+            bumper.bump(x)
+
+    def in_an_expression(n: qd.i32):
+        _ = bump(x, n)
+
+    for wrong in (in_a_loop, in_a_branch, in_a_while, in_an_expression):
+        said = rf"(?s)`bump` has requires_top_level=True and is called inside a loop.*test_peer_forms.py:\d+ in kernel `{wrong.__name__}`"
+        with pytest.raises(qd.QdrunSyntaxError, match=said):
+            qd.kernel(wrong)(3)
+
+
 # ---- print
 
 

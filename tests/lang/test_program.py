@@ -275,6 +275,10 @@ def test_any_gpu_falls_back_to_the_cpu_with_a_warning_that_says_why():
     with pytest.warns(RuntimeWarning, match="no GPU can be used: .*\n  the program runs on the CPU") as caught:
         program = qd.init(arch=qd.gpu)
     assert program.arch is qd.cpu and caught[0].filename == __file__
+    said = "qd.init: cuda cannot be used: cuda: .*\n  the program runs on the CPU; .*enable_fallback=False"
+    with pytest.warns(RuntimeWarning, match=said) as caught:
+        program = qd.init(arch=qd.cuda, enable_fallback=True)
+    assert program.arch is qd.cpu and caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,10 @@ def test_cfg_tells_the_options_of_the_current_program():
                 _ = qd.cfg.opt_level
     with pytest.raises(AttributeError, match="no option `no_such_option`; it has arch, default_fp"), qd.init():
         _ = qd.cfg.no_such_option
+    qd.reset()
+    assert not qd.cfg and qd.cfg.arch is None and qd.cfg.default_fp is None
+    with pytest.raises(AttributeError, match="no option `no_such_option`"):
+        _ = qd.cfg.no_such_option
 
 
 # ---- keywords inside kernels

@@ -36,10 +36,15 @@ def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
     """The value of a call of a ``func``; its body is lowered here.
 
     Raises:
-        QdrunSyntaxError: the function calls itself, or some path through it returns no value, although another path or its annotation does.
+        QdrunSyntaxError: the function calls itself, it is for the top level of a kernel only and this is not, or some path through it returns no value, although another path or its annotation does.
         QdrunTypeError: the arguments do not fit the parameters.
     """
     source: FunctionSource = fn.__qd_func__
+    if not top and getattr(fn, "requires_top_level", False):
+        raise QdrunSyntaxError(
+            f"`{source.name}` has requires_top_level=True and is called inside a loop, a branch or an expression",
+            hint="call it as a statement at the top level of the kernel, or of a function that is called there",
+        )
     _refuse_recursion(cx, source)
     if cx.inputs is not None:
         cx.inputs.entered(source)

@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from ...errors import QdrunRuntimeError, QdrunTypeError
-from ...options import PEER_ONLY
-from ...program.program import current_program
-from ..kernel import Function
-from ..kernel import func as _func
+from ...options import PEER_ONLY, Options
+from ...program.program import CURRENT, current_program
+from ..function import Function
+from ..function import func as _func
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,21 +71,26 @@ def is_extension_enabled(ext: extension) -> bool:
 
 
 class Config:
-    """``qd.cfg``: the options of the program that is current when they are read, and its ``arch``. They are fixed when it is made."""
+    """``qd.cfg``: the options of the program that is current when they are read, and its ``arch``. They are fixed when it is made.
+
+    Without a program every option is None, and ``qd.cfg`` is false.
+    """
+
+    def __bool__(self) -> bool:
+        return CURRENT.get() is not None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        program = current_program()
+        program = CURRENT.get()
         if name == "arch":
-            return program.arch
+            return None if program is None else program.arch
         if name in PEER_ONLY:
             raise QdrunTypeError(f"`cfg.{name}` is not available: the option means nothing here", hint="leave it out")
-        try:
-            return getattr(program.options, name)
-        except AttributeError:
-            known = ", ".join(f.name for f in fields(program.options))
-            raise AttributeError(f"qd.cfg has no option `{name}`; it has arch, {known}") from None
+        known = [f.name for f in fields(Options)]
+        if name not in known:
+            raise AttributeError(f"qd.cfg has no option `{name}`; it has arch, {', '.join(known)}")
+        return None if program is None else getattr(program.options, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise QdrunRuntimeError(

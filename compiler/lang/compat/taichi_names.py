@@ -17,7 +17,8 @@ ONLY_TAICHI = frozenset(
 
 
 def init(arch: Any = None, default_fp: Any = None, default_ip: Any = None, **options: Any) -> Program:
-    """``qd.init`` without the options that only Taichi has."""
+    """``qd.init`` without the options that only Taichi has. As there, the CPU stands in for a GPU that cannot be used, with a warning."""
+    options.setdefault("enable_fallback", True)
     return _init(arch, default_fp, default_ip, **{k: v for k, v in options.items() if k not in ONLY_TAICHI})
 
 
