@@ -36,7 +36,8 @@ def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
     """The value of a call of a ``func``; its body is lowered here.
 
     Raises:
-        QdrunSyntaxError: the function calls itself, it is for the top level of a kernel only and this is not, or some path through it returns no value, although another path or its annotation does.
+        QdrunSyntaxError: the function calls itself, it is for the top level of a kernel only and this is not, or some path through it
+            returns no value, although another path or its annotation does.
         QdrunTypeError: the arguments do not fit the parameters.
     """
     source: FunctionSource = fn.__qd_func__
