@@ -107,3 +107,47 @@ def test_messages_go_to_the_logger_with_the_line_of_the_caller(caplog):
     assert [r.getMessage() for r in caplog.records] == ["1 of 2 %s", "warn", "error", "critical", "passed on"]
     assert [r.levelno for r in caplog.records] == [20, logging.WARNING, 40, 50, 5]
     assert {r.filename for r in caplog.records} == {"test_compat.py"}
+
+
+def test_a_graph_of_taichi_launches_its_kernels_in_order():
+    from qdrun.compiler.lang.compat.taichi_graphs import Arg, ArgKind, GraphBuilder
+
+    with qdrun.init(offline_cache=False):
+
+        @qdrun.kernel
+        def scale(x: qdrun.types.ndarray(ndim=1), by: qdrun.f32):
+            for i in x:
+                x[i] *= by
+
+        @qdrun.kernel
+        def add(x: qdrun.types.ndarray(ndim=1), v: qdrun.types.vector(2, qdrun.f32)):
+            for i in x:
+                x[i] += v[0] - v[1]
+
+        x, by = Arg(ArgKind.NDARRAY, "x", qdrun.f32, ndim=1), Arg(ArgKind.SCALAR, "by", qdrun.f32)
+        v = [Arg(ArgKind.SCALAR, name, qdrun.f32) for name in ("v0", "v1")]
+        builder = GraphBuilder()
+        step = builder.create_sequential()
+        step.dispatch(scale, x, by)
+        step.dispatch(add, x, v)
+        for _ in range(2):
+            builder.append(step)
+        builder.dispatch(scale, x, by)
+        graph, array = builder.compile(), qdrun.ndarray(qdrun.f32, 3)
+        array.fill(1.0)
+        graph.run({"x": array, "by": 2.0, "v0": 5.0, "v1": 1.0})
+        assert array.to_numpy().tolist() == [((1 * 2 + 4) * 2 + 4) * 2] * 3
+        for args, said in (
+            ({"x": array, "by": 2.0}, r"a run of a graph misses \['v0', 'v1'\]"),
+            ({"x": array, "by": 2.0, "v0": 1.0, "v1": 1.0, "w": 1}, r"a run of a graph has no arguments \['w'\]"),
+            (
+                {"x": 1.0, "by": 2.0, "v0": 1.0, "v1": 1.0},
+                "the argument `x` of a graph has the kind ndarray, and a float is given",
+            ),
+        ):
+            with pytest.raises(qdrun.QdrunRuntimeError, match=said):
+                graph.run(args)
+        with pytest.raises(qdrun.QdrunTypeError, match=r"a launch of a graph takes ti\.graph\.Arg, not a float"):
+            builder.dispatch(scale, x, 2.0)
+        with pytest.raises(qdrun.QdrunTypeError, match="`Texture` is not available"):
+            Arg(ArgKind.TEXTURE, "t")

@@ -8,6 +8,7 @@ from ... import errors
 from ...program.program import Program
 from ...refused import Refused
 from ..init import init as _init
+from . import taichi_graphs
 
 ONLY_TAICHI = frozenset(
     "allow_nv_shader_extension cpu_block_dim_adaptive gpu_max_reg lower_access packed simplify_after_lower_access"
@@ -24,6 +25,7 @@ def init(arch: Any = None, default_fp: Any = None, default_ip: Any = None, **opt
 
 NAMES: dict[str, Any] = {
     "init": init,
+    "graph": taichi_graphs,
     **{
         f"Taichi{kind}Error": getattr(errors, f"Qdrun{kind}Error")
         for kind in "Assertion Compilation Index Name Runtime RuntimeType Syntax Type".split()
