@@ -1,0 +1,1 @@
+"""Simulations with a published number to meet: ``docs/gallery.md``."""
