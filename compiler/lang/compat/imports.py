@@ -32,11 +32,13 @@ class Facade(ModuleType):
         return sorted({*self.__dict__, *dir(importlib.import_module(PACKAGE))})
 
 
+def _taichi_names() -> dict[str, Any]:
+    return importlib.import_module(".taichi_names", __package__).NAMES
+
+
 def _name_of(facade: str, name: str) -> Any:
-    if facade == "taichi":
-        found = importlib.import_module(".taichi_names", __package__)
-        if name in found.NAMES:
-            return found.NAMES[name]
+    if facade == "taichi" and name in _taichi_names():
+        return _taichi_names()[name]
     return getattr(importlib.import_module(PACKAGE), name)
 
 
@@ -59,7 +61,9 @@ class _Loader:
         """The module of a name that the finder took."""
         if spec.name in NAMES:
             return facade(spec.name, spec)
-        found = importlib.import_module(f"{PACKAGE}.{_inner(spec.name)}")
+        top, _, inner = spec.name.partition(".")
+        extra = _taichi_names().get(inner) if top == "taichi" else None
+        found = extra if isinstance(extra, ModuleType) else importlib.import_module(f"{PACKAGE}.{_inner(spec.name)}")
         self._own[spec.name] = found.__spec__
         return found
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ... import errors
 from ...program.program import Program
 from ...refused import Refused
+from ...runtime import registry
 from ..init import init as _init
 from . import taichi_graphs
 
@@ -23,8 +26,19 @@ def init(arch: Any = None, default_fp: Any = None, default_ip: Any = None, **opt
     return _init(arch, default_fp, default_ip, **{k: v for k, v in options.items() if k not in ONLY_TAICHI})
 
 
+def _usable(arch: str) -> bool:
+    """Whether programs can run on a backend here."""
+    return any(found.name == arch and found.usable for found in registry.devices())
+
+
+_lib = ModuleType("taichi._lib", "What programs ask of Taichi's core: which backends there are.")
+_lib.core = SimpleNamespace(  # type: ignore[attr-defined]
+    **{f"with_{arch}": partial(_usable, arch) for arch in ("cuda", "vulkan", "metal", "amdgpu", "opengl")}
+)
+
 NAMES: dict[str, Any] = {
     "init": init,
+    "_lib": _lib,
     "graph": taichi_graphs,
     **{
         f"Taichi{kind}Error": getattr(errors, f"Qdrun{kind}Error")
