@@ -47,6 +47,7 @@ class CompiledKernel:
         self._lock = new_lock(self, "_lock")
         self._reverse: tuple[Gradient, LazyKernel] | None = None
         self._tangent: tuple[Tangent, LazyKernel] | None = None
+        self._second: CompiledKernel | None = None
         self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
         self._words: dict[LazyKernel, int] = {}
         self._known_lanes: dict[Kernel, Lanes] = {}
@@ -134,10 +135,25 @@ class CompiledKernel:
             return self._tangent
 
     def _make_tangent(self) -> tuple[Tangent, LazyKernel]:
-        if not any(p.dual is not None and p.buffer.kind != "tmp" for p in kernel_places(self.ir)):
+        if not self._has_duals():
             return Tangent(self.ir), self.forward
         found = pipeline.tangent(self.ir)
         return found, self._lazy("tangent", found.kernel, found)
+
+    def second_order(self) -> CompiledKernel:
+        """The forward-mode kernel as a kernel of its own: its gradient is that of a directional derivative.
+
+        Raises:
+            DifferentiationError: something has no tangent, or no second derivative, by name and line.
+        """
+        with self._lock:
+            if self._second is None:
+                found = pipeline.second_order(self.ir) if self._has_duals() else None
+                self._second = self if found is None else CompiledKernel(found, self.buffers, self._options)
+            return self._second
+
+    def _has_duals(self) -> bool:
+        return any(p.dual is not None and p.buffer.kind != "tmp" for p in kernel_places(self.ir))
 
     def _stored(self, kind: str, device: Device) -> tuple[Any, LazyKernel] | None:
         stored = self._storage.load(kind, self.buffers, device) if self._storage is not None else None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.nodes import Buffer, GlobalStore, Kernel, Op, Place, Stmt
+from ..ir.nodes import Buffer, Kernel, Place
 from ..ir.printer import print_kernel
-from ..ir.walk import kernel_places, task_blocks
+from ..ir.walk import kernel_places, replace_place, task_blocks
 
 
 def field_buffers(kernel: Kernel) -> list[Buffer]:
     """The field buffers of a kernel, those of gradients and duals included, in order of first use."""
     out: dict[Buffer, None] = {}
     for place in kernel_places(kernel):
-        for p in (place, place.grad, place.dual):
+        for p in (place, place.grad, place.dual, place.dual and place.dual.grad):
             if p is not None and p.buffer.kind == "field":
                 out.setdefault(p.buffer)
     return list(out)
@@ -27,7 +26,8 @@ def text_of(kernel: Kernel, buffers: list[Buffer]) -> str:
     def layout(p: Place | None) -> str:
         return "-" if p is None else f"{numbers.get(p.buffer)} {p.dtype} {p.shape} {p.strides} {p.offset} {p.trial_bytes}"
 
-    return print_kernel(kernel) + "\n".join(f"{layout(p.grad)} {layout(p.dual)}" for p in kernel_places(kernel))
+    beside = (f"{layout(p.grad)} {layout(p.dual)} {layout(p.dual and p.dual.grad)}" for p in kernel_places(kernel))
+    return print_kernel(kernel) + "\n".join(beside)
 
 
 def detach(kernel: Kernel, buffers: list[Buffer]) -> list[Buffer]:
@@ -50,16 +50,5 @@ def detach(kernel: Kernel, buffers: list[Buffer]) -> list[Buffer]:
 
     for task in kernel.tasks:
         for s in task_blocks(task):
-            _replace_place(s, new)
+            replace_place(s, new)
     return list(fresh.values())
-
-
-def _replace_place(s: Stmt, new: Callable[[Place], Place]) -> None:
-    if isinstance(s, GlobalStore):
-        s.place = new(s.place)
-    elif isinstance(s, Op) and s.op == "gload":
-        assert isinstance(s.attr, Place)
-        s.attr = new(s.attr)
-    elif isinstance(s, Op) and s.op == "atomic":
-        assert isinstance(s.attr, tuple)
-        s.attr = (new(s.attr[0]), s.attr[1])

@@ -27,6 +27,7 @@ from ..options import Options, checks
 from ..passes.batch import batch_kernel
 from ..passes.debug_checks import checked, unchecked
 from ..passes.exits import lower_exits
+from ..passes.forward.second_order import second_order_primal
 from ..passes.forward.tangent import Tangent, forward_kernel
 from ..passes.parallel.injective import race_free
 from ..passes.parallel.reduce import reduce_kernel
@@ -129,6 +130,15 @@ def tangent(kernel: Kernel, run: Runner = printing) -> Tangent:
     """
     found = run(RAW_TANGENT, forward_kernel, kernel)
     return replace(found, kernel=run(SIMPLIFY_TANGENT, simplify, found.kernel))
+
+
+def second_order(kernel: Kernel, run: Runner = printing) -> Kernel:
+    """A simplified kernel with its tangents, as a kernel that is simplified and reversed like others; see ``second_order_primal``.
+
+    Raises:
+        DifferentiationError: something has no tangent or no second derivative, by name and line.
+    """
+    return second_order_primal(run(RAW_TANGENT, forward_kernel, kernel, smooth=True).kernel)
 
 
 def device_input(kernel: Kernel, options: Options, run: Runner = printing, nested: bool = True) -> tuple[Kernel, DeviceOptions]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from math import isnan
 from numbers import Integral
@@ -15,13 +15,15 @@ from .types import DType, i32, i64, limits, u1
 class Builder:
     """Emits statements into the innermost open block. While ``loc`` is set, it is the location of emitted statements.
 
-    ``marks``: copies of the user's loops say at which index they are, for messages.
+    ``marks``: copies of the user's loops say at which index they are, for messages. ``smooth``: where tangents are made that will be
+    differentiated again, the values that have one; see ``derivatives.zero_stays_zero``.
     """
 
     marks = False
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, smooth: Container[object] | None = None) -> None:
         self._blocks: list[Block] = [block]
+        self.smooth = smooth
         self.loc: Loc | None = None
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .nodes import (
     Assert,
@@ -215,3 +215,15 @@ def conditional_locals(task: Task) -> list[Local]:
                 if isinstance(x, LocalStore) and x.local not in sure:
                     unsure.setdefault(x.local)
     return list(unsure)
+
+
+def replace_place(s: Stmt, new: Callable[[Place], Place]) -> None:
+    """Let a statement that reads or writes memory do so at another place."""
+    if isinstance(s, GlobalStore):
+        s.place = new(s.place)
+    elif isinstance(s, Op) and s.op == "gload":
+        assert isinstance(s.attr, Place)
+        s.attr = new(s.attr)
+    elif isinstance(s, Op) and s.op == "atomic":
+        assert isinstance(s.attr, tuple)
+        s.attr = (new(s.attr[0]), s.attr[1])

@@ -66,7 +66,8 @@ class KernelFunction:
 
     def variants(self) -> dict[tuple[Any, ...], Variant]:
         """The specialisations in the current program."""
-        return current_program().variants.setdefault(self, {})
+        program = current_program()
+        return program.variants.setdefault((self, "second order") if program.second_order else self, {})
 
     def variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         """The specialisation for these arguments in the current program, compiled if it is new."""
@@ -91,7 +92,9 @@ class KernelFunction:
             if variant is None:
                 if program.recording is not None:
                     program.recording.new(self)
-                variant = variants[bound.key] = Variant(program, self.source, bound.specs, bound.keeps())
+                variant = variants[bound.key] = Variant(
+                    program, self.source, bound.specs, bound.keeps(), program.second_order is not None
+                )
                 if program.tape is not None:
                     variant.begin_gradient()
         return variant
@@ -153,7 +156,7 @@ class KernelFunction:
         executable = variant.executable
         if program.tangents:
             _ = variant.tangent
-        if recording is None and variant.native and _calls_are_native():
+        if recording is None and variant.native and current_program().second_order is None and _calls_are_native():
             enter(current_program().native_launches, self, executable, bound)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -239,7 +242,12 @@ class KernelGradient:
         gradient.launch_gradient(bound.call, budget)
         if versions is not None:
             versions.differentiated(variant, bound.call)
-        if program.recording is None and variant.native and budget is None and _calls_are_native():
+        if (
+            program.recording is None
+            and variant.native
+            and (budget, program.second_order) == (None, None)
+            and _calls_are_native()
+        ):
             enter(current_program().native_gradients, self.kernel, gradient, bound)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:

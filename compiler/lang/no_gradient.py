@@ -86,3 +86,16 @@ def refuse_in_forward_mode(program: Program, what: str) -> None:
         raise QdrunRuntimeError(
             f"{what} inside of FwdMode is not possible: second derivatives; do: it before or after the block"
         )
+
+
+def refuse_second_order(program: Program | None, what: str) -> None:
+    """Refuse what has no second derivatives.
+
+    Raises:
+        QdrunRuntimeError: a Hessian product is being computed.
+    """
+    if program is not None and program.second_order is not None:
+        raise QdrunRuntimeError(
+            f"{what} inside of qd.ad.hvp has no second derivatives: the derivative of its gradient is not known\n"
+            "  do: launch its kernels one by one"
+        )

@@ -25,13 +25,13 @@ from .memory.memory_regions import memory_of, shown
 from .memory.process_memory import Accounts
 from .memory.versions import Versions
 from .plans.launch_facts import launch_note, parallel_iterations
-from .recorders import ForwardRecorder, TapeRecorder
+from .recorders import ForwardRecorder, TapeRecorder, WriteRecorder
 from .rehearsal import Reading, Rehearsal, rehearse
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())
 """The `with` blocks of programs around this context: the program, the one before, whether the block closes it."""
-_NOTHING = (None,) * 5
+_NOTHING = (None,) * 6
 _numbers = itertools.count(1)
 _programs: Living[Program] = Living()
 
@@ -51,6 +51,7 @@ class Program(Accounts):
     def __init__(self, arch: Arch, options: Options, factory: TensorFactory) -> None:
         self._tape: TapeRecorder | None = None
         self._forward: ForwardRecorder | None = None
+        self._second_order: WriteRecorder | None = None
         self._versions: Versions | None = None
         self._rehearsal: Rehearsal | None = None
         super().__init__(arch, options)
@@ -61,6 +62,7 @@ class Program(Accounts):
         self._outer: weakref.ref[Program] | None = None
         self.native_launches: dict[object, list[Launch]] = {}
         self.native_gradients: dict[object, list[Launch]] = {}
+        self._first_order = self.native_launches, self.native_gradients  # while second derivatives are computed
         if options.debug:
             self.versions = Versions(self)
 
@@ -179,6 +181,20 @@ class Program(Accounts):
         self._update_slow()
 
     @property
+    def second_order(self) -> WriteRecorder | None:
+        """What computes a Hessian product now: kernels are their forward-mode kernels, with gradients of their own."""
+        return self._second_order
+
+    @second_order.setter
+    def second_order(self, product: WriteRecorder | None) -> None:
+        if (product is None) is not (self._second_order is None):  # native launches are those of first order
+            known = self.native_launches, self.native_gradients
+            self.native_launches, self.native_gradients = self._first_order if product is None else ({}, {})
+            self._first_order = known
+        self._second_order = product
+        self._update_slow()
+
+    @property
     def versions(self) -> Versions | None:
         """The version counters of arrays, kept with ``debug=True`` and while a tape validates; else None."""
         return self._versions
@@ -234,6 +250,8 @@ class Program(Accounts):
             self._versions.wrote(tensor, index)
         if self._forward is not None:
             self._forward.wrote(tensor, index, source, parts)
+        if self._second_order is not None:
+            self._second_order.wrote(tensor, index, source, parts)
 
     def looked_at(self, tensor: Any) -> None:
         """Python is about to read a field or an ndarray."""
@@ -262,7 +280,7 @@ class Program(Accounts):
 
     def records(self) -> bool:
         """Whether something records launches, or refuses them."""
-        recorders = self._tape, self._versions, self._forward, self._rehearsal, self.open_trial
+        recorders = self._tape, self._versions, self._forward, self._second_order, self._rehearsal, self.open_trial
         return recorders != _NOTHING or super().records()
 
     def parallel_iterations(self, kernel: Any, args: tuple[Any, ...]) -> tuple[int | None, ...]:

@@ -38,10 +38,16 @@ class Variant:
         source: the source of the kernel.
         specs: the properties of each argument that the front end needs.
         keeps: objects that it is specialised for by identity; they must live as long as it does.
+        second_order: it is the forward-mode kernel as a kernel of its own, for second derivatives.
     """
 
     def __init__(
-        self, program: ProgramState, source: FunctionSource, specs: Mapping[str, ArgSpec], keeps: list[object]
+        self,
+        program: ProgramState,
+        source: FunctionSource,
+        specs: Mapping[str, ArgSpec],
+        keeps: list[object],
+        second_order: bool = False,
     ) -> None:
         self.program, self.lock = program, new_lock(self, "lock")
         self.keeps = keeps
@@ -57,6 +63,8 @@ class Variant:
             blocks=not program.device.on_host,
         )
         self.compiled_kernel, memory = CACHE.kernel(source, specs, options, o, program.device)
+        if second_order:
+            self.compiled_kernel = self.compiled_kernel.second_order()
         self.owners = {b: m for b, m in zip(self.compiled_kernel.buffers, memory) if isinstance(m, Allocation)}
         if any(m.category != EXTERNAL and m.ptr not in program.device.live for m in self.owners.values()):
             raise QdrunRuntimeError(

@@ -268,10 +268,8 @@ def attend(
             board.metrics, stops.starting = _metrics(folder.name), False
             outside = lambda workers: Outside(folder, journal, board, screen, timing, ledger, workers, stops)  # noqa: E731
             state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
-        except KeyboardInterrupt:
-            state = "interrupted"
-        except RunCancelled:
-            state = "cancelled"
+        except (KeyboardInterrupt, RunCancelled) as error:
+            state = "cancelled" if isinstance(error, RunCancelled) else "interrupted"
         except OwnerLost as error:
             state, ours = "lost", False
             screen.note(str(error))

@@ -6,18 +6,25 @@ from .checkpointed_steps import checkpointed_steps, steps_bytes
 from .custom import grad_for, grad_replaced, no_grad
 from .forward_mode import FwdMode
 from .gradient_arrays import SNodeGradType, clear_all_gradients
+from .hessian import HessianProduct, hvp, hvp_plan
+from .implicit.fixed_point import FixedPoint, fixed_point
 from .steps_plan import StepsPlan, plan_steps
 from .tape import Tape
 
 __all__ = [
+    "FixedPoint",
     "FwdMode",
+    "HessianProduct",
     "SNodeGradType",
     "StepsPlan",
     "Tape",
     "checkpointed_steps",
     "clear_all_gradients",
+    "fixed_point",
     "grad_for",
     "grad_replaced",
+    "hvp",
+    "hvp_plan",
     "no_grad",
     "plan_steps",
     "steps_bytes",

@@ -64,7 +64,7 @@ def checkpointed_steps(
     if program.rehearsal is not None:
         steps.rehearse()
     elif tape is not None and recorded:
-        tape.steps(steps)
+        tape.composite(steps)
     else:
         steps.forward()
     return plan

@@ -13,12 +13,12 @@ import numpy as np
 from ...errors import QdrunRuntimeError, describe, warn_user
 from ...program.memory.memory_regions import ANYWHERE, IndexPattern, MemoryRegion, access_region, tensor_regions
 from ...program.program import Program, current_program
-from ...runtime.mirror import changing, copy, store
+from ...runtime.mirror import store
 from ..data.field import Field
 from ..data.matrix import Matrix
 from ..data.ndarray import Ndarray
 from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode
-from .gradient_arrays import clear_duals, dual_of
+from .gradient_arrays import assign_tangent, clear_duals, dual_of
 
 if TYPE_CHECKING:
     from ...ir.nodes import Loc
@@ -114,17 +114,7 @@ class FwdMode:
                 if lost:
                     self._lost[spot] = {ANYWHERE: ("copy_from", None)}
             return
-        if index is None:
-            if tangent is None:
-                store(dual._mirror, dual._form, 0)
-            else:
-                copy(dual._mirror, dual._form, tangent._mirror, tangent._form)
-            return
-        element, path = dual._in_memory_order, (dual._at(index), *parts)
-        for part in path[:-1]:
-            element = element[part]
-        with changing(dual._mirror, element):
-            element[path[-1]] = 0
+        assign_tangent(dual, tangent, index, parts)
 
     def launched(self, variant: Variant, call: Call) -> None:
         """A kernel has run: warn where the tangent of what it read was lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -48,7 +49,41 @@ class StepsRecorder(TapeRecorder, Protocol):
         ...
 
 
-class Steps:
+class Composite(ABC):
+    """Several launches that a tape records as one step.
+
+    Attributes:
+        whole: False when the tape records its launches one by one, and this before them.
+    """
+
+    whole = True
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Repeat what the tape has recorded as this."""
+
+    @abstractmethod
+    def record(self, tape: Any) -> None:
+        """Run it while ``tape`` records."""
+
+    @abstractmethod
+    def join(self, found: Overwrites, when: int) -> None:
+        """Check what it reads and writes, and enter it as launch ``when`` of the tape."""
+
+    @abstractmethod
+    def sample(self) -> list[Timed | Moved]:
+        """Launches that stand for all of it."""
+
+    @abstractmethod
+    def grad(self) -> None:
+        """Run its gradient."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give its memory back."""
+
+
+class Steps(Composite):
     """``n`` steps on a window; see ``checkpointed_steps``.
 
     A tape records several windows as one launch. One window it records launch by launch, and this before them.
@@ -57,6 +92,7 @@ class Steps:
     def __init__(self, step: Step, n: int, window: Window, snapshots: int) -> None:
         self.step, self.n, self.window, self.snapshots = step, n, window, snapshots
         self.windows = -(-n // window.length)
+        self.whole = self.windows > 1
         self._program: Program = window.program
         self._accesses = Accesses(window)
         self._actions: Iterator[Action] = schedule(self.windows, snapshots)
@@ -122,7 +158,7 @@ class Steps:
             OutOfMemory: the snapshots do not fit.
         """
         if self.windows == 1:
-            with _tape_of(self._program, None):
+            with recorded_by(self._program, None):
                 self.window.clear()
             self._run(0)
             self._begin(None)
@@ -132,7 +168,7 @@ class Steps:
             what = f"{self!r}: {self.snapshots} snapshots and the final state"
             self._memory = Snapshots(self.window, self.snapshots + 1, what)
             self._put_aside()
-            with _tape_of(self._program, None):
+            with recorded_by(self._program, None):
                 for action in self._actions:
                     if action.kind == "gradient":
                         break
@@ -161,7 +197,7 @@ class Steps:
         self._recorded = None  # what the window before recorded is no longer needed
         tape = self._tape.of_window(self.window if number else None)
         self.window.clear()
-        with _tape_of(self._program, tape):
+        with recorded_by(self._program, tape):
             self._run(number, tape)
         self._recorded = tape
         return tape
@@ -207,7 +243,7 @@ class Steps:
         if self._done:
             raise QdrunRuntimeError(f"the gradients of {self!r} were run already; do: record the steps in another tape")
         self._done = self.windows > 1  # of one window, everything is still there
-        with _tape_of(self._program, None):
+        with recorded_by(self._program, None):
             if self.windows == 1:
                 self.window.drop_gradients()
             else:
@@ -307,7 +343,7 @@ class Steps:
 
 
 @contextmanager
-def _tape_of(program: Program, tape: TapeRecorder | None) -> Iterator[None]:
+def recorded_by(program: Program, tape: TapeRecorder | None) -> Iterator[None]:
     """Let another tape, or none, record."""
     before = program.tape
     program.tape = tape

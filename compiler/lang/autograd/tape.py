@@ -20,13 +20,13 @@ from ..data.matrix import Matrix
 from ..data.ndarray import Ndarray
 from ..data.tensor import Tensor
 from ..data.types import Template
-from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode
+from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode, refuse_second_order
 from .custom import Replaced
 from .grad_check import GradCheck
 from .gradient_arrays import clear_all_gradients, has_grad
 from .lost_gradients import check_broken
 from .overwrites import HostWrite, Launch, Overwrites, Timed
-from .steps import Steps
+from .steps import Composite
 from .steps_check import Accesses, enter, handed_over
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class Tape:
         """Run a function with a gradient of its own and remember it as one step. Inside another one it is a plain function."""
         if self._inside is not None:
             return function.fn(*args, **kwargs)
+        refuse_second_order(self._program, repr(function))
         self.expect(function)
         function.gradient()
         frozen = tuple(map(_copied, args)), {k: _copied(v) for k, v in kwargs.items()}
@@ -132,10 +133,11 @@ class Tape:
         self._events.append(None)
         return result
 
-    def steps(self, steps: Steps) -> None:
-        """Run time steps and remember them: as one launch, or, of one window, launch by launch."""
+    def composite(self, steps: Composite) -> None:
+        """Run several launches and remember them as one step, or launch by launch."""
+        refuse_second_order(self._program, repr(steps))
         self.expect(steps)
-        if steps.windows == 1:
+        if not steps.whole:
             self._remember(steps)
         self.in_steps = True
         try:
@@ -145,10 +147,10 @@ class Tape:
             raise
         finally:
             self.in_steps = False
-        if steps.windows > 1:
+        if steps.whole:
             self._remember(steps)
 
-    def _remember(self, steps: Steps) -> None:
+    def _remember(self, steps: Composite) -> None:
         self._calls.append((steps, (), {}))
         self._events.append(None)
 
@@ -275,12 +277,12 @@ class Tape:
 
     def _timed(self) -> list[Timed]:
         """All launches with their numbers, those hidden in functions with a gradient of their own included."""
-        own = [Timed(when, call) for when, call in enumerate(self._calls) if not isinstance(call[0], (Replaced, Steps))]
+        own = [Timed(when, call) for when, call in enumerate(self._calls) if not isinstance(call[0], (Replaced, Composite))]
         return sorted([*own, *self._hidden], key=lambda t: t.when)
 
-    def _steps(self) -> list[tuple[int, Steps]]:
+    def _steps(self) -> list[tuple[int, Composite]]:
         """The time steps among the launches, with their numbers."""
-        return [(when, call[0]) for when, call in enumerate(self._calls) if isinstance(call[0], Steps)]
+        return [(when, call[0]) for when, call in enumerate(self._calls) if isinstance(call[0], Composite)]
 
     def _check_versions(self, program: Program) -> None:
         for (kernel, args, kwargs), event in zip(self._calls, self._events):

@@ -32,7 +32,7 @@ class Field(Placed, TreeLeaf):
         element: ``()`` for scalars, ``(n,)`` or ``(n, m)``.
         name: what messages call it.
         named: False while ``name`` is a number that stands for a name not known yet.
-        role: "" for a field, "grad" or "dual" for what belongs to ``primal``.
+        role: "" for a field, "grad" or "dual" for what belongs to ``primal``; the gradient of a dual belongs to the dual.
         per_trial: each trial of a batched program has its own.
     """
 
@@ -63,7 +63,8 @@ class Field(Placed, TreeLeaf):
     @property
     def placed(self) -> bool:
         """Whether it has a place in the layout tree, or gets one beside its field."""
-        return self.snode is not None or (self.primal is not None and self in self.primal.along and self.primal.placed)
+        first = self._first
+        return self.snode is not None or (first is not self and self in first.along and first.placed)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,7 +75,7 @@ class Field(Placed, TreeLeaf):
         """
         if not self.placed:
             raise self._unplaced()
-        node = self.snode or (self.primal.snode if self.primal is not None else None)
+        node = self.snode or self._first.snode
         assert node is not None
         return node.shape
 
@@ -90,7 +91,12 @@ class Field(Placed, TreeLeaf):
     @property
     def _begins(self) -> tuple[int, ...] | None:
         """``offset``, None for zeros."""
-        return (self if self.primal is None else self.primal)._lowest
+        return self._first._lowest
+
+    @property
+    def _first(self) -> Field:
+        """The field that this is, or belongs to."""
+        return self if self.primal is None else self.primal._first
 
     @property
     def grad(self) -> Field:
@@ -108,7 +114,7 @@ class Field(Placed, TreeLeaf):
 
     def _relative(self, role: str) -> Field:
         if role not in self._relatives:
-            if not self.dtype.is_real or self.role:
+            if not self.dtype.is_real or (self.role, role) not in (("", "grad"), ("", "dual"), ("dual", "grad")):
                 what = f"{self.dtype} is not real" if not self.role else f"it is itself a {self.role}"
                 raise QdrunTypeError(f"`{self.name}` has no {role}: {what}")
             made = self._relatives[role] = Field(self._root, self.dtype, self.element, f"{self.name}.{role}", role, self)
@@ -141,7 +147,7 @@ class Field(Placed, TreeLeaf):
         """
         if not self.placed:
             raise self._unplaced()
-        node = self.snode or (self.primal.snode if self.primal is not None else None)
+        node = self.snode or self._first.snode
         for _ in range(n - 1):
             node = None if node is None else node.parent()
         return node
@@ -199,11 +205,11 @@ class Field(Placed, TreeLeaf):
         self._places, self._view, self._ref = places, view, None
         owner = places[0].buffer.owner
         self._storage = owner if isinstance(owner, Allocation) else None
-        primal = self if self.primal is None else self.primal
-        for role, relative in primal._relatives.items():
-            for p, own in zip(primal._places, relative._places):
-                setattr(p, role, own)
-        primal._ref = None
+        for owner in [self] if self.primal is None else [self, self.primal]:
+            for role, relative in owner._relatives.items():
+                for p, own in zip(owner._places, relative._places):
+                    setattr(p, role, own)
+        self._first._ref = None
 
     def release(self) -> None:
         """Let go of the memory; the program is being closed."""
@@ -252,9 +258,11 @@ class Field(Placed, TreeLeaf):
         if self.named or self.role:
             return
         self.named, number = True, self.name
-        for field in (self, *self._relatives.values()):
+        every = [self, *self._relatives.values()]
+        every += [second for relative in self._relatives.values() for second in relative._relatives.values()]
+        for field in every:
             field.name = name + field.name[len(number) :]
-        for field in (self, *self._relatives.values()):
+        for field in every:
             for k, place in enumerate(field._places):
                 place.name = field.name if not field.element else f"{field.name}_{k}"
             field._ref = None

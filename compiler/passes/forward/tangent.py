@@ -52,10 +52,12 @@ class Tangent:
 
 
 @verified()
-def forward_kernel(kernel: Kernel) -> Tangent:
+def forward_kernel(kernel: Kernel, smooth: bool = False) -> Tangent:
     """The kernel that does what ``kernel`` does and carries tangents along, from the duals of what it reads to those of what it writes.
 
-    ``kernel`` must be lowered (no ``Exit``) and simplified; it is not changed.
+    Args:
+        kernel: lowered (no ``Exit``) and simplified; it is not changed.
+        smooth: the tangents will be differentiated again. Then none is set to 0 where a factor of it is 0: that may have a derivative.
 
     Raises:
         DifferentiationError: something has no tangent, by name and line.
@@ -65,19 +67,19 @@ def forward_kernel(kernel: Kernel) -> Tangent:
     out.name = f"{kernel.name}_tangent"
     flow = TangentFlow(out.tasks)
     for task in out.tasks:
-        _Rewriter(task, flow).block(task.body)
+        _Rewriter(task, flow, smooth).block(task.body)
     return Tangent(out, flow.lost(), flow.read(), flow.broken())
 
 
 class _Rewriter:
     """Puts the tangent of each statement of a task behind it, in place."""
 
-    def __init__(self, task: Task, flow: TangentFlow) -> None:
+    def __init__(self, task: Task, flow: TangentFlow, smooth: bool) -> None:
         self.flow = flow
         self.used = {x for s in walk(task.body) for x in operands(s) if isinstance(x, Op) and x.op == "atomic"}
         self.tangent: dict[Op, Operand] = {}  # of every varied value so far
         self._locals: dict[Local, Local] = {}
-        self.b = Builder([])
+        self.b = Builder([], smooth=flow.varied if smooth else None)
         collide = any(collisions(task, flow.varied, lambda place: flow.dual(place) is not None))
         if collide or any(map(self._needs_order, walk(task.body))):
             task.serialize = bool(task.axes)

@@ -53,7 +53,11 @@ def _c(like: Operand, value: float) -> Const:
 
 
 def zero_stays_zero(b: Builder, g: Operand, x: Operand) -> Operand:
-    """``x``, but 0 where ``g`` is 0 (instead of 0 * inf)."""
+    """``x``, but 0 where ``g`` is 0 (instead of 0 * inf). The derivative of ``x`` is lost there, so not where that is wanted."""
+    return x if b.smooth is not None else _flat(b, g, x)
+
+
+def _flat(b: Builder, g: Operand, x: Operand) -> Operand:
     return b.op("select", b.op("eq", g, _c(g, 0.0)), _c(x, 0.0), x)
 
 
@@ -89,7 +93,9 @@ def _mod_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None
 
 def _pow_left(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     less = b.op("pow", a[0], b.op("sub", a[1], _c(a[1], 1.0)))
-    slope = zero_stays_zero(b, a[1], b.op("mul", a[1], less))  # x ** 0 is flat at 0, too
+    slope = b.op("mul", a[1], less)
+    if b.smooth is None or a[1] not in b.smooth:
+        slope = _flat(b, a[1], slope)  # x ** 0 is flat at 0, too
     return zero_stays_zero(b, g, b.op("mul", g, slope))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -182,14 +183,20 @@ class SNode:
         """Place a dual beside every real field of this level and of those below it that has none."""
         self._lazy("dual")
 
+    def lazy_hessian(self) -> None:
+        """Place what ``qd.ad.hvp`` needs beside every real field of this level and of those below it: gradient, dual, and its gradient."""
+        self._lazy("grad")
+        self._lazy("dual")
+        self._lazy("dual.grad")
+
     def _lazy(self, role: str) -> None:
         for child in list(self.children):
             if isinstance(child, SNode):
                 child._lazy(role)
             elif child.role or not child.dtype.is_real or self.root.is_shared(child):
                 continue
-            elif not getattr(child, role).placed:
-                self.place(getattr(child, role))
+            elif not attrgetter(role)(child).placed:
+                self.place(attrgetter(role)(child))
 
     def _adopt(self, child: SNode | TreeLeaf) -> None:
         top = self

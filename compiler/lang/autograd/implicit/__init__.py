@@ -1,0 +1,1 @@
+"""Implicit differentiation: gradients of what an iteration converges to, without the iteration."""
