@@ -79,10 +79,12 @@ from .frontend.markers import (
     grouped,
     loop_config,
     ndrange,
+    ref,
     static,
     static_assert,
     static_print,
     stop_grad,
+    volatile_load,
 )
 from .frontend.syntax.block import global_thread_idx
 from .ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64

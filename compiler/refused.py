@@ -71,8 +71,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     "Texture": ("textures are not supported", "use fields"),
     "aot": ("kernels are not exported for other programs", "qd.compile compiles them ahead of their first launch"),
     "init(default_up=..)": ("it is always the unsigned type of default_ip", "set default_ip"),
-    "ref": ("arguments of a func by reference need qd.template()", "annotate the parameter with qd.template()"),
-    "volatile_load": ("kernels that wait for each other are not supported", "read with qd.atomic_add(x[i], 0)"),
 }
 """Name -> why not, what to do."""
 

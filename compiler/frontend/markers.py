@@ -29,6 +29,22 @@ def template(element_type: Any = None, ndim: int | None = None) -> type[Template
     return Template(element_type, ndim)
 
 
+@dataclass(frozen=True)
+class Ref:
+    """The annotation of a parameter of a ``qd.func`` that is a number of type ``dtype``, passed by reference."""
+
+    dtype: Any
+
+    def __qd_key__(self) -> tuple[Any, ...]:
+        """The token of the annotation for kernels that use it."""
+        return "ref", self.dtype
+
+
+def ref(tp: Any) -> Ref:
+    """``x: qd.ref(qd.f32)``: as ``qd.template()``, for a variable or an element of this type only."""
+    return Ref(tp)
+
+
 @dataclass(frozen=True, eq=False)
 class RangeSpec:
     """``range(begin, end, step)`` with bounds that may be run-time values; ``step`` is known."""
@@ -193,6 +209,13 @@ def atomic_exchange(x: Any, y: Any) -> Any:
 def atomic_cas(x: Any, expected: Any, desired: Any) -> Any:
     """``x = desired`` if it is ``expected``, in one step; the result is the old content. For integers."""
     _kernel_only("atomic_cas")
+
+
+def volatile_load(target: Any) -> Any:
+    """The content of an element of a field or an array, read anew at each call, also where a loop reads it again and again. It is an atomic
+    update that changes nothing. It does not make waiting safe: a thread may run the iteration that it waits for after its own.
+    """
+    _kernel_only("volatile_load")
 
 
 ATOMIC_CODES = {

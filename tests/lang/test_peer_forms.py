@@ -323,3 +323,55 @@ def test_an_assert_takes_formats_of_c():
         with pytest.raises(qd.QdrunAssertionError, match=r"n is 7   \| \{so\}"):
             k(7)
             qd.sync()
+
+
+# ---- references and reads of memory
+
+
+@qd.func
+def set_to_five(a: qd.ref(qd.i32)):
+    a = 5  # noqa: F841
+
+
+def test_a_reference_has_the_type_of_its_annotation(program):
+    n = qd.field(qd.i32, 2)
+
+    @qd.kernel
+    def k() -> qd.i32:
+        b = 1
+        set_to_five(b)
+        set_to_five(n[1])
+        return b
+
+    assert k() == 5 and n.to_numpy().tolist() == [0, 5]
+
+    @qd.kernel
+    def wrong():
+        b = 1.0
+        set_to_five(b)
+
+    with pytest.raises(
+        qd.QdrunTypeError, match=r"(?s)`a` of `set_to_five` is a reference to i32, and a number of type f64.*`wrong`"
+    ):
+        wrong()
+
+
+def test_a_volatile_load_reads_every_bit_and_changes_none(program):
+    x, n, v = qd.field(qd.f64, 2), qd.field(qd.i32, 2), qd.Vector.field(2, qd.f64, 2)
+
+    @qd.kernel
+    def k() -> qd.types.vector(4, qd.f64):
+        a, b, c = qd.volatile_load(x[1]), qd.volatile_load(n[0]), qd.volatile_load(v[1])
+        return qd.Vector([a, b, c[0], qd.volatile_load(v[1].y)])
+
+    x[1], n[0], v[1] = -0.0, 7, [1.0, 2.0]
+    got = k().to_numpy()
+    assert got.tolist() == [0.0, 7.0, 1.0, 2.0] and np.signbit(got[0]) and np.signbit(x[1])
+
+    @qd.kernel
+    def wrong():
+        b = 1
+        qd.volatile_load(b)
+
+    with pytest.raises(qd.QdrunTypeError, match=r"volatile_load\(\) needs"):
+        wrong()

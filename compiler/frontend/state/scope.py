@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import QdrunNameError, QdrunTypeError
 from ...ir.nodes import Local
 from ...ir.threads import once
-from ..markers import ATOMIC_CODES, Template, atomic_cas
+from ..markers import ATOMIC_CODES, Ref, Template, atomic_cas
 from ..source.parse import FunctionSource
 from ..values.tensor import TensorRef
 from ..values.values import StructForm
@@ -228,7 +228,7 @@ def _written_arguments(frame: Frame, call: ast.Call) -> list[ast.expr]:
 
 def is_template(annotation: object) -> bool:
     """Whether a parameter with this annotation is passed by reference."""
-    return annotation is Template or isinstance(annotation, Template)
+    return annotation is Template or isinstance(annotation, (Template, Ref))
 
 
 def _callee(frame: Frame, node: ast.expr) -> tuple[bool, Any]:

@@ -17,7 +17,18 @@ from ...ir.nodes import Const
 from ...ir.types import u1
 from ..library.functions import lookup
 from ..library.traced import trace_call
-from ..markers import ATOMIC_CODES, atomic_cas, grouped, loop_config, ndrange, static, static_assert, static_print, stop_grad
+from ..markers import (
+    ATOMIC_CODES,
+    atomic_cas,
+    grouped,
+    loop_config,
+    ndrange,
+    static,
+    static_assert,
+    static_print,
+    stop_grad,
+    volatile_load,
+)
 from ..source.keywords import positional
 from ..source.tokens import is_leaf
 from ..state.context import Context, describe, is_runtime, is_static
@@ -31,7 +42,7 @@ from .loops import make_range
 from .messages import Slot, lower_breakpoint, lower_print, value_parts
 from .statements import store
 from .stopped import lower_stop_grad
-from .targets import StructTarget, compare_and_swap, update
+from .targets import StructTarget, compare_and_swap, is_global, update
 
 Special = Callable[[Context, ast.Call], Any]
 
@@ -236,6 +247,24 @@ def _cas(cx: Context, node: ast.Call) -> Any:
     return compare_and_swap(cx.b, target, expected, desired)
 
 
+def _volatile_load(cx: Context, node: ast.Call) -> Any:
+    """Read by an atomic update that keeps every bit: ``x | 0`` of integers, ``x + -0.0`` of reals.
+
+    Raises:
+        QdrunSyntaxError: a variable, which no other thread writes, or a struct.
+    """
+    target = target_of(cx, _arguments(node, volatile_load)[0], "volatile_load()")
+    if isinstance(target, StructTarget) or not is_global(target):
+        hint = "give it an element of a field or an array: volatile_load(x[i])"
+        raise QdrunSyntaxError(
+            "volatile_load() reads a number or a vector that other threads write, not a variable or a struct", hint=hint
+        )
+    with cx.scratch():
+        found = target.read(cx.b)
+        is_real = (found.items[0] if isinstance(found, Matrix) else found).dtype.is_real
+    return update(cx.b, target, "add", -0.0) if is_real else update(cx.b, target, "or", 0)
+
+
 def _static(cx: Context, node: ast.Call) -> Any:
     args = _arguments(node, static)
     found = (cx.static_value(a, parts=True) for a in args)
@@ -326,6 +355,7 @@ def _tuple(cx: Context, node: ast.Call) -> Any:
 _SPECIAL: dict[Any, Special] = {
     static: _static,
     atomic_cas: _cas,
+    volatile_load: _volatile_load,
     static_print: _static_print,
     static_assert: _static_assert,
     loop_config: _loop_config,

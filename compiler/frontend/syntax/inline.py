@@ -17,6 +17,7 @@ from ...ir.builder import convert
 from ...ir.nodes import Buffer, Const, Exit, Local, Operand, Place
 from ...ir.types import promote
 from ...passes.exits import lower_block
+from ..markers import Ref
 from ..source.parse import FunctionSource
 from ..state.context import Context, describe, is_runtime, rounded
 from ..state.scope import Binding, EarlyReturn, Frame, StructVar, is_template
@@ -244,6 +245,24 @@ def _bind(cx: Context, frame: Frame, name: str, given: _Given, top: bool) -> Non
             with cx.at(given):
                 _bind_value(cx, frame, name, cx.expr(given))
                 cx.consumed(given)
+        _check_reference(cx, frame, name)
+
+
+def _check_reference(cx: Context, frame: Frame, name: str) -> None:
+    """Refuse what is not of the type that ``qd.ref(..)`` asks for.
+
+    Raises:
+        QdrunTypeError: naming the parameter.
+    """
+    annotation, binding = frame.source.annotation(name), frame.find(name)
+    if not isinstance(annotation, Ref) or binding is None:
+        return
+    with cx.scratch():
+        value = cx.read(binding.value)
+    wanted = ops.as_dtype(cx.b, annotation.dtype)
+    if not is_runtime(value) or isinstance(value, Matrix) or value.dtype is not wanted:
+        what = f"`{name}` of `{frame.source.name}` is a reference to {wanted}, and {describe(value)} is given"
+        raise QdrunTypeError(what, hint="pass a variable of that type, or annotate the parameter with qd.template()")
 
 
 def _binding_of(cx: Context, tree: ast.expr) -> Binding | None:

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from ...errors import QdrunTypeError
-from ...frontend.markers import Template, template
+from ...frontend.markers import Template, ref, template
 from ...refused import REFUSED, Refused, refuse
 from .dtypes import (
     f16,
@@ -150,6 +150,7 @@ __all__ = [
     "is_tensor",
     "matrix",
     "ndarray",
+    "ref",
     "struct",
     "template",
     "u1",
