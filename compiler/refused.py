@@ -25,6 +25,15 @@ _TILES = (
     "tiles of matrices that the threads of a warp hold together are not supported",
     "use qd.simt.block.SharedArray for tiles in shared memory, or qd.Matrix for small matrices of one thread",
 )
+_IN_KERNELS = "algorithms are called from Python, not inside kernels, and need no scratch memory"
+_ALGORITHMS = {
+    **{f"exclusive_scan_{op}": f'use qd.algorithms.exclusive_scan(x, out, "{op}")' for op in ("add", "min", "max")},
+    **{f"reduce_{op}": f'use qd.algorithms.reduce(x, out, "{op}")' for op in ("add", "min", "max")},
+    "reduce_by_key_add": "use qd.algorithms.reduce_by_key(keys, values, out_keys, sums, count)",
+    "select": "use qd.algorithms.compact(x, flags, out, count)",
+    "sort": "use qd.algorithms.parallel_sort(keys, values), or argsort and gather",
+    **{f"{name}_scratch_slots": "leave it out" for name in ("exclusive_scan", "reduce", "reduce_by_key", "select", "sort")},
+}
 _MEMBERS = "its members have a type, a layout and a memory each", "ask a member: s.get_member_field(name)"
 _INNER = "it is an inner module of Quadrants", "the names that programs need are names of `qd`"
 
@@ -45,7 +54,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "buffer_view_type": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
     "FieldsBuilder": ("fields are placed under qd.root only", "close the program, or keep one program for each set of fields"),
     "Format": ("texture formats are not supported", "use fields"),
-    "algorithms": ("Quadrants' parallel algorithms are not supported", "use numpy on x.to_numpy(), or write a kernel"),
+    **{f"algorithms.{name}": (_IN_KERNELS, instead) for name, instead in _ALGORITHMS.items()},
     "perf_dispatch": ("choosing kernels by their speed is not supported", "call the kernel that you want"),
     "profiler": _PROFILER,
     "tools": ("its writers of PLY and VTK files are not supported", "write x.to_numpy() with a library such as meshio"),

@@ -40,7 +40,8 @@ def test_the_wheel_holds_every_module_and_every_config(tmp_path):
     modules = [p for name in ("compiler", "runner", "jobs", "configs") for p in (ROOT / name).rglob("*.py")]
     expected = {installed(p).as_posix() for p in [*modules, *(ROOT / "configs").glob("*.yaml")]}
     assert expected <= names, expected - names
-    assert {"qdrun/configs/quickstart.yaml", "qdrun/runner/observe/report/page.js"} <= names
+    assert {"qdrun/configs/quickstart.yaml", "qdrun/runner/observe/report/page.js", "qdrun/py.typed"} <= names
+    assert f"qdrun-{PROJECT['project']['version']}.dist-info/licenses/LICENSE" in names
     tops = {name.split("/")[0] for name in names}
     assert tops == {"qdrun", f"qdrun-{PROJECT['project']['version']}.dist-info"}
 

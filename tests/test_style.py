@@ -22,7 +22,7 @@ MAY_NAME_A_BACKEND = {
     *("compiler/program/memory/device_arrays.py", "compiler/lang/interop_on_device.py"),
     *("runner/config/model.py", "runner/cli/planning.py"),
     *("runner/ledger/inventory.py", "runner/ledger/amd.py", "runner/ledger/memory.py"),
-    "compiler/tape/machine.py",
+    *("compiler/tape/machine.py", "compiler/lang/compat/taichi_names.py"),
 }
 
 # Pronouns that leave the subject of a definition open.

@@ -78,7 +78,6 @@ def test_a_package_is_taken_only_while_it_is_installed(no_taichi, monkeypatch):
     quadrants.install(["taichi"])
     import taichi
     import taichi.types
-
     from taichi._lib import core
     from taichi.graph import GraphBuilder
 

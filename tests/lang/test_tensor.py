@@ -39,7 +39,7 @@ def test_a_kernel_takes_both_backends_numpy_and_what_they_wrap(backend):
 
 
 def test_what_is_no_tensor_is_refused_by_name():
-    for value, name in ((3, "int"), ([1.0], "list"), (None, "NoneType")):
+    for value, name in ((3, "int"), ([1.0], "list")):
         with pytest.raises(qd.QdrunTypeError, match=f"`count_up`, argument `x`: expected a tensor, .*got {name}"):
             count_up(value)
 

@@ -85,12 +85,12 @@ class GraphBuilder(Sequential):
         """Add the launches of a sequence."""
         self.launches += node.launches
 
-    def compile(self) -> Graph:
+    def compile(self) -> CompiledGraph:
         """The graph of the launches so far. The kernels are compiled when they first run."""
-        return Graph(tuple(self.launches))
+        return CompiledGraph(tuple(self.launches))
 
 
-class Graph:
+class CompiledGraph:
     """A sequence of launches that are run together."""
 
     def __init__(self, launches: tuple[Launch, ...]) -> None:

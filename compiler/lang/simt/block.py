@@ -16,7 +16,7 @@ from ...frontend.syntax.block import SharedArray, block_size, global_thread_idx,
 from ...ir.meaning import identity as _identity
 from ...ir.types import i32
 from ...refused import REFUSED, Refused
-from ..kernel import func
+from ..function import func
 
 
 @func

@@ -1,8 +1,8 @@
 """Second derivatives by reverse over forward: a forward-mode kernel as a primal of its own, whose reverse kernel gives Hessian products.
 
 The tangent of a loss in a direction v is its directional derivative; the gradient of that is the Hessian times v. The forward-mode kernel
-is an ordinary kernel, and its duals are arrays like others. So its adstacks, its plan and its checks are those of any kernel. A dual needs a
-gradient for that: those of fields are placed by ``lazy_hessian``, those of temporaries are made here.
+is an ordinary kernel, and its duals are arrays like others. So its adstacks, its plan and its checks are those of any kernel. A dual needs
+a gradient for that: those of fields are placed by ``lazy_hessian``, those of temporaries are made here.
 """
 
 from __future__ import annotations

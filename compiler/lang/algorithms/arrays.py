@@ -1,0 +1,138 @@
+"""What the algorithms take, and the memory that they need besides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import QdrunTypeError, QdrunValueError
+from ...ir.types import DType
+from ...program.program import current_program
+from ..data.field import Field
+from ..data.ndarray import Ndarray, make_ndarray
+from ..data.tensor import Tensor
+
+OPS = ("add", "min", "max")
+
+
+def unwrapped(array: Any, what: str, name: str) -> Any:
+    """The field or the ndarray.
+
+    Raises:
+        QdrunTypeError: it is something else, such as a numpy array.
+    """
+    array = array._unwrap() if isinstance(array, Tensor) else array
+    if not isinstance(array, (Field, Ndarray)):
+        given = type(array).__name__
+        raise QdrunTypeError(f"algorithms.{what}: `{name}` is {given}, not a field or an ndarray", hint="make a qd.ndarray")
+    return array
+
+
+def line(array: Any, what: str, name: str, length: int | None = None, scalars: bool = True) -> Any:
+    """An array of one axis.
+
+    Args:
+        array: a field, an ndarray or a tensor.
+        what: the algorithm, for messages.
+        name: the parameter, for messages.
+        length: what its length must be; None: any.
+        scalars: its elements are numbers.
+
+    Raises:
+        QdrunTypeError: it is no such array, or its elements are vectors or matrices.
+        QdrunValueError: it has not one axis, an offset, or another length.
+    """
+    array = unwrapped(array, what, name)
+    if scalars and array.element_shape:
+        raise QdrunTypeError(
+            f"algorithms.{what}: the elements of `{name}` are vectors or matrices", hint="copy a component to an array"
+        )
+    if len(array.shape) != 1:
+        raise QdrunValueError(
+            f"algorithms.{what}: `{name}` has the shape {array.shape}, not one axis\n  do: copy it to one axis"
+        )
+    if any(getattr(array, "offset", None) or ()):
+        raise QdrunValueError(
+            f"algorithms.{what}: the indices of `{name}` begin at {array.offset}, not at 0; do: leave out offset="
+        )
+    if length is not None and array.shape != (length,):
+        raise QdrunValueError(f"algorithms.{what}: `{name}` has {array.shape[0]:,} elements, and {length:,} are needed")
+    return array
+
+
+def number(array: Any, what: str, name: str, dtype: DType | None = None) -> Any:
+    """An array of one number: of the shape () or (1,).
+
+    Raises:
+        QdrunTypeError: it is no such array, or has another type.
+        QdrunValueError: it has another shape.
+    """
+    array = unwrapped(array, what, name)
+    if array.element_shape or array.shape not in ((), (1,)):
+        raise QdrunValueError(f"algorithms.{what}: `{name}` has the shape {array.shape}, not () or (1,)")
+    return array if dtype is None else typed(array, what, name, dtype)
+
+
+def typed(array: Any, what: str, name: str, dtype: DType) -> Any:
+    """The array.
+
+    Raises:
+        QdrunTypeError: its numbers have another type.
+    """
+    if array.dtype != dtype:
+        raise QdrunTypeError(f"algorithms.{what}: `{name}` has the type {array.dtype}, not {dtype}")
+    return array
+
+
+def different(what: str, *arrays: Any) -> None:
+    """Check that no array is given twice.
+
+    Raises:
+        QdrunValueError: one is.
+    """
+    if len({id(a) for a in arrays}) < len(arrays):
+        raise QdrunValueError(f"algorithms.{what}: an array is given twice\n  do: give one of its own for each result")
+
+
+def operation(op: str, what: str) -> str:
+    """The name of an operation.
+
+    Raises:
+        QdrunValueError: there is no such operation.
+    """
+    if op not in OPS:
+        raise QdrunValueError(f"algorithms.{what}: op={op!r} is not one of {', '.join(map(repr, OPS))}")
+    return op
+
+
+def no_gradient(what: str, why: str, hint: str, *arrays: Any) -> None:
+    """Check that no derivative is lost.
+
+    Raises:
+        QdrunTypeError: a tape records or forward mode is on, and an array has a gradient or a dual.
+    """
+    program = current_program()
+    if (program.tape is not None and any(a.has_grad() for a in arrays)) or (
+        program.forward is not None and any(a.has_dual() for a in arrays)
+    ):
+        raise QdrunTypeError(f"algorithms.{what} has no derivative: {why}", hint=hint)
+
+
+def scratch(what: str, length: int, dtype: DType, like: Any = None, lasting: bool = False) -> Ndarray:
+    """An ndarray for values in between. The program keeps it, and gives the same one to the next call.
+
+    Args:
+        what: whose it is; no two arrays of one call have the same.
+        length: elements, at least 1.
+        dtype: of the numbers.
+        like: an array whose elements have the same shape, and which has a gradient or a dual if this one needs it.
+        lasting: the gradient reads the values again: an open tape gets a new array at each call.
+    """
+    program = current_program()
+    element = () if like is None else like.element_shape
+    grad, dual = (False, False) if like is None else (like.has_grad(), like.has_dual())
+    key = (what, length, dtype, element, grad, dual)
+    if lasting and program.tape is not None:
+        return make_ndarray(dtype, (length,), element, grad, needs_dual=dual)
+    if key not in program.scratch:
+        program.scratch[key] = make_ndarray(dtype, (length,), element, grad, needs_dual=dual)
+    return program.scratch[key]

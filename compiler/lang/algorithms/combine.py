@@ -1,0 +1,182 @@
+"""Reductions and prefix sums.
+
+A prefix sum works on segments of ``SEGMENT`` elements: their sums, the prefix sums of these, then the elements of each segment in order.
+A result has the same bits on every backend, and for every number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...frontend.library.functions import cast, max, min
+from ...frontend.markers import atomic_max, atomic_min, static
+from ...ir.meaning import identity
+from ...ir.types import DType
+from ..data.tensor import Tensor
+from ..data.types import Template
+from ..function import func
+from ..kernel import kernel
+from .arrays import different, line, number, operation, scratch, typed
+
+SEGMENT = 256
+"""Elements that one iteration takes in order."""
+
+
+@kernel
+def _reduce(x: Tensor, out: Tensor, op: Template, start: Template, axes: Template) -> None:
+    for _ in range(1):
+        out[0 if static(axes) else None] = start
+    for i in x:
+        if static(op == "add"):
+            out[0 if static(axes) else None] += x[i]
+        elif static(op == "min"):
+            atomic_min(out[0 if static(axes) else None], x[i])
+        else:
+            atomic_max(out[0 if static(axes) else None], x[i])
+
+
+@func
+def _combined(a: Any, b: Any, op: Template) -> Any:
+    c = a + b
+    if static(op == "min"):
+        c = min(a, b)
+    elif static(op == "max"):
+        c = max(a, b)
+    return c
+
+
+@kernel
+def _segments(x: Tensor, sums: Tensor, op: Template, start: Template, dtype: Template) -> None:
+    for s in sums:
+        total = cast(start, dtype)
+        for i in range(s * SEGMENT, min(x.shape[0], s * SEGMENT + SEGMENT)):
+            total = _combined(total, x[i], op)
+        sums[s] = total
+
+
+@kernel
+def _scan(x: Tensor, before: Tensor, out: Tensor, op: Template, start: Template, dtype: Template, inclusive: Template) -> None:
+    for s in before:
+        total = before[s]
+        for i in range(s * SEGMENT, min(x.shape[0], s * SEGMENT + SEGMENT)):
+            if static(inclusive):
+                total = _combined(total, x[i], op)
+                out[i] = total
+            else:
+                out[i] = total
+                total = _combined(total, x[i], op)
+
+
+@kernel
+def _scan_one(x: Tensor, out: Tensor, op: Template, start: Template, dtype: Template, inclusive: Template) -> None:
+    for _ in range(1):
+        total = cast(start, dtype)
+        for i in range(x.shape[0]):
+            if static(inclusive):
+                total = _combined(total, x[i], op)
+                out[i] = total
+            else:
+                out[i] = total
+                total = _combined(total, x[i], op)
+
+
+@kernel
+def _copy(x: Tensor, out: Tensor) -> None:
+    for i in x:
+        out[i] = x[i]
+
+
+def _start(op: str, dtype: DType) -> float:
+    """The number that changes nothing when it is combined with others."""
+    code: Any = op
+    return identity(code, dtype).item()
+
+
+def reduce(x: Any, out: Any, op: str = "add") -> None:
+    """``out`` = all elements of ``x`` combined. A sum has the same bits in each run.
+
+    Args:
+        x: one axis of numbers.
+        out: one number of the same type, of the shape () or (1,); it is overwritten.
+        op: "add", "min" or "max". The gradient of a minimum or a maximum goes to an element that has it.
+
+    Raises:
+        QdrunTypeError, QdrunValueError: other arrays, types or operations.
+    """
+    x, op = line(x, "reduce", "x"), operation(op, "reduce")
+    out = typed(number(out, "reduce", "out"), "reduce", "out", x.dtype)
+    _reduce(x, out, op, _start(op, x.dtype), len(out.shape))
+
+
+def inclusive_scan(x: Any, out: Any, op: str = "add") -> None:
+    """``out[i]`` = the elements ``x[0]`` to ``x[i]`` combined, in this order within segments of 256.
+
+    Args:
+        x: one axis of numbers.
+        out: as many numbers of the same type; ``x`` itself to replace its elements.
+        op: "add", "min" or "max".
+
+    Raises:
+        QdrunTypeError, QdrunValueError: other arrays, types or operations.
+    """
+    _scanned(x, out, op, True, "inclusive_scan")
+
+
+def exclusive_scan(x: Any, out: Any, op: str = "add") -> None:
+    """``out[i]`` = the elements before ``x[i]`` combined; ``out[0]`` is 0, the greatest or the least number of the type.
+
+    Args:
+        x: one axis of numbers.
+        out: as many numbers of the same type; ``x`` itself to replace its elements.
+        op: "add", "min" or "max".
+
+    Raises:
+        QdrunTypeError, QdrunValueError: other arrays, types or operations.
+    """
+    _scanned(x, out, op, False, "exclusive_scan")
+
+
+def _scanned(x: Any, out: Any, op: str, inclusive: bool, what: str) -> None:
+    x, op = line(x, what, "x"), operation(op, what)
+    out = typed(line(out, what, "out", x.shape[0]), what, "out", x.dtype)
+    if x is not out:
+        scan(x, out, op, inclusive)
+        return
+    result = scratch("scan.result", x.shape[0], x.dtype, x)
+    scan(x, result, op, inclusive)
+    _copy(result, x)
+
+
+def scan(x: Any, out: Any, op: str, inclusive: bool, level: int = 0) -> None:
+    """A prefix sum of checked arrays."""
+    different("scan", x, out)
+    start, n = _start(op, x.dtype), x.shape[0]
+    if n <= SEGMENT:
+        _scan_one(x, out, op, start, x.dtype, inclusive)
+        return
+    count, lasting = -(-n // SEGMENT), op != "add"
+    sums = scratch(f"scan.sums.{level}", count, x.dtype, x, lasting)
+    before = scratch(f"scan.before.{level}", count, x.dtype, x, lasting)
+    _segments(x, sums, op, start, x.dtype)
+    scan(sums, before, op, False, level + 1)
+    _scan(x, before, out, op, start, x.dtype, inclusive)
+
+
+class PrefixSumExecutor:
+    """``PrefixSumExecutor(length).run(x)`` replaces the elements of ``x`` by their inclusive prefix sums.
+
+    Args:
+        length: of the arrays.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.sorting_length = length
+
+    def run(self, input_arr: Any) -> None:
+        """Sum up, in place.
+
+        Raises:
+            QdrunTypeError, QdrunValueError: no array of numbers of this length.
+        """
+        x = line(input_arr, "PrefixSumExecutor.run", "input_arr", self.sorting_length)
+        inclusive_scan(x, x)

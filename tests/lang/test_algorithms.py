@@ -1,0 +1,147 @@
+"""``qd.algorithms`` beside numpy, and its gradients beside closed forms."""
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+
+SIZES = [1, 255, 256, 257, 70_001]
+
+
+@pytest.fixture(autouse=True)
+def program():
+    with qd.init(default_fp=qd.f64) as program:
+        yield program
+
+
+def array(values, dtype, needs_grad=False):
+    out = qd.ndarray(dtype, len(values), needs_grad=needs_grad)
+    out.from_numpy(values)
+    return out
+
+
+def like(x, needs_grad=False):
+    return qd.ndarray(x.dtype, x.shape, needs_grad=needs_grad)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_reductions_and_prefix_sums_are_those_of_numpy(n):
+    values = np.random.default_rng(n).integers(-1000, 1000, n).astype(np.int32)
+    x, out, one = array(values, qd.i32), qd.ndarray(qd.i32, n), qd.field(qd.i32, shape=())
+    for op, whole in (("add", np.add), ("min", np.minimum), ("max", np.maximum)):
+        qd.algorithms.reduce(x, one, op)
+        assert one[None] == whole.reduce(values)
+        qd.algorithms.inclusive_scan(x, out, op)
+        assert np.array_equal(out.to_numpy(), whole.accumulate(values))
+        qd.algorithms.exclusive_scan(x, out, op)
+        assert np.array_equal(out.to_numpy()[1:], whole.accumulate(values)[:-1])
+    assert out[0] == -(2**31)
+    qd.algorithms.PrefixSumExecutor(n).run(x)
+    assert np.array_equal(x.to_numpy(), np.cumsum(values))
+
+
+@pytest.mark.parametrize("dtype", [qd.i8, qd.u32, qd.i64, qd.f32, qd.f64])
+def test_sorting_is_stable_and_that_of_numpy(dtype):
+    random = np.random.default_rng(int(dtype.size))
+    n = 5000
+    keys = random.integers(0, 60, n) - (0 if dtype is qd.u32 else 30)
+    keys = (keys / 7 if dtype.is_real else keys).astype(dtype.numpy)
+    if dtype.is_real:
+        keys[:5] = [np.nan, -np.inf, np.inf, -0.0, 0.0]
+    x, order, values = array(keys, dtype), qd.ndarray(qd.i32, n), qd.ndarray(qd.i32, n)
+    values.from_numpy(np.arange(n, dtype=np.int32))
+    qd.algorithms.argsort(x, order)
+    want = np.argsort(keys, kind="stable")
+    assert np.array_equal(order.to_numpy(), want)
+    qd.algorithms.parallel_sort(x, values)
+    assert np.array_equal(x.to_numpy(), keys[want], equal_nan=dtype.is_real) and np.array_equal(values.to_numpy(), want)
+
+
+def test_compaction_distinct_values_and_sums_of_runs_are_those_of_numpy():
+    random = np.random.default_rng()
+    n = 3001
+    keys, flags = random.integers(0, 200, n).astype(np.int32), random.integers(0, 2, n).astype(np.int32)
+    x, f, out, count = array(keys, qd.i32), array(flags, qd.i32), qd.ndarray(qd.i32, n), qd.field(qd.i32, shape=())
+    qd.algorithms.compact(x, f, out, count)
+    assert np.array_equal(out.to_numpy()[: count[None]], keys[flags != 0])
+    qd.algorithms.unique(x, out, count)
+    assert np.array_equal(out.to_numpy()[: count[None]], np.unique(keys))
+    qd.algorithms.parallel_sort(x)
+    sums, ones = qd.ndarray(qd.i32, n), array(np.ones(n, np.int32), qd.i32)
+    qd.algorithms.reduce_by_key(x, ones, out, sums, count)
+    distinct, counts = np.unique(keys, return_counts=True)
+    assert np.array_equal(out.to_numpy()[: count[None]], distinct)
+    assert np.array_equal(sums.to_numpy()[: count[None]], counts) and not sums.to_numpy()[count[None] :].any()
+
+
+@qd.kernel
+def weigh(y: qd.Tensor, w: qd.Tensor, loss: qd.Tensor):
+    for i in y:
+        loss[None] += w[i] * y[i] ** 2
+
+
+def test_gradients_of_all_that_moves_or_adds_real_numbers():
+    random = np.random.default_rng()
+    n = 700
+    values, weights = random.normal(size=n), random.normal(size=n)
+    flags, keys = random.integers(0, 2, n).astype(np.int32), np.sort(random.integers(0, 50, n)).astype(np.int32)
+    x, w, out = array(values, qd.f64, True), array(weights, qd.f64), qd.ndarray(qd.f64, n, needs_grad=True)
+    loss, one = (qd.field(qd.f64, shape=(), needs_grad=True) for _ in range(2))
+    f, k, out_keys, count = array(flags, qd.i32), array(keys, qd.i32), qd.ndarray(qd.i32, n), qd.field(qd.i32, shape=())
+    order = np.argsort(values)
+
+    def gradient(run):
+        out.fill(0.0)
+        with qd.ad.Tape(loss):
+            run()
+            weigh(out, w, loss)
+        return x.grad.to_numpy()
+
+    y = np.cumsum(values)
+    back = 2 * weights * y
+    got = gradient(lambda: qd.algorithms.inclusive_scan(x, out))
+    assert np.allclose(got, np.cumsum(back[::-1])[::-1], rtol=1e-10, atol=1e-10)
+    got = gradient(lambda: qd.algorithms.exclusive_scan(x, out))
+    back = 2 * weights * (y - values)
+    assert np.allclose(got, np.cumsum(back[::-1])[::-1] - back, rtol=1e-10, atol=1e-10)
+    run_of = np.searchsorted(np.unique(keys), keys)
+    sums = np.bincount(run_of, values)
+    got = gradient(lambda: qd.algorithms.reduce_by_key(k, x, out_keys, out, count))
+    assert np.allclose(got, (2 * weights[: len(sums)] * sums)[run_of])
+    picked = np.flatnonzero(flags)
+    want = np.zeros(n)
+    want[picked] = 2 * weights[: len(picked)] * values[picked]
+    assert np.allclose(gradient(lambda: qd.algorithms.compact(x, f, out, count)), want)
+    index = qd.ndarray(qd.i32, n)
+
+    def sort():
+        qd.algorithms.argsort(x, index)
+        qd.algorithms.gather(x, index, out)
+
+    want[order] = 2 * weights * values[order]
+    assert np.allclose(gradient(sort), want)
+    with qd.ad.Tape(one):
+        qd.algorithms.reduce(x, one, "max")
+    assert np.array_equal(x.grad.to_numpy(), values == values.max())
+
+
+def test_bad_arguments_are_refused_by_name():
+    x, y = qd.ndarray(qd.f64, 4, needs_grad=True), qd.ndarray(qd.f32, 4)
+    loss, count = qd.field(qd.f64, shape=(), needs_grad=True), qd.field(qd.i32, shape=())
+    with pytest.raises(qd.QdrunTypeError, match=r"algorithms.inclusive_scan: `out` has the type f32, not f64"):
+        qd.algorithms.inclusive_scan(x, y)
+    with pytest.raises(qd.QdrunTypeError, match=r"algorithms.reduce: `x` is ndarray, not a field(.|\n)*make a qd.ndarray"):
+        qd.algorithms.reduce(np.zeros(3), loss)
+    with pytest.raises(qd.QdrunValueError, match="op='mul' is not one of 'add', 'min', 'max'"):
+        qd.algorithms.reduce(x, loss, "mul")
+    with pytest.raises(qd.QdrunValueError, match=r"`x` has the shape \(2, 2\), not one axis"):
+        qd.algorithms.reduce(qd.ndarray(qd.f64, (2, 2)), loss)
+    with pytest.raises(qd.QdrunValueError, match="`order` has 5 elements, and 4 are needed"):
+        qd.algorithms.argsort(x, qd.ndarray(qd.i32, 5))
+    with pytest.raises(qd.QdrunValueError, match=r"algorithms.gather: an array is given twice"):
+        qd.algorithms.gather(x, qd.ndarray(qd.i32, 4), x)
+    with (
+        pytest.raises(qd.QdrunTypeError, match=r"algorithms.unique has no derivative(.|\n)*argsort and gather"),
+        qd.ad.Tape(loss),
+    ):
+        qd.algorithms.unique(x, like(x), count)
