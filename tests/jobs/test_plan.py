@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import qdrun as qd
+from qdrun.compiler.compile.cache import CACHE
 from qdrun.compiler.program.memory.process_memory import _frames
 from qdrun.compiler.runtime.cpu.device import CpuDevice
 from qdrun.compiler.runtime.gpu.device import GpuDevice
@@ -210,8 +211,9 @@ BACKEND = ARCH if ARCH in ("amdgpu", "vulkan") else "cuda"
 
 @pytest.fixture
 def empty_cache(tmp_path, monkeypatch):
-    """Nothing was compiled by an earlier run of the tests."""
+    """Nothing was compiled by an earlier run of the tests, nor by another test of this process."""
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))
+    CACHE.clear()
 
 
 def refuse_to_compile(monkeypatch) -> None:
