@@ -23,7 +23,6 @@ from .args.arrays import check_memory
 from .args.binding import Binder, Bound, parameters
 from .args.records import result
 from .data.ndarray import Ndarray
-from .function import Function
 from .native import enter
 from .no_gradient import is_constant, refuse_in_forward_mode, refuse_one_array_twice, refuse_without_gradient
 
@@ -463,22 +462,6 @@ def kernel(
     if graph or checkpoints:
         refuse("graph" if graph else "checkpoint")
     return KernelFunction if fn is None else KernelFunction(fn)
-
-
-@overload
-def func(fn: Callable[..., Any]) -> Function: ...
-@overload
-def func(*, is_real_function: bool = False, requires_top_level: bool = False) -> Callable[[Callable[..., Any]], Function]: ...
-def func(fn: Any = None, *, is_real_function: bool = False, requires_top_level: bool = False) -> Any:
-    """Make a function callable from kernels; it is inlined.
-
-    Args:
-        fn: the function; left out when options are given.
-        is_real_function: a hint of Quadrants that means nothing here: every function is inlined.
-        requires_top_level: the same: a function with parallel loops runs them in parallel where a kernel calls it at its top level.
-    """
-    del is_real_function, requires_top_level
-    return Function if fn is None else Function(fn)
 
 
 @overload

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...errors import QdrunRuntimeError
 from ...program.program import CURRENT
-from ..kernel import BoundKernel, Function, KernelFunction
+from ..function import Function
+from ..kernel import BoundKernel, KernelFunction
 
 
 class Replaced:
