@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from ..config.export_section import ExportSection
 from ..live.points import Reader
 from ..store.columns import BEGUN, ROWS, event_of
-from ..store.encoding import unsealed
+from ..store.encoding import NewLines, unsealed
 from ..store.journal import Event, segments
 from ..store.layout import RunFolder
 from ..store.replay import FINAL, replay, run_state
@@ -32,16 +31,13 @@ class Tail:
     """Reads a journal again and again: ``news`` gives the events that came since the last call."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._folder, self._read = folder, defaultdict[str, int](int)
+        self._folder, self._lines = folder, NewLines(folder.files)
 
     def news(self) -> list[Event]:
         """The new events. The line of a batch is one of them. A damaged line is left out."""
         found = list[Event]()
         for path in segments(self._folder):
-            data = self._folder.files.read(path, self._read[path])
-            whole = data.rfind(b"\n") + 1
-            self._read[path] += whole
-            for line in data[:whole].splitlines():
+            for line in self._lines.of(path):
                 try:
                     found.append(unsealed(line))
                 except (ValueError, RecursionError):

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from ...jobs.core.watch import StepValues
 from ..store.columns import decoded, encoded
-from ..store.encoding import sealed, unsealed
+from ..store.encoding import NewLines, sealed, unsealed
 from ..store.layout import RunFolder
 
 FOLDER = "live"
@@ -86,20 +86,13 @@ class Reader:
     """Reads the files of a run again and again: ``news`` gives what was written since the last call."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._folder, self._read = folder, defaultdict[str, int](int)
+        self._folder, self._lines = folder, NewLines(folder.files)
 
     def news(self) -> list[Logged]:
         """The new lines. A line that is still being written waits; a damaged one is left out."""
         found = list[Logged]()
-        files = self._folder.files
-        for path, size in sorted(files.below(WORKERS).items()):
-            start = self._read[path]
-            if size <= start or not _FILE.match(path):
-                continue
-            data = files.read(path, start)
-            whole = data.rfind(b"\n") + 1
-            self._read[path] += whole
-            for line in data[:whole].splitlines():
+        for path, size in sorted(self._folder.files.below(WORKERS).items()):
+            for line in self._lines.of(path, size) if _FILE.match(path) else ():
                 try:
                     found.append(Logged.read(line))
                 except ValueError:

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic_core import to_json
 
 from ..config.optimize_section import TrialsSection
-from ..store.encoding import sealed, unsealed
+from ..store.encoding import NewLines, sealed, unsealed
 from ..store.files import Files, StorageFull, escaped
 from ..store.interface import Growing
 
@@ -71,7 +71,7 @@ class Rungs:
     def __init__(self, files: Files | None = None, name: str = "", check: Callable[[], None] = lambda: None) -> None:
         self._files, self._path, self._check = files, f"{FOLDER}/{escaped(name)}.jsonl", check
         self._losses = defaultdict[int, dict[str, float]](dict)  # by step, then by trial
-        self._read: dict[str, int] = {}
+        self._lines = None if files is None else NewLines(files)
         self._file: Growing | None = None
         self._read_due = self._sync_due = 0.0
         self._lock = threading.Lock()
@@ -99,18 +99,14 @@ class Rungs:
     def _look(self) -> None:
         """Read what others have written since the last look."""
         assert self._files is not None
+        assert self._lines is not None
         if time.monotonic() < self._read_due:
             return
         for path, size in self._files.below(FOLDER).items():
-            start = self._read.get(path, 0)
-            if path != self._path and size > start:
-                data = self._files.read(path, start)
-                whole = data.rfind(b"\n") + 1
-                self._read[path] = start + whole
-                for line in data[:whole].splitlines():
-                    with suppress(ValueError):  # a damaged line
-                        found = unsealed(line)
-                        self._losses[found["step"]] |= found["losses"]
+            for line in self._lines.of(path, size) if path != self._path else ():
+                with suppress(ValueError):  # a damaged line
+                    found = unsealed(line)
+                    self._losses[found["step"]] |= found["losses"]
         self._read_due = time.monotonic() + READ_EVERY_S
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import json
 import math
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 from pydantic_core import from_json, to_json
 
 from ...compiler.errors import QdrunError
+from .interface import Files
 
 SEAL_BYTES = len(',"crc":"00000000"}')
 MOST_DIGITS = 4300
@@ -51,6 +53,23 @@ def sealed(text: bytes, *, looked_through: bool = False) -> bytes:
         raise ValueError(f"an integer of more than {MOST_DIGITS} digits")
     body = text[:-1]
     return b'%b,"crc":"%08x"}' % (body, zlib.crc32(body))
+
+
+class NewLines:
+    """Reads files of lines that grow, again and again."""
+
+    def __init__(self, files: Files) -> None:
+        self._files, self._read = files, defaultdict[str, int](int)
+
+    def of(self, path: str, size: int | None = None) -> list[bytes]:
+        """The lines of a file since the last call. One that is still being written waits. ``size``: of the file, where it is known."""
+        start = self._read[path]
+        if size is not None and size <= start:
+            return []
+        data = self._files.read(path, start)
+        whole = data.rfind(b"\n") + 1
+        self._read[path] += whole
+        return data[:whole].splitlines()
 
 
 def is_sealed(data: bytes) -> bool:
