@@ -128,8 +128,7 @@ from .program.layout.offsets import Order as Layout
 from .program.layout.tree import NAMED_AXES as _NAMED_AXES
 from .program.layout.tree import SNode, axes, i, ij, ijk, ijkl, ijl, ik, ikl, j, jk, jkl, k, l
 from .program.program import Program, current_program, reset, sync
-from .refused import REFUSED
-from .refused import Refused as _Refused
+from .refused import refused_names as _refused_names
 
 cpu, cuda, amdgpu, vulkan, metal, gpu = Arch.cpu, Arch.cuda, Arch.amdgpu, Arch.vulkan, Arch.metal, Arch.gpu
 python = Arch.python
@@ -139,7 +138,4 @@ bool = u1
 root = RootProxy()
 
 
-def __getattr__(name: str) -> _Refused:
-    if name in REFUSED:
-        return _Refused(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = _refused_names(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from .errors import QdrunImportError, QdrunTypeError
@@ -103,6 +104,17 @@ def refuse_module(name: str) -> None:
     if name in REFUSED:
         why, instead = REFUSED[name]
         raise QdrunImportError(f"`import qdrun.{name}` is not available: {why}\n  do: {instead}")
+
+
+def refused_names(module: str, prefix: str = "") -> Callable[[str], Refused]:
+    """``__getattr__`` of a module: its names of ``REFUSED``, which begin with ``prefix`` there."""
+
+    def found(name: str) -> Refused:
+        if prefix + name in REFUSED:
+            return Refused(prefix + name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return found
 
 
 def refusing(cls: T) -> T:

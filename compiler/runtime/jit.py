@@ -113,9 +113,8 @@ def size_of(text: str) -> Size:
     function = block = lines = run = memory = accesses = 0
     for line in text.splitlines():
         lines, run = lines + 1, run + 1
-        accesses += (
-            " load " in line or line.startswith("  store ")
-        ) and ", ptr %s" not in line  # %s..: slots, which become registers
+        is_access = " load " in line or line.startswith("  store ")
+        accesses += is_access and ", ptr %s" not in line  # %s..: slots, which become registers
         if not line.startswith("  "):  # a label, the head or the end of a function
             block, run = max(block, run), 0
             memory, accesses = max(memory, accesses), 0

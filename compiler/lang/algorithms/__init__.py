@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from ...refused import REFUSED, Refused
+from ...refused import refused_names
 from .choosing import compact, reduce_by_key, unique
 from .combine import PrefixSumExecutor, exclusive_scan, inclusive_scan, reduce
 from .sorting import argsort, gather, parallel_sort
 
-
-def __getattr__(name: str) -> Refused:
-    if f"algorithms.{name}" in REFUSED:
-        return Refused(f"algorithms.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = refused_names(__name__, "algorithms.")
 
 
 __all__ = [

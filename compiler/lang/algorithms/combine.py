@@ -54,30 +54,29 @@ def _segments(x: Tensor, sums: Tensor, op: Template, start: Template, dtype: Tem
         sums[s] = total
 
 
+@func
+def _scan_part(x: Any, out: Any, begin: Any, end: Any, before: Any, op: Template, inclusive: Template) -> None:
+    """The prefix sums of the elements begin to end - 1, in order, after those ``before`` them."""
+    total = before
+    for i in range(begin, end):
+        if static(inclusive):
+            total = _combined(total, x[i], op)
+            out[i] = total
+        else:
+            out[i] = total
+            total = _combined(total, x[i], op)
+
+
 @kernel
-def _scan(x: Tensor, before: Tensor, out: Tensor, op: Template, start: Template, dtype: Template, inclusive: Template) -> None:
+def _scan(x: Tensor, before: Tensor, out: Tensor, op: Template, inclusive: Template) -> None:
     for s in before:
-        total = before[s]
-        for i in range(s * SEGMENT, min(x.shape[0], s * SEGMENT + SEGMENT)):
-            if static(inclusive):
-                total = _combined(total, x[i], op)
-                out[i] = total
-            else:
-                out[i] = total
-                total = _combined(total, x[i], op)
+        _scan_part(x, out, s * SEGMENT, min(x.shape[0], s * SEGMENT + SEGMENT), before[s], op, inclusive)
 
 
 @kernel
 def _scan_one(x: Tensor, out: Tensor, op: Template, start: Template, dtype: Template, inclusive: Template) -> None:
     for _ in range(1):
-        total = cast(start, dtype)
-        for i in range(x.shape[0]):
-            if static(inclusive):
-                total = _combined(total, x[i], op)
-                out[i] = total
-            else:
-                out[i] = total
-                total = _combined(total, x[i], op)
+        _scan_part(x, out, 0, x.shape[0], cast(start, dtype), op, inclusive)
 
 
 @kernel
@@ -159,7 +158,7 @@ def scan(x: Any, out: Any, op: str, inclusive: bool, level: int = 0) -> None:
     before = scratch(f"scan.before.{level}", count, x.dtype, x, lasting)
     _segments(x, sums, op, start, x.dtype)
     scan(sums, before, op, False, level + 1)
-    _scan(x, before, out, op, start, x.dtype, inclusive)
+    _scan(x, before, out, op, inclusive)
 
 
 class PrefixSumExecutor:

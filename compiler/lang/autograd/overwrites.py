@@ -127,7 +127,7 @@ class Overwrites:
                 found.variants.append(group.variant)
         for write in host_writes:
             for spot, ndim in tensor_regions(write.tensor):
-                _add(found.writes, spot, _host_use(write, ndim))
+                add_use(found.writes, spot, _host_use(write, ndim))
         return found
 
     def check(self) -> None:
@@ -137,11 +137,11 @@ class Overwrites:
             DataAccessError: naming the array, the line that reads it and the line that overwrites it.
             DifferentiationError: naming the array and the ``no_grad`` function.
         """
-        for spot, read in _all(self.reads):
+        for spot, read in all_uses(self.reads):
             for write, same in _meeting(self.writes, spot):
                 if _conflict(read, write, same):
                     raise _error(read, write)
-        for spot, drop in _all(self.dropped):
+        for spot, drop in all_uses(self.dropped):
             for write, same in _meeting(self.writes, spot):
                 if write.kernel != "Python" and _conflict(write, drop, same):
                     raise _dropped(drop, write)
@@ -159,11 +159,13 @@ class Overwrites:
         return False
 
 
-def _add(uses: Uses, spot: MemoryRegion, use: _Use) -> None:
+def add_use(uses: Uses, spot: MemoryRegion, use: _Use) -> None:
+    """Enter a use of a spot."""
     uses.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), []).append(use)
 
 
-def _all(uses: Uses) -> Iterable[tuple[MemoryRegion, _Use]]:
+def all_uses(uses: Uses) -> Iterable[tuple[MemoryRegion, _Use]]:
+    """Every use with its spot."""
     for base, layouts in uses.items():
         for (layout, offset), found in layouts.items():
             for use in found:
@@ -257,7 +259,7 @@ class _Group:
             spot, axes = self.spot(access), self.variant.compiled_kernel.forms(access)
             if spot is not None and (spot, axes) not in seen:
                 seen.add((spot, axes))
-                _add(target, spot, self._use(access, axes))
+                add_use(target, spot, self._use(access, axes))
 
     def spot(self, access: Access) -> MemoryRegion | None:
         """The memory region of an access."""

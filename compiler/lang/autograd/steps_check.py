@@ -14,7 +14,7 @@ from ...program.memory.device_arrays import NearArray, address_of
 from ...program.memory.memory_regions import MemoryRegion, tensor_regions
 from ...runtime.mirror import Mirror, copy, reading, store
 from ..data.ndarray import Ndarray
-from .overwrites import HostWrite, Overwrites, Timed, Uses, _add, _all, _Group, _meeting, _Use
+from .overwrites import HostWrite, Overwrites, Timed, Uses, _Group, _meeting, _Use, add_use, all_uses
 from .steps_window import Window, name_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Seen:
         self._found: dict[Key, set[tuple[int, ...]]] = {}
 
     def add(self, uses: Uses) -> None:
-        for spot, use in _all(uses):
+        for spot, use in all_uses(uses):
             known = [a.tolist() for a in use.axes if a is not None]
             key = spot, use.name, use.kernel, use.loc, tuple(a is not None for a in use.axes)
             self._found.setdefault(key, set()).update(zip(*known) if known else [()])
@@ -61,7 +61,7 @@ class _Seen:
         """By base, as ``Overwrites`` keeps them."""
         out: Uses = {}
         for spot, use in self.uses(0):
-            _add(out, spot, use)
+            add_use(out, spot, use)
         return out
 
 
@@ -110,7 +110,7 @@ class Accesses:
     def _look(self) -> None:
         found = Overwrites.of(self._timed, self._host_writes, loads=True)
         for uses in (found.loads, found.writes):
-            for spot, use in _all(uses):
+            for spot, use in all_uses(uses):
                 self._check_slots(spot, use)
         found.check()
         self._reads.add(found.reads)
@@ -199,10 +199,10 @@ class Accesses:
         """Enter the accesses as those of one launch of the tape around the steps."""
         for seen, target in ((self._reads, found.reads), (self._writes, found.writes), (self._dropped, found.dropped)):
             for spot, use in seen.uses(when):
-                _add(target, spot, use)
+                add_use(target, spot, use)
         for spot, use in self._loads.uses(when):
             if spot not in self._spots:
-                _add(found.reads, spot, use)
+                add_use(found.reads, spot, use)
         found.variants += self._variants.values()
 
 
@@ -238,7 +238,7 @@ def _slot_axes(tensor: Any, slots: np.ndarray, ndim: int) -> tuple[np.ndarray | 
 def enter(found: Overwrites, uses: Iterable[tuple[MemoryRegion, _Use]]) -> None:
     """Add writes."""
     for spot, use in uses:
-        _add(found.writes, spot, use)
+        add_use(found.writes, spot, use)
 
 
 @dataclass(frozen=True, eq=False)

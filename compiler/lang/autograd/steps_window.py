@@ -27,7 +27,7 @@ ROUNDING = 1e-3, 1e-6
 """Tolerance of a replay relative to the sum of magnitudes, if sums of several threads are in any order: f32 and f64."""
 
 
-def arrays_of(what: str, given: Any) -> list[Any]:
+def arrays_of(what: str, given: Any, caller: str = "checkpointed_steps") -> list[Any]:
     """The fields and ndarrays of an argument, fields of structs taken apart.
 
     Raises:
@@ -42,7 +42,7 @@ def arrays_of(what: str, given: Any) -> list[Any]:
             out.append(tensor)
         else:
             raise QdrunRuntimeError(
-                f"checkpointed_steps: {what} holds fields and ndarrays, not {type(tensor).__name__}\n"
+                f"{caller}: {what} holds fields and ndarrays, not {type(tensor).__name__}\n"
                 "  do: make it with qd.field, qd.ndarray or qd.tensor; arrays of others cannot be put back"
             )
     return out

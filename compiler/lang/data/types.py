@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import QdrunTypeError
 from ...frontend.markers import Template, ref, template
-from ...refused import REFUSED, Refused, refuse
+from ...refused import refuse, refused_names
 from .dtypes import (
     f16,
     f32,
@@ -121,10 +121,7 @@ class ndarray:
 NDArray = ndarray
 
 
-def __getattr__(name: str) -> Refused:
-    if name in REFUSED:
-        return Refused(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = refused_names(__name__)
 
 
 __all__ = [

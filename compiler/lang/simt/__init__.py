@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from ...refused import REFUSED, Refused
+from ...refused import refused_names
 from . import block
 
-
-def __getattr__(name: str) -> Refused:
-    if f"simt.{name}" in REFUSED:
-        return Refused(f"simt.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = refused_names(__name__, "simt.")
 
 
 __all__ = ["block"]

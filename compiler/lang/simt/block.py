@@ -15,7 +15,7 @@ from ...frontend.markers import atomic_max, static_assert
 from ...frontend.syntax.block import SharedArray, block_size, global_thread_idx, sync, thread_idx
 from ...ir.meaning import identity as _identity
 from ...ir.types import i32
-from ...refused import REFUSED, Refused
+from ...refused import refused_names
 from ..function import func
 
 
@@ -178,10 +178,7 @@ def sync_all_nonzero(predicate: Any) -> Any:
     return reduce_all(_cast(predicate != 0, i32), block_size(), _least, i32)
 
 
-def __getattr__(name: str) -> Refused:
-    if f"simt.block.{name}" in REFUSED:
-        return Refused(f"simt.block.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = refused_names(__name__, "simt.block.")
 
 
 __all__ = [

@@ -9,7 +9,7 @@ and gives ``v_k+1``, so that nothing but the gradients themselves is needed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,11 @@ from ....program.program import Program, current_program
 from ....runtime.mirror import copy
 from ...data.field import Field
 from ...data.ndarray import Ndarray, make_ndarray
-from ...data.struct_field import StructField
-from ...data.tensor import unwrap
 from ...no_gradient import refuse_in_a_trial, refuse_in_forward_mode
 from ..gradient_arrays import has_grad
-from ..overwrites import HostWrite, Overwrites, Timed, _add, _all
+from ..overwrites import HostWrite, Overwrites, Timed, add_use, all_uses
 from ..steps import Composite, recorded_by
+from ..steps_window import arrays_of
 from ..tape import Tape, WindowTape
 from .transfers import advance, collect, drop
 
@@ -146,11 +145,11 @@ class FixedPoint(Composite):
         writes = [HostWrite(when, w.tensor, w.index, w.source, w.hidden, w.parts) for w in self._writes]
         writes += [HostWrite(when, tensor) for pair in self._pairs for tensor in pair]
         mine = Overwrites.of(timed, writes, loads=True)
-        own = {spot for spot, _ in _all(mine.writes)}
+        own = {spot for spot, _ in all_uses(mine.writes)}
         for uses, target in ((mine.reads, found.reads), (mine.loads, found.reads), (mine.writes, found.writes)):
-            for spot, use in _all(uses):
+            for spot, use in all_uses(uses):
                 if uses is mine.writes or spot not in own:
-                    _add(target, spot, use)
+                    add_use(target, spot, use)
         found.variants += mine.variants
 
     def sample(self) -> list[Any]:
@@ -217,7 +216,7 @@ class FixedPoint(Composite):
     def _check_carried(self) -> None:
         """Refuse a step that reads, from the step before, an array that is no part of the state: it has a gradient left."""
         state = {id(tensor) for pair in self._pairs for tensor in pair}
-        written = {spot for spot, _ in _all(Overwrites.of(self._timed, self._writes).writes)}
+        written = {spot for spot, _ in all_uses(Overwrites.of(self._timed, self._writes).writes)}
         for tensor in self._program.tensors():
             if id(tensor) in state or not has_grad(tensor) or not any(s in written for s, _ in tensor_regions(tensor)):
                 continue
@@ -303,7 +302,7 @@ def _count(max_steps: Any) -> int:
 
 def _pairs(program: Program, state: Any, new: Any) -> list[tuple[Any, Any]]:
     """The arrays of the state, each with the one that the step writes."""
-    olds, news = _arrays("state", state), _arrays("new", new)
+    olds, news = arrays_of("state", state, NAME), arrays_of("new", new, NAME)
     if len(olds) != len(news) or not olds:
         raise QdrunRuntimeError(
             f"{NAME}: state has {len(olds)} arrays and new has {len(news)}; do: one new array for each of the state"
@@ -332,16 +331,3 @@ def _pairs(program: Program, state: Any, new: Any) -> list[tuple[Any, Any]]:
 def _described(tensor: Any) -> str:
     element = "x".join(map(str, tensor.element_shape))
     return f"{tensor.dtype}{f'[{element}]' if element else ''} of shape {tensor.shape}"
-
-
-def _arrays(what: str, given: Any) -> list[Any]:
-    out: list[Any] = []
-    tensors: Iterable[Any] = given if isinstance(given, (list, tuple)) else [given]
-    for tensor in map(unwrap, tensors):
-        if isinstance(tensor, StructField):
-            out += tensor.leaves()
-        elif isinstance(tensor, (Field, Ndarray)) and not getattr(tensor, "role", ""):
-            out.append(tensor)
-        else:
-            raise QdrunRuntimeError(f"{NAME}: {what} holds fields and ndarrays, not {type(tensor).__name__}")
-    return out
