@@ -96,6 +96,9 @@ def _fatal(text: str) -> tuple[str, list[str]]:
 
 
 def _words(lines: list[str]) -> str:
-    """The description of a fatal error. Ray's own handler may write lines between ``FATAL`` and the name of the signal."""
+    """The description of a fatal error. Ray's own handler may write between ``FATAL`` and the name of the signal, and behind the name."""
     said = (line.removeprefix(FATAL) for line in lines)
-    return next((name for line in said for name in SIGNALS if line.endswith(name)), lines[0].removeprefix(FATAL))
+    return next(
+        (name for line in said for name in SIGNALS if line.endswith(name) or line.startswith(name)),
+        lines[0].removeprefix(FATAL),
+    )

@@ -72,9 +72,10 @@ def test_the_signals_that_mistakes_raise_are_known_by_their_words(spec, number):
     assert not signal_of(last_words(RAY, spec, "")) and not signal_of(RAY)
 
 
-def test_a_signal_is_known_where_another_handler_writes_into_the_line_that_names_it(spec):
+@pytest.mark.parametrize("place", ["error: {}Segmentation fault", "error: Segmentation fault{}"])
+def test_a_signal_is_known_where_another_handler_writes_into_the_line_that_names_it(spec, place):
     ray = "[2026-11-23 13:40:42,414 E 23863 23955] logging.cc:474:     @     0x7f48  (unknown)  (unknown)\n"
-    write(spec, STACKS.replace("error: Seg", f"error: {ray}Seg"))
+    write(spec, STACKS.replace("error: Segmentation fault", place.format(ray)))
     error = last_words(RAY, spec)
     assert signal_of(error) == "Segmentation fault"
     assert error["traceback"].splitlines()[1] == '  File "/home/me/wave.py", line 33 in run'
