@@ -81,7 +81,12 @@ def test_a_package_is_taken_only_while_it_is_installed(no_taichi, monkeypatch):
     from taichi._lib import core
     from taichi.graph import GraphBuilder
 
-    assert core.with_vulkan() in (True, False) and not core.with_opengl() and taichi.graph.GraphBuilder is GraphBuilder
+    assert (
+        core.GGUI_AVAILABLE is False
+        and core.with_vulkan() in (True, False)
+        and not core.with_opengl()
+        and taichi.graph.GraphBuilder is GraphBuilder
+    )
     assert taichi.types is qdrun.types and taichi.i32 is qdrun.i32 and taichi.TaichiNameError is qdrun.QdrunNameError
     quadrants.uninstall()
     assert not {"taichi", "taichi.types"} & set(sys.modules)

@@ -375,3 +375,52 @@ def test_a_volatile_load_reads_every_bit_and_changes_none(program):
 
     with pytest.raises(qd.QdrunTypeError, match=r"volatile_load\(\) needs"):
         wrong()
+
+
+def test_vectors_are_cast_to_the_type_of_a_number_component_by_component(program):
+    @qd.func
+    def whole(v: qd.i32) -> qd.f64:
+        return v
+
+    @qd.kernel
+    def k(x: qd.types.ndarray(), out: qd.types.ndarray()):
+        for i in x:
+            v: qd.i32 = x[i]
+            m: qd.i32 = x[i].outer_product(x[i])
+            out[i] = whole(x[i]) + 100 * v + 10000 * m[0, 1]
+
+    x, out = qd.Vector.ndarray(2, qd.f64, 5), qd.Vector.ndarray(2, qd.f64, 5)
+    values = np.random.default_rng().uniform(-4, 4, (5, 2))
+    x.from_numpy(values)
+    k(x, out)
+    whole_ = np.trunc(values)
+    assert (out.to_numpy() == 101 * whole_ + 10000 * np.trunc(values[:, :1] * values[:, 1:])).all()
+
+    @qd.kernel
+    def of_struct():
+        s = qd.Struct(a=1.0)
+        n: qd.f64 = s
+        print(n)
+
+    with pytest.raises(qd.QdrunTypeError, match="is not a number of type f64"):
+        of_struct()
+
+
+def test_element_shape_is_an_attribute_and_a_function_in_kernels(program):
+    @qd.func
+    def code(x):
+        out = 0
+        if qd.static(x.element_shape() == []):
+            out = 1
+        elif qd.static(len(x.element_shape()) == 1):
+            out = 10 + x.element_shape()[0]
+        else:
+            out = 100 + 10 * x.element_shape[0] + x.element_shape()[1]
+        return out
+
+    @qd.kernel
+    def k(a: qd.types.ndarray(), v: qd.types.ndarray(), m: qd.template()) -> qd.types.vector(3, qd.i32):
+        return qd.Vector([code(a), code(v), code(m)])
+
+    made = qd.ndarray(qd.f64, 2), qd.Vector.ndarray(3, qd.f64, 2), qd.Matrix.field(2, 4, qd.f64, 2)
+    assert list(k(*made)) == [1, 13, 124]

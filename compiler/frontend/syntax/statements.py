@@ -61,7 +61,8 @@ def lower_annotated(cx: Context, node: ast.AnnAssign) -> None:
 
 
 def convert_to(cx: Context, value: Any, annotation: Any) -> Any:
-    """A value as its annotation says: scalar types, vector and matrix types, tuples of them. Other annotations say nothing.
+    """A value as its annotation says: scalar types, vector and matrix types, tuples of them. Other annotations say nothing. A vector or
+    matrix with the annotation of a number is cast component by component.
 
     Raises:
         QdrunTypeError: the value is not of that form.
@@ -71,7 +72,7 @@ def convert_to(cx: Context, value: Any, annotation: Any) -> Any:
         values = _unpack(cx, value, len(parts))
         return tuple(convert_to(cx, v, part) for v, part in zip(values, parts))
     if isinstance(annotation, DType) or annotation in (int, float, bool):
-        if isinstance(value, Matrix) or not (is_runtime(value) or ops.is_number(value)):
+        if isinstance(value, Struct) or not (is_runtime(value) or ops.is_number(value)):
             raise QdrunTypeError(f"{describe(value)} is not a number of type {getattr(annotation, '__name__', annotation)}")
         return ops.cast(cx.b, value, ops.as_dtype(cx.b, annotation))
     if isinstance(annotation, StructForm):

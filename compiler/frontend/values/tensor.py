@@ -84,7 +84,8 @@ class TensorRef:
         return b.op("shape", dtype=i32, attr=(self.arg, stored))
 
     def attribute(self, b: FrontBuilder, name: str) -> Any:
-        """``x.name`` inside a kernel: ``shape``, ``offset``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``, ``fill``.
+        """``x.name`` inside a kernel: ``shape``, ``offset``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``, ``element_shape``,
+        ``fill``.
 
         Raises:
             QdrunNameError: there is no such attribute, or no gradient is stored.
@@ -107,6 +108,8 @@ class TensorRef:
             return self.element[1] if len(self.element) == 2 else 1
         if name in ("dtype", "ndim"):
             return getattr(self, name)
+        if name == "element_shape":
+            return ElementShape(self.element)
         if name == "fill":
             return Fill(self)
         raise QdrunNameError(f"`{self.name}` has no attribute `{name}`")
@@ -238,6 +241,16 @@ def _fill(x: Any, val: Any) -> None:
 @functools.cache
 def _fill_source() -> FunctionSource:
     return read_function(_fill)
+
+
+class ElementShape(tuple[int, ...]):
+    """``x.element_shape`` inside a kernel: the extents of an element. Quadrants writes ``x.element_shape()``, which is a list."""
+
+    __slots__ = ()
+
+    def __call__(self) -> list[int]:
+        """The extents as a list."""
+        return list(self)
 
 
 class Fill:

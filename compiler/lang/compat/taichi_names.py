@@ -31,9 +31,10 @@ def _usable(arch: str) -> bool:
     return any(found.name == arch and found.usable for found in registry.devices())
 
 
-_lib = ModuleType("taichi._lib", "What programs ask of Taichi's core: which backends there are.")
+_lib = ModuleType("taichi._lib", "What programs ask of Taichi's core: which backends there are, and whether windows are.")
 _lib.core = SimpleNamespace(  # type: ignore[attr-defined]
-    **{f"with_{arch}": partial(_usable, arch) for arch in ("cuda", "vulkan", "metal", "amdgpu", "opengl")}
+    **{f"with_{arch}": partial(_usable, arch) for arch in ("cuda", "vulkan", "metal", "amdgpu", "opengl")},
+    GGUI_AVAILABLE=False,
 )
 
 NAMES: dict[str, Any] = {
