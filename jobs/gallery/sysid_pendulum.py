@@ -74,7 +74,8 @@ class SysidPendulum(Job[SysidPendulumParams]):
         """The kernel of the swing, which leaves the residuals."""
         names = ("mass", "length", "damping", "torque", "rate", "angle", "dt", "recorded")
         mass, length, damping, torque, rate, first, step_s, recorded = (self.input(name) for name in names)
-        self.input("noise"), self.input("draw")  # no kernel reads them: trials that differ in them run in one batch
+        for name in ("noise", "draw"):
+            self.input(name)  # no kernel reads it: trials that differ in it run in one batch
         steps = self.params.steps
         residual, angles = self.residuals(steps), self.output("angles", steps)
 
