@@ -60,11 +60,12 @@ RUNNER = (
         "engine.messages",
         "ray_adapter",
     ),
-    *("engine", "compare", "sensitivity", "remote", "rounds", "cli", "interactive", "api", "__init__"),
+    *("engine", "compare", "sensitivity", "remote", "rounds", "examples", "cli", "interactive", "api", "__init__"),
 )
 for place, name in enumerate(RUNNER):
     below = {f"runner.{other}" for other in RUNNER[:place]}
     ALLOWED[f"runner.{name}"] = {"jobs", "compiler.runtime", ERRORS, AMOUNTS, *below}
+ALLOWED["runner.examples"].add("configs")
 # Files that lie lower than the rest of their folder: where bytes are kept, and what the state of a run and its workers tell each other.
 LOWER = {
     **{f"runner.store.{name}": "runner.store.files" for name in ("files", "interface", "objects", "refusals", "encoding")},

@@ -80,6 +80,7 @@ for command in (
     sensitivity,
     export,
     *(tag, note, rm, gc),
+    *(config_commands.new, config_commands.examples),
     *(
         machine.up,
         machine.down,

@@ -1,9 +1,10 @@
-"""The commands that read a config only: ``qdrun schema | check``."""
+"""The commands that write configs, or read one only: ``qdrun new | examples | schema | check``."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -87,4 +88,82 @@ def _apart(config: Path, changes: list[str], words: list[str], as_json: bool) ->
     raise typer.Exit(code)
 
 
-__all__ = ["check", "schema"]
+class Kind(StrEnum):
+    """What ``new`` can write."""
+
+    job = "job"
+    sweep = "sweep"
+
+
+class Action(StrEnum):
+    """What ``examples`` can do beside listing them."""
+
+    copy = "copy"
+
+
+def new(
+    kind: Annotated[Kind, typer.Argument(help="`job`: a job and a sweep of it. `sweep`: a config for a job that exists.")],
+    name: Annotated[str, typer.Argument(help="Name of the files without `.py` and `.yaml`.")],
+    job: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="For `sweep`: the job, as `file.py:Class` or `package.module:Class`. Default: the robot of the quickstart.",
+        ),
+    ] = None,
+    folder: Annotated[Path, typer.Option("--dir", help="Folder for the files.")] = Path("."),
+    as_json: Json = False,
+) -> None:
+    """Write a skeleton that runs as it is. Files that exist are not overwritten."""
+    if kind is Kind.job and job:
+        raise typer.BadParameter("--job names the job of a sweep: write `qdrun new sweep`, or leave it out")
+    with reported(as_json):
+        from ..examples import files
+
+        if kind is Kind.job:
+            written = files.new_job(name, folder)
+        else:
+            from ..examples.sweep import DEFAULT_JOB, sweep_text
+
+            written = files.new_sweep(name, folder, sweep_text(name, job or DEFAULT_JOB, folder))
+        _tell("new", written, as_json)
+
+
+def examples(
+    action: Annotated[Action | None, typer.Argument(help="`copy`: copy an example. Default: list all of them.")] = None,
+    name: Annotated[str | None, typer.Argument(help="For `copy`: name of the example or of its config.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="For `copy`: the folder for the files.")] = Path("."),
+    as_json: Json = False,
+) -> None:
+    """List the examples that come with the package, or copy the job and the configs of one. Files that exist are not overwritten.
+
+    Seconds are about those of the command on two quiet cores, with the start of Ray.
+    """
+    if action is Action.copy and name is None:
+        raise typer.BadParameter("`copy` needs the name of an example: `qdrun examples` lists them")
+    with reported(as_json):
+        if name is not None:
+            from ..examples.files import copied
+
+            _tell("examples", copied(name, folder), as_json)
+            return
+        from ..examples.catalog import examples as every
+        from ..text_grid import grid
+
+        rows = [(one.job, one.config.name, str(one.seconds), one.shows) for one in every()]
+        if as_json:
+            keys = ("name", "config", "seconds", "shows")
+            print_document("examples", {"examples": [dict(zip(keys, row)) for row in rows]})
+        else:
+            print(grid(["example", "config", "seconds", "shows"], rows))
+            print("\nqdrun examples copy NAME    copies a job and its configs to this folder")
+
+
+def _tell(command: str, written: list[Path], as_json: bool) -> None:
+    """Say which files were written, and the command that runs the first config."""
+    configs = [path for path in written if path.suffix == ".yaml"]
+    said: dict[str, Any] = {"written": [str(path) for path in written], "next": f"qdrun submit {configs[0]}"}
+    if as_json:
+        print_document(command, said)
+    else:
+        print("\n".join(["wrote " + ", ".join(said["written"]), f"next: {said['next']}"]))

@@ -32,6 +32,8 @@ MODELS: dict[str, type[models.Part]] = {
     "note": of_runs.Tag,
     "rm": of_runs.Rm,
     "gc": of_runs.Rm,
+    "new": models.New,
+    "examples": models.Examples,
     "error": models.Error,
 }
 

@@ -437,3 +437,27 @@ class Down(Part):
     """The Ray that was kept on this machine."""
 
     pid: int | None = about("the process that held it; null where there was none")
+
+
+class New(Part):
+    """The files that were written."""
+
+    written: list[str] = about("their paths")
+    next: str = about("the command that runs the first config")
+
+
+class ExampleRow(Part):
+    """A config that comes with the package."""
+
+    name: str = about("name of its job")
+    config: str = about("file name of the config")
+    seconds: int = about("seconds on two cores, with the start of Ray")
+    shows: str = about("what it shows")
+
+
+class Examples(Part):
+    """All examples; with `copy`, the files that were written."""
+
+    examples: list[ExampleRow] | None = may("each config that comes with the package")
+    written: list[str] | None = may("paths of the copies")
+    next: str | None = may("the command that runs the first config")

@@ -55,7 +55,7 @@ def test_the_config_plans_what_the_trials_then_use(written):
 
 def test_the_commands_of_the_page_exist():
     words = set(re.findall(r"^qdrun (\w+)", PAGE, re.M))
-    assert words == {"plan", "submit", "status", "results", "cancel"}
+    assert words == {"new", "plan", "submit", "status", "results", "cancel"}
     for word in words:
         assert CliRunner().invoke(app, [word, "--help"]).exit_code == 0
 
