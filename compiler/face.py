@@ -86,6 +86,7 @@ from .frontend.markers import (
     stop_grad,
     volatile_load,
 )
+from .frontend.regions import checkpoint, graph_do_while, graph_parallel, graph_parallel_context, stream_parallel
 from .frontend.syntax.block import global_thread_idx
 from .ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 from .lang import algorithms, math, simt
@@ -122,6 +123,10 @@ from .lang.data.types import Template, template
 from .lang.function import func
 from .lang.init import init
 from .lang.kernel import data_oriented, kernel
+from .lang.launches import graph
+from .lang.launches.perf_dispatch import perf_dispatch
+from .lang.launches.staged_kernel import GraphStatus
+from .lang.launches.streams import Event, Stream, create_event, create_stream
 from .options import Arch
 from .program.graph import Graph, capture
 from .program.layout.offsets import Order as Layout

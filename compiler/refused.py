@@ -12,11 +12,6 @@ T = TypeVar("T", bound=type)
 _SPARSE = "sparse fields (pointer, bitmasked, dynamic) are not supported", "use dense fields, and a field of flags or of counts"
 _QUANT = "quantized types are not supported", "store i8, i16 or f16"
 _MESH = "meshes are not supported", "store the mesh in fields of indices"
-_GRAPH = (
-    "kernels do not become graphs by themselves",
-    "on a GPU, qd.capture(function) records what a function launches as one graph",
-)
-_STREAM = "streams and events are not supported: kernels run in the order of their calls", "call the kernels one after another"
 _WARP = "operations of warps are not supported", "use qd.simt.block: reduce_add, inclusive_add, sync_any_nonzero, shared arrays"
 _FENCE = "fences without a barrier are not supported", "use qd.simt.block.sync()"
 _PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"
@@ -44,8 +39,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     **dict.fromkeys("BitpackedFields quant".split(), _QUANT),
     **dict.fromkeys("Mesh MeshInstance mesh_local mesh_patch_idx".split(), _MESH),
-    **dict.fromkeys("GraphStatus graph graph_do_while graph_parallel graph_parallel_context checkpoint".split(), _GRAPH),
-    **dict.fromkeys("Event Stream create_event create_stream stream_parallel".split(), _STREAM),
     "DeviceCapability": ("programs do not ask what a device can do", "see `qdrun devices`, or program.device"),
     **dict.fromkeys("clock_counter clock_freq_hz".split(), _CLOCK),
     **dict.fromkeys("linalg sparse sparse_matrix_builder".split(), _LINALG),
@@ -56,7 +49,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     "FieldsBuilder": ("fields are placed under qd.root only", "close the program, or keep one program for each set of fields"),
     "Format": ("texture formats are not supported", "use fields"),
     **{f"algorithms.{name}": (_IN_KERNELS, instead) for name, instead in _ALGORITHMS.items()},
-    "perf_dispatch": ("choosing kernels by their speed is not supported", "call the kernel that you want"),
     "profiler": _PROFILER,
     "tools": ("its writers of PLY and VTK files are not supported", "write x.to_numpy() with a library such as meshio"),
     "simt.grid": (

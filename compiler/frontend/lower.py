@@ -10,6 +10,7 @@ from typing import Any
 from ..ir.nodes import Kernel
 from ..ir.verify import verified
 from .arguments import bind_arguments
+from .regions import lower_with, top_with
 from .signature import ArgSpec, LowerOptions
 from .source.inputs import Inputs
 from .source.parse import FunctionSource
@@ -95,6 +96,7 @@ STATEMENTS: dict[type[ast.AST], StmtHandler] = {
     ast.If: statements.lower_if,
     ast.For: loops.lower_for,
     ast.While: loops.lower_while,
+    ast.With: lower_with,
     ast.Break: statements.lower_break,
     ast.Continue: statements.lower_continue,
     ast.Return: inline.lower_return,
@@ -103,6 +105,7 @@ STATEMENTS: dict[type[ast.AST], StmtHandler] = {
 TOP_STATEMENTS: dict[type[ast.AST], StmtHandler] = {
     ast.Pass: _nothing,
     ast.For: offload.top_for,
+    ast.With: top_with,
     ast.If: offload.top_if,
     ast.Expr: calls.top_expression,
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
+from ..errors import QdrunTypeError
 from ..frontend.source.parse import FunctionSource, read_function
 from ..ir.threads import once
 from ..options import bytes_of
@@ -15,7 +16,6 @@ from ..program.plans.kernel_plan import KernelPlan, kernel_plan
 from ..program.plans.remedies import remedies
 from ..program.program import CURRENT, Program, current_program
 from ..program.variant import Variant
-from ..refused import refuse
 from ..runtime.native.launch import Natives, install
 from ..tape.heap_plan import HeapPlan
 from ..tape.machine import Machine
@@ -23,6 +23,8 @@ from .args.arrays import check_memory
 from .args.binding import Binder, Bound, parameters
 from .args.records import result
 from .data.ndarray import Ndarray
+from .launches.staged_kernel import graph_kernel
+from .launches.streams import take_stream
 from .native import enter
 from .no_gradient import is_constant, refuse_in_forward_mode, refuse_one_array_twice, refuse_without_gradient
 
@@ -105,6 +107,8 @@ class KernelFunction:
     def slow_call(self, *args: Any, **kwargs: Any) -> Any:
         """The launch when a tape records, or when the native launcher does not know the arguments."""
         program = current_program()
+        if take_stream(program, self.binder, kwargs):
+            return self(*args, **kwargs)
         tape, versions = program.tape, program.versions
         if program.rehearsal is not None:
             return program.rehearsal.launch(self, args, kwargs)
@@ -230,6 +234,7 @@ class KernelGradient:
             OutOfMemory: the heap does not fit.
         """
         program = current_program()
+        take_stream(program, self.kernel.binder, kwargs)
         refuse_in_forward_mode(program, f"the gradient of kernel `{self.kernel.source.name}`")
         if program.rehearsal is not None:
             program.rehearsal.gradient(self.kernel.source.name)
@@ -442,7 +447,7 @@ def kernel(fn: Callable[..., Any]) -> KernelFunction: ...
 @overload
 def kernel(
     *, pure: bool | None = None, fastcache: bool = False, graph: bool = False, checkpoints: bool = False
-) -> Callable[[Callable[..., Any]], KernelFunction]: ...
+) -> Callable[[Callable[..., Any]], Any]: ...
 def kernel(
     fn: Any = None, *, pure: bool | None = None, fastcache: bool = False, graph: bool = False, checkpoints: bool = False
 ) -> Any:
@@ -452,16 +457,20 @@ def kernel(
         fn: the function.
         pure: a hint of Quadrants that means nothing here.
         fastcache: a hint of Quadrants that means nothing here: every kernel is cached on disk.
-        graph: refused: ``qd.capture`` records graphs.
-        checkpoints: refused, too.
+        graph: the kernel may have stages: ``while qd.graph.do_while(c):``. Else it means nothing.
+        checkpoints: a graph kernel may have checkpoints: ``with qd.checkpoint(1, yield_on=flag):``.
 
     Raises:
-        QdrunTypeError: graph or checkpoints are asked for.
+        QdrunTypeError: checkpoints without a graph.
+        QdrunSyntaxError: a stage is not written as it must be.
     """
     del pure, fastcache
-    if graph or checkpoints:
-        refuse("graph" if graph else "checkpoint")
-    return KernelFunction if fn is None else KernelFunction(fn)
+    if checkpoints and not graph:
+        raise QdrunTypeError(
+            "kernel(checkpoints=True) without graph=True", hint="write @qd.kernel(graph=True, checkpoints=True)"
+        )
+    make = functools.partial(graph_kernel, make=KernelFunction, checkpoints=checkpoints) if graph else KernelFunction
+    return make if fn is None else make(fn)
 
 
 @overload

@@ -166,8 +166,6 @@ def test_hints_change_nothing(program):
 
     k()
     assert x.to_numpy().tolist() == [2.0 * i for i in range(8)]
-    with pytest.raises(qd.QdrunTypeError, match="`graph` is not available"):
-        qd.kernel(graph=True)
 
 
 def test_parallelize_one_runs_a_loop_in_order(program):

@@ -29,6 +29,7 @@ from ..markers import (
     stop_grad,
     volatile_load,
 )
+from ..regions import checkpoint, graph_do_while, refuse_stage
 from ..source.keywords import positional
 from ..source.tokens import is_leaf
 from ..state.context import Context, describe, is_runtime, is_static
@@ -370,5 +371,7 @@ _SPECIAL: dict[Any, Special] = {
     builtins.enumerate: _sequence(enumerate),
     builtins.tuple: _tuple,
     builtins.list: _tuple,
+    checkpoint: lambda cx, _: refuse_stage(cx, checkpoint),
+    graph_do_while: lambda cx, _: refuse_stage(cx, graph_do_while),
     **_BLOCK,
 }

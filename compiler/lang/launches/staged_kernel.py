@@ -1,0 +1,290 @@
+"""Graph kernels with stages: the launches of one call, one after another, as the flags on the device say."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...errors import DifferentiationError, QdrunRuntimeError, QdrunSyntaxError, QdrunTypeError
+from ...frontend.source.parse import FunctionSource, read_function
+from ...program.memory.device_arrays import is_torch
+from ...program.program import Program, current_program
+from ..args.binding import Binder, parameters
+from ..data.field import Field
+from ..data.ndarray import Ndarray
+from ..data.tensor import unwrap
+from ..interop import host_array
+from .stages import Flag, Loop, Pause, Stage, Work, split
+from .streams import take_stream
+
+
+@dataclass(frozen=True)
+class GraphStatus:
+    """The end of a call of a kernel with checkpoints.
+
+    Attributes:
+        yielded: a checkpoint has paused it.
+        checkpoint: its ``cp_id``, as written in the kernel; None: it ran to its end.
+    """
+
+    yielded: bool
+    checkpoint: int | None
+
+    def __repr__(self) -> str:
+        return f"GraphStatus(yielded=True, checkpoint={self.checkpoint!r})" if self.yielded else "GraphStatus(yielded=False)"
+
+
+class StagedKernel:
+    """A kernel with stages. Calling it launches them, and reads the flags of its loops and checkpoints in between.
+
+    Args:
+        source: of the kernel.
+        stages: of it.
+        make: makes a kernel of a function.
+    """
+
+    __qd_kernel__ = True
+
+    def __init__(self, source: FunctionSource, stages: tuple[Stage, ...], make: Callable[[Any], Any]) -> None:
+        functools.update_wrapper(self, source.fn)
+        self.source, self.stages = source, stages
+        self._binder = Binder(source.name, parameters(source))
+        self._names = tuple(p.name for p in source.parameters)
+        self._kernels = {work: _kernel_of(work, make) for work in _works(stages)}
+        self._labels = _labels(stages)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> GraphStatus | None:
+        """Launch; a kernel with checkpoints returns a status.
+
+        Raises:
+            QdrunTypeError: a flag is no integer ndarray or field without axes.
+            QdrunRuntimeError: the launches cannot depend on values now, see ``_refuse_unread``.
+        """
+        return self._run(self._given(args, kwargs), None)
+
+    def resume(self, *args: Any, from_checkpoint: int, **kwargs: Any) -> GraphStatus | None:
+        """Launch from a checkpoint on: what stands before it in the source does not run.
+
+        Args:
+            args: those of the kernel.
+            from_checkpoint: its ``cp_id``; the block of the checkpoint runs.
+            kwargs: those of the kernel.
+
+        Raises:
+            QdrunRuntimeError: there is no such checkpoint; see ``__call__``.
+        """
+        if from_checkpoint not in self._labels:
+            raise QdrunRuntimeError(
+                f"kernel `{self.source.name}` has no checkpoint {from_checkpoint!r}\n"
+                f"  do: resume from one of {list(self._labels)}"
+            )
+        return self._run(self._given(args, kwargs), from_checkpoint)
+
+    @property
+    def grad(self) -> NoGradient:
+        """Refuses: see ``NoGradient``."""
+        return NoGradient(self.source.name, self.stages)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Compile all stages for these arguments; runs nothing."""
+        values = self._given(args, kwargs)
+        for kernel in self._kernels.values():
+            kernel.prepare(*values)
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The arguments in the order of the parameters."""
+        take_stream(current_program(), self._binder, kwargs)
+        return self._binder.arguments(args, kwargs)
+
+    def _run(self, values: list[Any], start: int | None) -> GraphStatus | None:
+        program = current_program()
+        if program.rehearsal is None:
+            self._refuse_unread(program)
+        call = _Call(self, values, start, reads=program.rehearsal is None)
+        label = call.run(self.stages)
+        return GraphStatus(label is not None, label) if self._labels else None
+
+    def _refuse_unread(self, program: Program) -> None:
+        """Refuse to launch where flags cannot be read, or are not one number.
+
+        Raises:
+            QdrunRuntimeError: a graph is recorded, or the program has several trials.
+        """
+        if program.recording is not None:
+            raise QdrunRuntimeError(
+                f"kernel `{self.source.name}` has stages that depend on numbers of the device, which are not known while a graph"
+                " is recorded\n  do: launch it outside of qd.capture"
+            )
+        if program.trials is not None:
+            raise QdrunRuntimeError(
+                f"kernel `{self.source.name}` has stages that depend on one number, and each trial of a batch has its own\n"
+                "  do: write the loop inside of a parallel loop: `while c[None] != 0:`"
+            )
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else BoundStagedKernel(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.source.fn.__qualname__}: {len(self._kernels)} stages>"
+
+
+class BoundStagedKernel:
+    """A kernel with stages that is a method, with its object as first argument."""
+
+    __slots__ = ("instance", "kernel")
+    __qd_kernel__ = True
+
+    def __init__(self, kernel: StagedKernel, instance: Any) -> None:
+        self.kernel, self.instance = kernel, instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> GraphStatus | None:
+        """See ``StagedKernel``."""
+        return self.kernel(self.instance, *args, **kwargs)
+
+    def resume(self, *args: Any, from_checkpoint: int, **kwargs: Any) -> GraphStatus | None:
+        """See ``StagedKernel.resume``."""
+        return self.kernel.resume(self.instance, *args, from_checkpoint=from_checkpoint, **kwargs)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """See ``StagedKernel.prepare``."""
+        self.kernel.prepare(self.instance, *args, **kwargs)
+
+    @property
+    def grad(self) -> NoGradient:
+        """See ``StagedKernel.grad``."""
+        return self.kernel.grad
+
+
+@dataclass(frozen=True)
+class NoGradient:
+    """``k.grad`` of a kernel with stages. Only a tape knows which launches were made, and checks what one overwrote that another needs."""
+
+    name: str
+    stages: tuple[Stage, ...]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            DifferentiationError: always.
+        """
+        flag = next(s.flag for s in self.stages if not isinstance(s, Work))
+        raise DifferentiationError(
+            f"the gradient of kernel `{self.name}` by hand is not possible: how many launches it made depended on `{flag.use}`",
+            flag.loc,
+            "launch it in a qd.ad.Tape, which records the launches, or count the iterations in Python",
+        )
+
+    prepare = plan = exists = load = uncompiled = remedies = __call__
+
+
+class _Call:
+    """One call of a kernel with stages.
+
+    Attributes:
+        start: the checkpoint that is looked for; None: everything runs from here on.
+    """
+
+    def __init__(self, kernel: StagedKernel, values: list[Any], start: int | None, reads: bool) -> None:
+        self._kernel, self._values, self.start, self._reads = kernel, values, start, reads
+
+    def run(self, stages: tuple[Stage, ...]) -> int | None:
+        """Launch; the label of the checkpoint that has paused, None: all ran."""
+        for stage in stages:
+            if isinstance(stage, Work):
+                label = self._launch(stage)
+            else:
+                label = self._loop(stage) if isinstance(stage, Loop) else self._pause(stage)
+            if label is not None:
+                return label
+        return None
+
+    def _launch(self, work: Work) -> None:
+        if self.start is None:
+            self._kernel._kernels[work](*self._values)
+
+    def _loop(self, loop: Loop) -> int | None:
+        if self.start is not None and self.start not in loop.labels:
+            return None  # all of it comes before the checkpoint
+        while True:
+            label = self.run(loop.body)
+            if label is not None or not self._is_set(loop.flag):
+                return label
+
+    def _pause(self, pause: Pause) -> int | None:
+        if self.start not in (None, pause.label):
+            return None
+        self.start = None
+        self.run(pause.body)
+        return pause.label if self._is_set(pause.flag) else None
+
+    def _is_set(self, flag: Flag) -> bool:
+        """Whether a flag is not zero. A rehearsal, which runs nothing, has one iteration, as each launches the same."""
+        names = self._kernel._names
+        value = self._values[names.index(flag.name)] if flag.name in names else self._kernel.source.lookup(flag.name)
+        for attribute in flag.attributes:
+            value = getattr(value, attribute)
+        return self._reads and _number(unwrap(value), flag) != 0
+
+
+def _number(value: Any, flag: Flag) -> int:
+    """The integer in an array without axes.
+
+    Raises:
+        QdrunTypeError: it is another thing.
+    """
+    if isinstance(value, (Ndarray, Field)):
+        if value.shape == () and value.dtype.is_int and not _element(value):
+            return int(value[None])
+    elif isinstance(value, np.ndarray) or is_torch(value):
+        array = host_array(value)
+        if array.shape == () and array.dtype.kind in "iu":
+            return int(array)
+    raise QdrunTypeError(
+        f"{flag.use} takes an integer ndarray or field without axes, not {value!r}",
+        flag.loc,
+        "make qd.ndarray(qd.i32, shape=())",
+    )
+
+
+def _element(value: Any) -> tuple[int, ...]:
+    return value.element if isinstance(value, Field) else value.element_shape
+
+
+def _kernel_of(work: Work, make: Callable[[Any], Any]) -> Any:
+    """A stage as a kernel."""
+    made = make(work.source.fn)
+    made.__dict__["source"] = work.source
+    return made
+
+
+def _works(stages: tuple[Stage, ...]) -> list[Work]:
+    return [work for s in stages for work in ([s] if isinstance(s, Work) else _works(s.body))]
+
+
+def _labels(stages: tuple[Stage, ...]) -> tuple[int, ...]:
+    inner = [(s.label,) if isinstance(s, Pause) else s.labels for s in stages if not isinstance(s, Work)]
+    return tuple(label for labels in inner for label in labels)
+
+
+def graph_kernel(fn: Callable[..., Any], make: Callable[[Any], Any], checkpoints: bool) -> Any:
+    """A kernel with ``graph=True``: one with stages, if it has any.
+
+    Args:
+        fn: the function.
+        make: makes a kernel of a function.
+        checkpoints: it may have checkpoints.
+
+    Raises:
+        QdrunSyntaxError: a stage is not written as it must be.
+    """
+    source: FunctionSource | None = None
+    with suppress(QdrunSyntaxError):  # the first call of the kernel says why it cannot be read
+        source = read_function(fn)
+    stages = None if source is None else split(source, checkpoints)
+    return make(fn) if source is None or stages is None else StagedKernel(source, stages, make)

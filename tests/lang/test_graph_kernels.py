@@ -1,0 +1,413 @@
+"""Kernels with ``graph=True``: loops that the device counts, checkpoints, sections; their gradients on a tape; what is refused."""
+
+import enum
+import runpy
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+
+I0 = qd.types.ndarray(qd.i32, ndim=0)
+F1 = qd.types.ndarray(qd.f64, ndim=1)
+
+
+@pytest.fixture(autouse=True)
+def program():
+    with qd.init(default_fp=qd.f64, offline_cache=False) as program:
+        yield program
+
+
+def number(value):
+    x = qd.ndarray(qd.i32, shape=())
+    x[None] = value
+    return x
+
+
+def log_of(n=60):
+    return qd.ndarray(qd.i32, shape=n)
+
+
+def test_a_loop_runs_as_often_as_the_device_counts():
+    @qd.kernel(graph=True)
+    def solve(x: F1, counter: I0):
+        for i in range(x.shape[0]):
+            x[i] += 100.0
+        while qd.graph.do_while(counter):
+            for i in range(x.shape[0]):
+                x[i] += 1.0
+            counter[()] -= 1
+        for i in range(x.shape[0]):
+            x[i] *= 2.0
+
+    x = qd.ndarray(qd.f64, shape=5)
+    for n in (1, 7):
+        x.fill(0.0)
+        solve(x, number(n))
+        assert x.to_numpy().tolist() == [200.0 + 2 * n] * 5
+    counter = number(3)
+    solve(x=x, counter=counter)
+    assert counter[None] == 0
+    counts = np.array(2, np.int32)
+    solve(x, counts)
+    assert counts == 0
+    tensor = qd.tensor(qd.i32, shape=(), backend=qd.Backend.NDARRAY)
+    tensor[None] = 2
+    solve(x, tensor)
+    assert tensor[None] == 0
+    solve(x, number(1), qd_stream=qd.create_stream())
+
+
+def test_loops_inside_of_loops_and_fields_as_flags():
+    log, at, inner, outer = log_of(), number(0), number(0), qd.field(qd.i32, shape=())
+
+    @qd.kernel(graph=True)
+    def nest(log: qd.types.ndarray(qd.i32, ndim=1), at: I0, inner: I0):
+        while qd.graph_do_while(condition=outer):
+            inner[()] = 2
+            while qd.graph_do_while(inner):
+                log[at[()]] = 10 * outer[None] + inner[()]
+                at[()] += 1
+                inner[()] -= 1
+            outer[None] -= 1
+
+    outer[None] = 3
+    nest(log, at, inner)
+    assert log.to_numpy()[: at[None]].tolist() == [32, 31, 22, 21, 12, 11]
+
+
+@qd.data_oriented
+class Newton:
+    """The square root of each element, until all have converged."""
+
+    def __init__(self, a):
+        self.a, self.x = qd.ndarray(qd.f64, shape=len(a)), qd.ndarray(qd.f64, shape=len(a))
+        self.a.from_numpy(a)
+        self.x.fill(1.0)
+        self.goes_on = qd.ndarray(qd.i32, shape=())
+        self.steps = qd.ndarray(qd.i32, shape=())
+
+    @qd.kernel(graph=True)
+    def solve(self, tolerance: qd.f64):
+        while qd.graph.do_while(self.goes_on):
+            self.goes_on[()] = 0
+            self.steps[()] += 1
+            for i in range(self.x.shape[0]):
+                new = 0.5 * (self.x[i] + self.a[i] / self.x[i])
+                if abs(new - self.x[i]) > tolerance:
+                    self.goes_on[()] = 1
+                self.x[i] = new
+
+
+def test_a_method_loops_until_it_has_converged():
+    a = np.random.default_rng().uniform(0.5, 50.0, 20)
+    newton = Newton(a)
+    newton.solve(1e-12)
+    np.testing.assert_allclose(newton.x.to_numpy(), np.sqrt(a), rtol=1e-12)
+    assert 3 < newton.steps[None] < 20
+    assert "2 stages" not in repr(Newton.solve) and "1 stages" in repr(Newton.solve)
+
+
+def test_extents_and_arguments_may_be_named_before_a_stage():
+    @qd.kernel(graph=True)
+    def scale(x: F1, counter: I0, by: qd.f64, part: qd.i32):
+        n = x.shape[0]
+        half = max(n // part, 1)
+        factor = by * 2.0
+        for i in range(n):
+            x[i] = 1.0
+        while qd.graph.do_while(counter):
+            for i in range(half):
+                x[i] *= factor
+            for _ in range(1):
+                counter[()] -= 1
+
+    x = qd.ndarray(qd.f64, shape=6)
+    scale(x, number(2), 1.5, 2)
+    assert x.to_numpy().tolist() == [9.0] * 3 + [1.0] * 3
+
+
+class At(enum.IntEnum):
+    FIRST = 4
+    SECOND = 9
+
+
+@qd.kernel(graph=True, checkpoints=True)
+def paused(log: qd.types.ndarray(qd.i32, ndim=1), at: I0, first: I0, second: I0, counter: I0):
+    log[at[()]] = 1
+    at[()] += 1
+    while qd.graph.do_while(counter):
+        log[at[()]] = 2
+        at[()] += 1
+        with qd.checkpoint(At.FIRST, yield_on=first):
+            for _ in range(1):
+                log[at[()]] = 3
+                at[()] += 1
+                if at[()] == 3:
+                    first[()] = 1
+        log[at[()]] = 4
+        at[()] += 1
+        counter[()] -= 1
+    with qd.checkpoint(cp_id=At.SECOND, yield_on=second):
+        for _ in range(1):
+            log[at[()]] = 5
+            at[()] += 1
+    log[at[()]] = 6
+    at[()] += 1
+
+
+def test_a_checkpoint_pauses_and_resumes_where_it_stood():
+    log, at, first, second, counter = log_of(), number(0), number(0), number(1), number(2)
+    arguments = log, at, first, second, counter
+    status = paused(*arguments)
+    assert status == qd.GraphStatus(True, At.FIRST) and status.checkpoint is At.FIRST and "At.FIRST" in repr(status)
+    assert log.to_numpy()[: at[None]].tolist() == [1, 2, 3] and counter[None] == 2
+    first[None] = 0
+    status = paused.resume(*arguments, from_checkpoint=status.checkpoint)
+    assert status.yielded and status.checkpoint is At.SECOND and second[None] == 1
+    assert log.to_numpy()[: at[None]].tolist() == [1, 2, 3, 3, 4, 2, 3, 4, 5]
+    second[None] = 0
+    status = paused.resume(*arguments, from_checkpoint=9)
+    assert not status.yielded and status.checkpoint is None and repr(status) == "GraphStatus(yielded=False)"
+    assert log.to_numpy()[: at[None]].tolist() == [1, 2, 3, 3, 4, 2, 3, 4, 5, 5, 6]
+    with pytest.raises(qd.QdrunRuntimeError, match=r"`paused` has no checkpoint 5\n  do: resume from one of \[.*FIRST.*SECOND"):
+        paused.resume(*arguments, from_checkpoint=5)
+
+
+def test_sections_run_in_order():
+    log, at = log_of(), number(0)
+
+    @qd.kernel(graph=True)
+    def sections(log: qd.types.ndarray(qd.i32, ndim=1), at: I0, flag: qd.template()):
+        with qd.graph.parallel_context():
+            for k in qd.static(range(2)):
+                with qd.graph.parallel():
+                    for _ in range(1):
+                        log[at[()]] = 1 + k
+                        at[()] += 1
+            if qd.static(flag):
+                with qd.graph_parallel():
+                    log[at[()]] = 7
+                    at[()] += 1
+
+    @qd.kernel
+    def streams(log: qd.types.ndarray(qd.i32, ndim=1), at: I0):
+        with qd.stream_parallel():
+            for i in range(40):
+                log[20 + i] = i
+        with qd.stream_parallel():
+            log[at[()]] = 8
+
+    sections(log, at, True)
+    streams(log, at)
+    sections(log, at, False)
+    assert log.to_numpy()[:6].tolist() == [1, 2, 7, 1, 2, 0] and log.to_numpy()[20:].tolist() == list(range(40))
+
+
+def test_gradients_on_a_tape_are_those_of_the_launches_that_ran():
+    """A sum that grows as often as the device says, and what is computed from it; the closed form beside it."""
+    rng = np.random.default_rng()
+    n, steps = 4, int(rng.integers(3, 8))
+    p, kept = (qd.ndarray(qd.f64, shape=n, needs_grad=True) for _ in range(2))
+    loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel(graph=True)
+    def grow(p: F1, kept: F1, counter: I0):
+        while qd.graph.do_while(counter):
+            for i in range(p.shape[0]):
+                kept[i] += p[i] ** 3
+            counter[()] -= 1
+        for i in range(p.shape[0]):
+            loss[None] += kept[i] * p[i]
+
+    rates = rng.uniform(0.5, 1.2, n)
+    p.from_numpy(rates)
+    with qd.ad.Tape(loss=loss):
+        grow(p, kept, number(steps))
+    np.testing.assert_allclose(loss[None], (steps * rates**4).sum(), rtol=1e-12)
+    np.testing.assert_allclose(p.grad.to_numpy(), 4 * steps * rates**3, rtol=1e-12)
+
+
+@pytest.mark.parametrize("state", ["x[i] = x[i] * x[i]", "x[counter[()]] = x[counter[()] - 1] ** 2"])
+def test_a_tape_refuses_what_an_iteration_overwrites(state, tmp_path):
+    source = tmp_path / "overwriting.py"
+    source.write_text(
+        "import qdrun as qd\n\n\n@qd.kernel(graph=True)\n"
+        "def step(x: qd.types.ndarray(qd.f64, ndim=1), counter: qd.types.ndarray(qd.i32, ndim=0)):\n"
+        "    while qd.graph.do_while(counter):\n        for i in range(1):\n"
+        f"            {state}\n        counter[()] -= 1\n"
+    )
+    namespace = runpy.run_path(str(source))
+    x, loss = qd.ndarray(qd.f64, shape=5, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+    with pytest.raises(qd.DataAccessError, match=r"overwritten|changed|overwrites"), qd.ad.Tape(loss=loss):
+        namespace["step"](x, number(3))
+
+
+def test_a_gradient_by_hand_is_refused_by_name():
+    @qd.kernel(graph=True)
+    def solve(x: F1, counter: I0):
+        while qd.graph.do_while(counter):
+            for i in range(x.shape[0]):
+                x[i] += 1.0
+            counter[()] -= 1
+
+    x = qd.ndarray(qd.f64, shape=3, needs_grad=True)
+    with pytest.raises(qd.DifferentiationError) as caught:
+        solve.grad(x, number(1))
+    text = str(caught.value)
+    assert "the gradient of kernel `solve` by hand is not possible: how many launches it made depended on" in text
+    assert "qd.graph.do_while(..)" in text and "test_graph_kernels.py:" in text and "do: launch it in a qd.ad.Tape" in text
+    with pytest.raises(qd.DifferentiationError, match="by hand is not possible"):
+        paused.grad.plan()
+
+
+def test_a_graph_kernel_without_stages_is_a_kernel_with_a_gradient():
+    x, y = (qd.field(qd.f64, shape=5, needs_grad=True) for _ in range(2))
+
+    @qd.kernel(graph=True)
+    def two():
+        for i in x:
+            y[i] = x[i] ** 2
+        for i in x:
+            y[i] += 3.0 * x[i]
+
+    a = np.random.default_rng().uniform(0.5, 2.0, 5)
+    x.from_numpy(a)
+    y.grad.fill(1.0)
+    two()
+    two.grad()
+    np.testing.assert_allclose(x.grad.to_numpy(), 2 * a + 3.0, rtol=1e-14)
+    assert isinstance(two, type(qd.kernel(lambda: None)))
+
+
+def refused(said, error=qd.QdrunSyntaxError):
+    return pytest.raises(error, match=rf"(?s){said}.*test_graph_kernels.py:\d+.*do: ")
+
+
+def test_what_is_not_a_stage_is_refused_with_its_line():
+    x, c = qd.ndarray(qd.f64, shape=3), number(1)
+
+    @qd.kernel
+    def plain(c: I0):
+        while qd.graph.do_while(c):
+            c[()] -= 1
+
+    @qd.kernel(graph=True)
+    def inside(c: I0):
+        for _ in range(2):
+            while qd.graph.do_while(c):
+                c[()] -= 1
+
+    @qd.kernel(graph=True)
+    def section(c: I0):
+        for _ in range(2):
+            with qd.graph.parallel():
+                c[()] -= 1
+
+    for wrong, said in (
+        (plain, r"`qd.graph.do_while` is not possible here: a stage stands at the top level of a kernel with graph=True"),
+        (inside, r"`qd.graph.do_while` is not possible here"),
+        (section, r"`qd.graph.parallel\(\)` stands inside of a loop or a branch"),
+    ):
+        with refused(said):
+            wrong(c)
+
+    with refused(r"`total` is assigned in another stage of kernel `across`"):
+
+        @qd.kernel(graph=True)
+        def across(x: F1, c: I0):
+            total = x[0] + x[1]
+            while qd.graph.do_while(c):
+                for i in range(3):
+                    x[i] += total
+                c[()] -= 1
+
+    with refused(r"kernel `returns` has stages, and returns here"):
+
+        @qd.kernel(graph=True)
+        def returns(c: I0) -> qd.i32:
+            while qd.graph.do_while(c):
+                c[()] -= 1
+            return c[()]
+
+    with refused(r"qd.graph.do_while\(..\) takes an ndarray or a field by its name, not `c\[\(\)\] > 1`"):
+
+        @qd.kernel(graph=True)
+        def expression(c: I0):
+            while qd.graph.do_while(c[()] > 1):
+                c[()] -= 1
+
+    @qd.kernel(graph=True)
+    def real(x: F1):
+        while qd.graph.do_while(x):
+            x[0] = 0.0
+
+    with refused(r"takes an integer ndarray or field without axes, not <ndarray f64, \(3,\)>", qd.QdrunTypeError):
+        real(x)
+
+
+def test_checkpoints_that_cannot_be_are_refused():
+    with refused(r"kernel `undeclared` has a checkpoint, and no checkpoints=True"):
+
+        @qd.kernel(graph=True)
+        def undeclared(c: I0):
+            with qd.checkpoint(1, yield_on=c):
+                c[()] = 1
+
+    with refused(r"two checkpoints of kernel `twice` have the cp_id 1"):
+
+        @qd.kernel(graph=True, checkpoints=True)
+        def twice(c: I0):
+            with qd.checkpoint(1, yield_on=c):
+                c[()] = 0
+            with qd.checkpoint(1, yield_on=c):
+                c[()] = 0
+
+    @qd.kernel(graph=True, checkpoints=True)
+    def nested(c: I0):
+        with qd.checkpoint(1, yield_on=c):
+            with qd.checkpoint(2, yield_on=c):
+                c[()] = 0
+
+    with refused(r"`qd.checkpoint` is not possible here: a stage stands at the top level"):
+        nested(number(0))
+    with pytest.raises(qd.QdrunTypeError, match=r"kernel\(checkpoints=True\) without graph=True\n  do: "):
+        qd.kernel(checkpoints=True)
+
+
+def test_batches_and_recordings_are_refused():
+    @qd.kernel(graph=True)
+    def solve(c: I0):
+        while qd.graph.do_while(c):
+            c[()] -= 1
+
+    c = number(1)
+    solve(c)
+    with pytest.raises(qd.QdrunRuntimeError, match=r"`solve` has stages .* while a graph is recorded\n  do: launch it outside"):
+        qd.capture(lambda: solve(c))
+    with (
+        qd.init(batch=2),
+        pytest.raises(qd.QdrunRuntimeError, match=r"`solve` has stages .* each trial of a batch has its own"),
+    ):
+        solve(qd.ndarray(qd.i32, shape=()))
+
+
+def test_stages_are_kept_on_disk_apart(tmp_path, monkeypatch):
+    """Two stages of one function are two kernels, also in another program that finds them in the cache."""
+
+    @qd.kernel(graph=True)
+    def solve(x: F1, c: I0):
+        for i in range(3):
+            x[i] = 1.0
+        while qd.graph.do_while(c):
+            for i in range(3):
+                x[i] *= 2.0
+            c[()] -= 1
+
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
+    for _ in range(2):
+        with qd.init(default_fp=qd.f64):
+            x = qd.ndarray(qd.f64, shape=3)
+            solve.prepare(x, number(1))
+            solve(x, number(3))
+            assert x.to_numpy().tolist() == [8.0] * 3
