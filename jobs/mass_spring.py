@@ -38,6 +38,8 @@ class MassSpring(Job[MassSpringParams]):
     """Gradients of the distance walked with respect to stiffness and to the amplitude of each muscle."""
 
     gradients = ("stiffness", "actuation")
+    senses = False
+    """Whether the muscles are driven by what the robot does: then their activation has a gradient."""
 
     def build(self) -> None:
         """Fields over (slot, mass) and (slot, muscle), and the kernels of a step."""
@@ -54,7 +56,7 @@ class MassSpring(Job[MassSpringParams]):
         self.x = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
         self.v = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
         self.force = qd.Vector.field(2, dtype=real, shape=(w, self.n_masses), needs_grad=True)
-        self.activation = qd.field(dtype=real, shape=(w + 1, p.columns))
+        self.activation = qd.field(dtype=real, shape=(w + 1, p.columns), needs_grad=self.senses)
         self.slowed = qd.field(dtype=real, shape=())
         self.points, self.ends, self.muscle, self.rest = body.fields()
         self._muscle_kernels()

@@ -62,7 +62,7 @@ class Job(Declaring, JobFiles, Generic[P]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in getattr(cls, "__orig_bases__", ()):
+        for base in vars(cls).get("__orig_bases__", ()):  # not those of a base class, which may have another Params than this
             model = get_args(base)[0] if get_origin(base) is Job else None
             if isinstance(model, type) and issubclass(model, BaseModel):
                 cls.Params = model
