@@ -91,6 +91,7 @@ from .frontend.syntax.block import global_thread_idx
 from .ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 from .lang import algorithms, math, simt
 from .lang.autograd import ad
+from .lang.buffer_view import BufferView
 from .lang.compat.kinds import MatrixField, MatrixNdarray, MatrixTensor, ScalarField, ScalarNdarray, VectorNdarray, VectorTensor
 from .lang.compat.logs import (
     CRITICAL,

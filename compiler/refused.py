@@ -42,10 +42,9 @@ REFUSED: dict[str, tuple[str, str]] = {
     "DeviceCapability": ("programs do not ask what a device can do", "see `qdrun devices`, or program.device"),
     **dict.fromkeys("clock_counter clock_freq_hz".split(), _CLOCK),
     **dict.fromkeys("linalg sparse sparse_matrix_builder".split(), _LINALG),
-    **dict.fromkeys("experimental interop lang compound_types enums ndarray_type primitive_types utils".split(), _INNER),
-    "BufferView": ("views of buffers are not supported", "pass a numpy slice, or the array and an offset"),
-    "BufferViewType": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
-    "buffer_view_type": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
+    **dict.fromkeys(
+        "buffer_view_type experimental interop lang compound_types enums ndarray_type primitive_types utils".split(), _INNER
+    ),
     "FieldsBuilder": ("fields are placed under qd.root only", "close the program, or keep one program for each set of fields"),
     "Format": ("texture formats are not supported", "use fields"),
     **{f"algorithms.{name}": (_IN_KERNELS, instead) for name, instead in _ALGORITHMS.items()},

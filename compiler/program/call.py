@@ -24,6 +24,7 @@ class Call:
     arrays: dict[int, np.ndarray] = field(default_factory=dict)  # by ArgDecl.index; element axes last
     keys: dict[int, object] = field(default_factory=dict)  # type key of each of our ndarrays, by ArgDecl.index
     own: set[int] = field(default_factory=set)  # ndarrays of this program, by ArgDecl.index
+    parts: set[int] = field(default_factory=set)  # views of ndarrays of this program, by ArgDecl.index
     sources: dict[int, np.ndarray] = field(default_factory=dict)  # the caller's array where ``arrays`` has a copy of it
     readonly: list[int] = field(default_factory=list)  # arrays that must not be written, by ArgDecl.index
     columns: dict[int, np.ndarray] = field(default_factory=dict)  # scalars that each trial has its own of, by ArgDecl.index

@@ -160,7 +160,7 @@ class Recording:
             self._refuse(
                 f"kernel `{executable.name}` is given an array that is copied to the device and back", "give it a qd.ndarray"
             )
-        if self._draws and not call.own.issuperset(call.arrays):
+        if self._draws and not (call.own | call.parts).issuperset(call.arrays):
             self._refuse(f"kernel `{executable.name}` is given an array of another library", "give it a qd.ndarray")
         self.executables[executable] = executable.compiled
         self.kept.append(call)

@@ -114,7 +114,8 @@ def test_slices_carry_gradients():
         ("v = qd.Vector([1.0, 2.0])\nw = v[2:]", qd.QdrunIndexError, "the slice selects nothing of shape (2,)"),
         ("v = qd.Vector([1.0, 2.0])\nw = v[0:1, 0]", qd.QdrunIndexError, "a vector takes one index, not 2"),
         ("v = qd.Vector([1.0, 2.0, 3.0])\nv[0:2] = v", qd.QdrunTypeError, "2 components are assigned a vector of 3"),
-        ("w = x[0:1]", qd.QdrunTypeError, "has no slices in a kernel"),
+        ("w = x[0:3:2]", qd.QdrunTypeError, "has no step"),
+        ("w = x[0:1, 0]", qd.QdrunTypeError, "has no slices in a kernel"),
         ("v = qd.Vector([1.0, 2.0])\nw = v[j:]", qd.QdrunTypeError, "static"),
     ],
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...ir.nodes import Const, Local, Op, Operand
 from ...ir.ops import TABLE
 from ..syntax.targets import Target, with_index
 from ..values.matrix import load_matrix
+from ..values.tensor import TensorRef
 from ..values.values import Matrix, MatrixLocal, Struct
 from .builder import FrontBuilder
 from .scope import Rematerialized, StructVar, Temporary
@@ -32,6 +34,8 @@ def read(b: FrontBuilder, value: Any) -> Any:
         return value.map(lambda item: read(b, item))
     if isinstance(value, StructVar):
         return Struct(value.form, {name: read(b, m.value) for name, m in value.members.items()})
+    if isinstance(value, TensorRef) and value.begin is not None:
+        return replace(value, begin=read(b, value.begin), length=read(b, value.length))
     return with_index(value, lambda x: read(b, x)).read(b) if isinstance(value, Target) else value
 
 

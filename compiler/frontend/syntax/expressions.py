@@ -217,6 +217,8 @@ def bound_target(cx: Context, value: Any) -> Any:
 
 
 def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
+    if isinstance(base, TensorRef) and isinstance(node.slice, ast.Slice):
+        return _view(cx, base, node.slice)
     index = _spread(lower_index(cx, node.slice))
     if has_slice(index) or (len(index) == 1 and isinstance(base, (ElementTarget, MatrixTarget)) and len(_shape_of(base)) == 2):
         sliced = _sliced(cx, base, index)
@@ -240,6 +242,19 @@ def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
     if isinstance(base, (Op, Const)):
         raise QdrunTypeError("a number has no elements", hint="the value before the bracket has fewer axes")
     return _python_item(cx, base, index)
+
+
+def _view(cx: Context, base: TensorRef, node: ast.Slice) -> TensorRef:
+    """``x[a:b]`` of an array with one axis: a view, whose ends may be known at run time only.
+
+    Raises:
+        QdrunTypeError: it has a step, or the array has several axes.
+    """
+    if node.step is not None:
+        raise QdrunTypeError(f"a view of `{base.name}` has no step", hint="index its elements: x[2 * i]")
+    begin = 0 if node.lower is None else cx.expr(node.lower)
+    end = base.shape(cx.b)[0] if node.upper is None and base.ndim == 1 else cx.expr(node.upper) if node.upper else 0
+    return base.part(cx.b, begin, ops.binary(cx.b, "-", end, begin))
 
 
 def _shape_of(base: ElementTarget | MatrixTarget) -> tuple[int, ...]:

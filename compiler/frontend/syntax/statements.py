@@ -82,7 +82,7 @@ def convert_to(cx: Context, value: Any, annotation: Any) -> Any:
     if isinstance(annotation, type) and is_dataclass(annotation):
         return _checked_record(value, annotation)
     lowering = lookup(annotation)
-    if lowering is None:
+    if lowering is None or (isinstance(value, TensorRef) and hasattr(annotation, "__qd_view__")):
         return value
     if not isinstance(value, (Matrix, list, tuple)):
         raise QdrunTypeError(f"{describe(value)} is not {annotation!r}")

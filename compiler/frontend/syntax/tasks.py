@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ...ir.nodes import Assert, Block, Buffer, Const, GlobalStore, Kernel, Local, Op, Operand, Place, Print, Task
@@ -113,6 +114,9 @@ class Tasks:
             return tuple(self._carry(name, v) for v in value)
         if isinstance(value, Struct):
             return Struct(value.form, {key: self._carry(f"{name}.{key}", item) for key, item in value.items.items()})
+        if isinstance(value, TensorRef) and value.begin is not None:
+            begin, length = (self._carry(f"{name}.{what}", getattr(value, what)) for what in ("begin", "length"))
+            return replace(value, begin=begin, length=length)
         if isinstance(value, Target):
             return with_index(value, lambda x: self._carry(f"{name}[]", x))
         if not isinstance(value, (Op, Matrix)):

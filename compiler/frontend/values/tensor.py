@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import QdrunIndexError, QdrunNameError, QdrunTypeError
-from ...ir.nodes import ArgDecl, Buffer, Const, Op, Operand, Place
+from ...ir.nodes import ArgDecl, Assert, Buffer, Const, Op, Operand, Place
 from ...ir.types import DType, i32
 from ..markers import grouped
 from ..source.parse import FunctionSource, read_function
@@ -35,6 +35,7 @@ class TensorRef:
         layout: the axis at each level of nesting in memory, outermost first, where the places know the axes in that order; None: as
             they are counted.
         offset: the lowest index of each axis; None: 0.
+        begin, length: of a view of a tensor with one axis: the index of its first element, and its extent; None: it is no view.
     """
 
     name: str
@@ -45,6 +46,8 @@ class TensorRef:
     arg: ArgDecl | None = None
     layout: tuple[int, ...] | None = None
     offset: tuple[int, ...] | None = None
+    begin: Any = None
+    length: Any = None
 
     @property
     def begins(self) -> tuple[int, ...]:
@@ -79,13 +82,15 @@ class TensorRef:
         return tuple(self._extent(b, axis) for axis in range(self.ndim))
 
     def _extent(self, b: FrontBuilder, axis: int) -> Operand:
-        """The extent of one axis of an ndarray argument."""
+        """The extent of one axis of an ndarray argument, or of a view."""
+        if self.length is not None:
+            return ops.to_operand(b, self.length)
         stored = axis if self.layout is None else self.layout.index(axis)
         return b.op("shape", dtype=i32, attr=(self.arg, stored))
 
     def attribute(self, b: FrontBuilder, name: str) -> Any:
         """``x.name`` inside a kernel: ``shape``, ``offset``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``, ``element_shape``,
-        ``fill``.
+        ``size``, ``fill``, ``subview``.
 
         Raises:
             QdrunNameError: there is no such attribute, or no gradient is stored.
@@ -110,8 +115,12 @@ class TensorRef:
             return getattr(self, name)
         if name == "element_shape":
             return ElementShape(self.element)
+        if name == "size":
+            return functools.reduce(lambda x, y: ops.binary(b, "*", x, y), self.shape(b), 1)
         if name == "fill":
             return Fill(self)
+        if name == "subview":
+            return _Subview(self)
         raise QdrunNameError(f"`{self.name}` has no attribute `{name}`")
 
     def component(self, k: int | tuple[int, ...]) -> TensorRef:
@@ -124,6 +133,31 @@ class TensorRef:
         if not 0 <= k < len(self.places):
             raise QdrunIndexError(f"component {k} is out of range: `{self.name}` has {len(self.places)} components")
         return replace(self, name=f"{self.name}[{k}]", places=(self.places[k],), element=())
+
+    def part(self, b: FrontBuilder, begin: Arg, size: Arg) -> TensorRef:
+        """A view: ``size`` elements from index ``begin`` on. With ``check_bounds`` values that are known at run time only are tested.
+
+        Raises:
+            QdrunTypeError: the tensor has several axes or an offset, or the numbers are no integers.
+            QdrunIndexError: a constant is out of range.
+        """
+        if self.ndim != 1 or self.offset is not None:
+            what = f"has {self.ndim} axes" if self.ndim != 1 else "has an offset"
+            raise QdrunTypeError(f"a view has one axis, and `{self.name}` {what}", hint="index its elements")
+        first, count = (ops.index_operand(b, x) for x in (begin, size))
+        end, extent = ops.to_operand(b, ops.binary(b, "+", first, count)), ops.to_operand(b, self.shape(b)[0])
+        known = [x.value for x in (first, count, end, extent) if isinstance(x, Const)]
+        if any(v < 0 for v in known) or (isinstance(end, Const) and isinstance(extent, Const) and end.value > extent.value):
+            raise QdrunIndexError(
+                f"a view of `{self.name}` does not lie in it", hint="negative numbers do not count from the end"
+            )
+        if b.check_bounds:
+            inside = ops.logical(b, "and", ops.compare(b, ">=", first, 0), ops.compare(b, ">=", count, 0))
+            inside = ops.truth(b, ops.logical(b, "and", inside, ops.compare(b, "<=", end, extent)))
+            text = f"a view of `{self.name}` from {{}} to below {{}} does not lie in its extent {{}}"
+            b.put(Assert(inside, text, (first, end, extent), kind="bounds"))
+        start = first if self.begin is None else ops.binary(b, "+", self.begin, first)
+        return replace(self, extents=None, begin=start, length=count)
 
     def load(self, b: FrontBuilder, index: Sequence[Arg]) -> Value:
         """``x[index]``: an operand, or a matrix for a tensor of vectors or matrices.
@@ -205,6 +239,8 @@ class TensorRef:
         for axis, x in enumerate(out):
             self._check(b, axis, x, out)
         out = tuple(_from_zero(b, x, begin) for x, begin in zip(out, self.begins))
+        if self.begin is not None:
+            out = (ops.to_operand(b, ops.binary(b, "+", self.begin, out[0])),)
         return out if self.layout is None else tuple(out[axis] for axis in self.layout)
 
     def _check(self, b: FrontBuilder, axis: int, x: Operand, index: tuple[Operand, ...]) -> None:
@@ -258,6 +294,19 @@ class Fill:
 
     def __init__(self, ref: TensorRef) -> None:
         self.__self__, self.__qd_func__ = ref, _fill_source()
+
+
+class _Subview:
+    """``v.subview``: makes a view of a part."""
+
+    def __init__(self, ref: TensorRef) -> None:
+        self._ref = ref
+
+    def __call__(self, offset: Any, size: Any) -> TensorRef:
+        raise TypeError("a part of a tensor is a value of a kernel")
+
+    def __qd_lower__(self, b: FrontBuilder, offset: Arg, size: Arg) -> TensorRef:
+        return self._ref.part(b, offset, size)
 
 
 def _from_zero(b: FrontBuilder, x: Operand, begin: int) -> Operand:

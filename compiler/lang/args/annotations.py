@@ -7,6 +7,7 @@ from typing import Any, Final, Union, get_args, get_origin
 
 from ...frontend.markers import Template, template
 from ...ir.types import DType
+from ..buffer_view import BufferView, BufferViewType
 from ..data.element_types import MatrixType, NdarrayType, Optional
 from ..data.struct import StructType
 from ..data.tensor import Tensor
@@ -21,6 +22,8 @@ def meaning(annotation: Any) -> Any:
     """
     if annotation is NDArray or annotation is NdarrayType:
         return NdarrayType(None, None)
+    if annotation is BufferView:
+        return BufferViewType()
     if annotation is Template or annotation is template or isinstance(annotation, Template):
         return Template
     if isinstance(annotation, (DType, MatrixType, NdarrayType)) or annotation in (int, float, bool, Tensor):

@@ -11,12 +11,14 @@ import numpy as np
 
 from ...errors import QdrunRuntimeError, QdrunTypeError
 from ...frontend.signature import ArrayArg
+from ...frontend.values.values import count
 from ...ir.types import DType, from_numpy
 from ...ir.walk import kernel_places
 from ...program.call import Call, Key
 from ...program.memory.device_arrays import NearArray, is_torch, may_share, near_array
 from ...program.program import current_program
 from ...runtime.base import Allocation
+from ..buffer_view import BufferView
 from ..data.element_types import NdarrayType
 from ..data.field import Field
 from ..data.ndarray import Ndarray, intern_key, pack
@@ -37,7 +39,7 @@ def is_array(value: Any) -> bool:
     """Whether a value is passed as an array: an ndarray, a tensor on one, a numpy array or a torch tensor."""
     if isinstance(value, Tensor):
         value = value._unwrap()
-    return isinstance(value, (Ndarray, np.ndarray)) or is_torch(value) or offers_device_memory(value)
+    return isinstance(value, (Ndarray, BufferView, np.ndarray)) or is_torch(value) or offers_device_memory(value)
 
 
 def bind_array(annotation: NdarrayType, value: Any, call: Call, number: int) -> tuple[Key, ArrayArg]:
@@ -51,15 +53,15 @@ def bind_array(annotation: NdarrayType, value: Any, call: Call, number: int) -> 
     if isinstance(value, Field):
         hint = "annotate the parameter with qd.template() or qd.Tensor"
         raise QdrunTypeError(f"expected an ndarray, a numpy array or a torch tensor, got the field `{value.name}`", hint=hint)
-    key = (
-        _bind_own(annotation, value, call, number)
-        if isinstance(value, Ndarray)
-        else _bind_foreign(annotation, value, call, number)
-    )
+    if isinstance(value, (Ndarray, BufferView)):
+        key = _bind_own(annotation, value, call, number)
+    else:
+        key = _bind_foreign(annotation, value, call, number)
     return key, ArrayArg(*key)
 
 
-def _bind_own(annotation: NdarrayType, value: Ndarray, call: Call, number: int) -> Key:
+def _bind_own(annotation: NdarrayType, given: Ndarray | BufferView, call: Call, number: int) -> Key:
+    value = given.arr if isinstance(given, BufferView) else given
     key, words, stored = value._key, value._packed, value.stored  # that of a closed program raises
     if value._program is not current_program():
         raise QdrunTypeError("this ndarray belongs to another program", hint="make it after qd.init(), or pass a.to_numpy()")
@@ -67,12 +69,20 @@ def _bind_own(annotation: NdarrayType, value: Ndarray, call: Call, number: int) 
         key = intern_key(value._program, *key[:3], False, *key[4:])
         dual = None if value.dual is None else value.dual.address
         words = pack(value.address, stored.shape[: key.ndim], None, dual)
+    start = 0
+    if isinstance(given, BufferView):
+        if key.per_trial:
+            raise QdrunTypeError("each trial has its own array, which has no views", hint="make it with per_trial=False")
+        start = given.offset * value.dtype.size * count(value.element_shape)
+        stored = stored[given.offset : given.offset + given.size]
+        relatives = (value.grad if key.has_grad else None, value.dual)
+        words = pack(value.address + start, given.shape, *(None if x is None else x.address + start for x in relatives))
     _check_type(annotation, key)
     call.arrays[number] = stored
-    call.own.add(number)
+    (call.parts if isinstance(given, BufferView) else call.own).add(number)
     mirror = value._mirror
     if mirror is not None:
-        call.mirrors[number], call.at[number] = mirror, value.address
+        call.mirrors[number], call.at[number] = mirror, value.address + start
         call.reads[number] = lambda: mirror.read(stored)
     if key.per_trial:
         call.reads[number] = lambda: value._columns(value._in_memory_order)

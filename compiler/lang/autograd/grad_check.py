@@ -119,7 +119,7 @@ class GradCheck:
     def launching(self, call: Call) -> None:
         """A launch is about to run with these arguments."""
         for index, array in {**call.arrays, **call.sources}.items():
-            if index not in call.own:
+            if index not in call.own | call.parts:
                 self._outside.setdefault(id(array), (array, array.copy()))
 
     def settle(self) -> None:

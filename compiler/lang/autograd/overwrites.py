@@ -19,7 +19,7 @@ from ...ir.nodes import ArgDecl, GlobalStore, Loc, Op
 from ...ir.walk import atomic_of
 from ...passes.dependence.access import Access
 from ...passes.dependence.argument_forms import Form
-from ...program.memory.memory_regions import MemoryRegion, argument_region, memory_base, tensor_regions
+from ...program.memory.memory_regions import MemoryRegion, argument_region, may_meet, memory_base, tensor_regions
 from ...runtime.mirror import copied, store
 from ..args.annotations import is_dataclass_type
 from ..args.records import Frozen
@@ -178,7 +178,7 @@ def _meeting(uses: Uses, spot: MemoryRegion) -> Iterable[tuple[_Use, bool]]:
     for use in layouts.get((spot.layout, spot.offset), ()):
         yield use, True
     for (layout, _), found in layouts.items():
-        if layout != spot.layout:  # views of one array may overlap
+        if layout != spot.layout and may_meet(layout, spot.layout):  # views of one array may overlap
             for use in found:
                 yield use, False
 

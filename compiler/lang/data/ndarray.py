@@ -24,6 +24,7 @@ from ...program.program import Program, current_program
 from ...runtime.base import Allocation
 from ...runtime.host_memory import reserved_bytes
 from ...runtime.mirror import Mirror
+from ..buffer_view import BufferView, part_of
 from ..interop import host_array
 from .dtypes import resolve
 from .element_types import MatrixType
@@ -187,6 +188,17 @@ class Ndarray(Placed):
     def address(self) -> int:
         """The address of the first element."""
         return self._memory.ptr
+
+    def __getitem__(self, index: Any) -> Any:
+        """An element; ``x[a:b]`` of an array with one axis is a ``BufferView``.
+
+        Raises:
+            QdrunTypeError: a slice of an array with several axes.
+            QdrunValueError: the slice has a step.
+        """
+        if isinstance(index, slice) and self.ndim == 1:
+            return BufferView(self, *part_of(index, self.shape[0]))
+        return super().__getitem__(index)
 
     @property
     def ndim(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import QdrunTypeError
 from ...frontend.markers import Template, ref, template
 from ...refused import refuse, refused_names
+from ..buffer_view import BufferViewType
 from .dtypes import (
     f16,
     f32,
@@ -125,6 +126,7 @@ __getattr__ = refused_names(__name__)
 
 
 __all__ = [
+    "BufferViewType",
     "NDArray",
     "Template",
     "f16",

@@ -81,6 +81,23 @@ def base_of(device: Device, array: Any, ours: bool = False) -> tuple[object, obj
     return root_address(array), (address, array.shape, array.strides, array.dtype.str)
 
 
+def may_meet(one: object, other: object) -> bool:
+    """Whether two different layouts of one base may have bytes in common: not those of two views that lie apart."""
+    spans = [_span(layout) for layout in (one, other)]
+    first, second = spans
+    return first is None or second is None or (first[0] < second[1] and second[0] < first[1])
+
+
+def _span(layout: object) -> tuple[int, int] | None:
+    """The bytes that a view lies in; None: any of the base."""
+    if not isinstance(layout, tuple):
+        return None
+    address, shape, strides = layout[:3]
+    if not shape or min(strides) <= 0:
+        return None
+    return address, address + sum((extent - 1) * stride for extent, stride in zip(shape, strides)) + min(strides)
+
+
 def argument_region(device: Device, call: Call, index: int, offset: int) -> MemoryRegion | None:
     """The component at ``offset`` of an array argument; None when the array is empty."""
     array = call.sources.get(index, call.arrays[index])

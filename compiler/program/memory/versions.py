@@ -33,6 +33,7 @@ from .memory_regions import (
     Shown,
     argument_region,
     base_of,
+    may_meet,
     memory_base,
     tensor_regions,
 )
@@ -207,6 +208,12 @@ class Versions:
         given = {**call.arrays, **call.sources}
         return [(base_of(self._device, a, index in call.own), a) for index, a in given.items()]
 
+    def _foreign(self, call: Call) -> Iterator[tuple[tuple[object, object], Any]]:
+        """Those that other code may write to: views of our ndarrays are not among them."""
+        for index, array in {**call.arrays, **call.sources}.items():
+            if index not in call.own | call.parts and array.size:
+                yield base_of(self._device, array), array
+
     def _plan(self, variant: Variant, kind: str, accesses: Callable[[], Iterable[Access]]) -> list[_Part]:
         key = id(variant), kind
         if key not in self._parts:
@@ -233,9 +240,13 @@ class Versions:
         spot = argument_region(self._device, call, part.index, part.offset)
         if spot is None or not part.of_gradient:
             return spot
-        address = call.at.get(part.index) or address_of(call.arrays[part.index])
-        gradient = next((a.grad for a in self._arrays_of if a.address == address and a.grad is not None), None)
-        return None if gradient is None else MemoryRegion(memory_base(gradient._memory), "", part.offset)
+        array, is_part = call.arrays[part.index], part.index in call.parts
+        address = call.at.get(part.index) or address_of(array)
+        for a in self._arrays_of:
+            if a.grad is not None and (a._memory.holds(address) if is_part else a.address == address):
+                layout = f"from {address}, {array.shape}" if is_part else ""
+                return MemoryRegion(memory_base(a.grad._memory), layout, part.offset)
+        return None
 
     def _table(self, spot: MemoryRegion) -> _Writes:
         return self._writes.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), _Writes())
@@ -243,6 +254,8 @@ class Versions:
     def _after(self, spot: MemoryRegion, region: IndexPattern, clock: int) -> Event | None:
         for (layout, offset), writes in self._writes.get(spot.base, {}).items():
             if layout != spot.layout:
+                if not may_meet(layout, spot.layout):
+                    continue
                 region_there = ANYWHERE
             elif offset != spot.offset:
                 continue
@@ -276,13 +289,8 @@ class Versions:
 
     def _watched(self, call: Call) -> Iterator[tuple[tuple[object, object], Any, tuple[MemoryRegion, ...]]]:
         """The memory that others may write to: key of its checksum, content, and what a change is a write to."""
-        for (base, layout), array in self._arrays(call):
-            if layout != "" and array.size:
-                yield (
-                    (base, layout),
-                    array,
-                    (MemoryRegion(base, "outside", 0),),
-                )  # its own layout, so that it meets every access
+        for (base, layout), array in self._foreign(call):
+            yield (base, layout), array, (MemoryRegion(base, "outside", 0),)  # its own layout, so that it meets every access
         for first, shown in list(self._shown.items()):
             content = shown.content()
             if content is None:
