@@ -89,7 +89,7 @@ from .frontend.markers import (
 from .frontend.regions import checkpoint, graph_do_while, graph_parallel, graph_parallel_context, stream_parallel
 from .frontend.syntax.block import global_thread_idx
 from .ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
-from .lang import algorithms, math, simt
+from .lang import algorithms, linalg, math, simt
 from .lang.autograd import ad
 from .lang.buffer_view import BufferView
 from .lang.compat.kinds import MatrixField, MatrixNdarray, MatrixTensor, ScalarField, ScalarNdarray, VectorNdarray, VectorTensor
@@ -120,7 +120,7 @@ from .lang.data.ndarray import Ndarray, from_dlpack, ndarray
 from .lang.data.struct import Struct, dataclass
 from .lang.data.struct_field import StructField
 from .lang.data.tensor import Backend, Tensor, tensor, wrap
-from .lang.data.types import Template, template
+from .lang.data.types import Template, sparse_matrix_builder, template
 from .lang.function import func
 from .lang.init import init
 from .lang.kernel import data_oriented, kernel

@@ -210,7 +210,7 @@ def lower_augmented(cx: Context, node: ast.AugAssign) -> None:
         assign_name(cx, node.target, value)
         return
     with cx.at(node.target):
-        target = target_of(cx, node.target, "an assignment")
+        target = _entry(cx, node.target, op) or target_of(cx, node.target, "an assignment")
     value = cx.expr(node.value)
     if isinstance(value, (list, tuple)):
         value = build(cx.b, value)
@@ -224,6 +224,26 @@ def lower_augmented(cx: Context, node: ast.AugAssign) -> None:
     if isinstance(target, StructTarget):
         raise QdrunTypeError("structs have no arithmetic", hint="update the members: s.x += ..")
     target.write(cx.b, ops.binary(cx.b, op, target.read(cx.b), value))
+
+
+def _entry(cx: Context, node: ast.expr, op: str) -> Target | None:
+    """The target of ``A[i, j] += v`` where ``A`` is a sparse matrix or its builder: ``A.values[A.entry(i, j)]``.
+
+    Raises:
+        QdrunTypeError: the operation is neither ``+=`` nor ``-=``, or there are not two indices.
+    """
+    base = cx.lookup(node.value.id) if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) else None
+    if base is None or not isinstance(base.value, Struct) or not base.value.form.has_entries:
+        return None
+    assert isinstance(node, ast.Subscript)
+    pair = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if op not in "+-" or len(pair) != 2:
+        raise QdrunTypeError("entries of a sparse matrix are added to in a kernel", hint="write A[i, j] += v, or -= v")
+    method = ast.Attribute(node.value, "entry", ast.Load())
+    place = ast.Subscript(ast.Attribute(node.value, "values", ast.Load()), ast.Call(method, pair, []), ast.Load())
+    for made in ast.walk(place):
+        ast.copy_location(made, node) if not hasattr(made, "lineno") else None
+    return target_of(cx, place, "an assignment")
 
 
 def _is_compile_time(cx: Context, name: str) -> bool:

@@ -108,6 +108,11 @@ class StructForm:
     ) -> None:
         self.members, self.methods, self.name, self.owner = dict(members), dict(methods or {}), name, owner
 
+    @property
+    def has_entries(self) -> bool:
+        """Whether it is what kernels write the entries of a sparse matrix to: its class says so."""
+        return getattr(self.owner, "has_entries", False)
+
 
 NO_FORM = StructForm({})
 """The form of ``qd.Struct(a=.., b=..)``, whose members have the types of their values."""

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import QdrunTypeError
 from ...frontend.markers import Template, ref, template
 from ...refused import refuse, refused_names
+from ..assembly import Assembly
 from ..buffer_view import BufferViewType
 from .dtypes import (
     f16,
@@ -52,6 +53,11 @@ def vector(n: int, dtype: Any = None, *, unpacked: bool = False) -> MatrixType:
 def matrix(n: int, m: int, dtype: Any = None) -> MatrixType:
     """The type of n x m matrices."""
     return MatrixType((n, m), dtype)
+
+
+def sparse_matrix_builder() -> type[Assembly]:
+    """The type of a parameter that takes a ``qd.linalg.SparseMatrixBuilder`` or a ``SparseMatrix``: ``A[i, j] += v``."""
+    return Assembly
 
 
 def struct(**members: Any) -> Any:
@@ -150,6 +156,7 @@ __all__ = [
     "matrix",
     "ndarray",
     "ref",
+    "sparse_matrix_builder",
     "struct",
     "template",
     "u1",

@@ -1,0 +1,111 @@
+"""The gradient of the solution of ``A x = b``, whatever found it.
+
+With ``g`` as the gradient of ``x``, that of ``b`` is ``l`` where ``A^T l = g``, and that of A is ``-l x^T`` (the adjoint method; Giles, An
+extended collection of matrix derivative results, 2008). A tape gets three launches: the solver, which cuts the gradient of what ``x`` was
+before; the residual ``r = b - A x`` as ordinary kernels; and the adjoint solve, which sets the gradient of ``r`` to ``l``. So the gradient
+of the residual brings ``l`` to all that A and ``b`` are made of, and nothing of the solver is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ...errors import QdrunError, QdrunRuntimeError, TrialsFailed
+from ...frontend.markers import grouped
+from ...program.program import current_program
+from ..autograd.custom import Replaced
+from ..autograd.steps import recorded_by
+from ..data.tensor import Tensor
+from ..kernel import kernel
+from ..no_gradient import refuse_in_forward_mode
+from .krylov import Outcome
+
+
+@kernel
+def residual(b: Tensor, product: Tensor, r: Tensor) -> None:
+    """``r = b - product``."""
+    for i in grouped(r):
+        r[i] = b[i] - product[i]
+
+
+def recorded(what: str, gradients: bool) -> bool:
+    """Whether a solution is to have a gradient.
+
+    Args:
+        what: the solver, for messages.
+        gradients: whether the solution can have one.
+
+    Raises:
+        QdrunRuntimeError: in forward mode, or in ``qd.capture``.
+    """
+    program = current_program()
+    refuse_in_forward_mode(program, what)
+    if program.recording is not None:
+        raise QdrunRuntimeError(f"{what} inside of qd.capture: the number of launches is not known before; do: call it outside")
+    tape = program.tape
+    return gradients and tape is not None and not getattr(tape, "inside", False)
+
+
+def solve(
+    what: str,
+    run: Callable[[], Any],
+    product: Callable[[Any, Any], Any],
+    adjoint: Callable[[Any, Any], None],
+    arrays: tuple[Any, ...],
+) -> Any:
+    """Solve, and have the tape record the gradient.
+
+    Args:
+        what: the solver, for messages.
+        run: finds ``x``.
+        product: ``product(x, out)`` computes ``out = A x`` by kernels that have gradients.
+        adjoint: ``adjoint(g, l)`` solves ``A^T l = g``.
+        arrays: ``x``, ``b`` and two of their form with gradients, for the product and the residual.
+
+    Returns:
+        What ``run`` returns.
+    """
+    x, b, out, r = arrays
+
+    result = _step(what, run, lambda: x.grad.fill(0))
+    product(x, out)
+    residual(b, out, r)
+    _step(what, lambda: None, lambda: adjoint(x.grad, r.grad))
+    return result
+
+
+def _step(what: str, run: Callable[[], Any], backward: Callable[[], Any]) -> Any:
+    """Run a function that a tape records as one step with this gradient."""
+    step = Replaced(run)
+    step.fn.__qualname__, step.backward = what, backward
+    return step()
+
+
+def unrecorded() -> AbstractContextManager[None]:
+    """A block whose launches no tape records."""
+    return recorded_by(current_program(), None)
+
+
+def constant(what: str, run: Callable[[], Any]) -> Any:
+    """Run a solver whose solution has no gradient; a tape knows that it writes."""
+    return _step(what, run, lambda: None)
+
+
+def refuse_unconverged(what: str, outcome: Outcome, hint: str) -> None:
+    """Refuse a solution that is none.
+
+    Raises:
+        QdrunRuntimeError: it did not converge; in a batched program ``TrialsFailed``, with the trials.
+    """
+    if outcome.all:
+        return
+    worst = float(outcome.residual.max())
+    error = QdrunRuntimeError(
+        f"{what} did not converge in {outcome.iterations.max()} iterations: the residual is {worst:.3g}\n  do: {hint}"
+    )
+    if len(outcome.converged) == 1:
+        raise error
+    failed: dict[int, QdrunError] = {int(k): error for k in (~outcome.converged).nonzero()[0]}
+    raise TrialsFailed(len(outcome.converged), failed)
