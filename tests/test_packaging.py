@@ -72,8 +72,8 @@ from qdrun.simt.block import reduce_add
 import qdrun as qd
 import qdrun.compiler.lang.math as inner
 assert qdrun.math is qd.math is inner is sys.modules["qdrun.math"] and vec3 is qd.math.vec3
-assert qdrun.ad is qd.ad and qdrun.linalg is qd.linalg and qdrun.types is qd.types and qdrun.simt is qd.simt and sys.modules["qdrun.simt.block"] is qd.simt.block
-assert reduce_add is qd.simt.block.reduce_add and pickle.loads(pickle.dumps(vec3)) == vec3
+assert qdrun.ad is qd.ad and qdrun.types is qd.types and qdrun.simt is qd.simt and sys.modules["qdrun.simt.block"] is qd.simt.block
+assert qdrun.linalg is qd.linalg and reduce_add is qd.simt.block.reduce_add and pickle.loads(pickle.dumps(vec3)) == vec3
 assert importlib.reload(qdrun.types) is qd.types
 assert len([f for f in (importlib.reload(qd), *sys.meta_path) if type(f).__name__ == "_Refusing"]) == 1
 import qdrun.ad

@@ -138,3 +138,21 @@ def test_more_than_eight_axes_can_have_an_order(program):
 def test_an_order_that_does_not_name_the_axes_is_refused(program, shape, order, do):
     with pytest.raises(qd.QdrunRuntimeError, match=f"order={order!r} does not name the axes of shape (.|\n)*do: {do}"):
         qd.field(qd.f64, shape, order)
+
+
+def test_items_of_a_list_of_numbers_can_be_assigned_and_an_array_of_numpy_is_spread(program):
+    extents = np.array([2, 3])
+    out = qd.field(qd.i32, shape=6)
+
+    @qd.kernel
+    def k():
+        for i, j in qd.ndrange(*(extents - 0)):
+            items = [(i + 1) * (n + 1) for n in range(3)]
+            if j > 0:
+                kept = items[0]
+                items[0] = items[2]
+                items[2] = kept
+            out[i * 3 + j] = 100 * items[0] + items[2]
+
+    k()
+    assert out.to_numpy().tolist() == [103, 301, 301, 206, 602, 602]

@@ -168,7 +168,7 @@ def count_stores(frame: Frame) -> Counter[str]:
     """Count the places of a function that may assign each name. A name with one place needs no mutable variable.
 
     A change of a part, an augmented assignment, and a call that could take the name by reference count twice: there is another
-    place that gave the name its first value.
+    place that gave the name its first value. A change of an item counts under ``name[]`` as well.
     """
     stores: Counter[str] = Counter()
     for node in ast.walk(frame.source.tree):
@@ -193,7 +193,9 @@ def _count(stores: Counter[str], target: ast.expr, times: int = 1) -> None:
         for part in target.elts:
             _count(stores, part, times)
     while isinstance(target, (ast.Subscript, ast.Attribute)):
-        target, times = target.value, 2
+        items, target, times = isinstance(target, ast.Subscript), target.value, 2
+        if items and isinstance(target, ast.Name):
+            stores[f"{target.id}[]"] += 1
     if isinstance(target, ast.Name):
         stores[target.id] += times
 

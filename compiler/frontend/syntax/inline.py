@@ -12,6 +12,8 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.builder import convert
 from ...ir.nodes import Buffer, Const, Exit, Local, Operand, Place
@@ -210,6 +212,8 @@ def star_values(cx: Context, node: ast.Starred) -> tuple[Any, ...]:
     value = _value_of(cx, node.value)
     if isinstance(value, Matrix):
         return value.items
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return tuple(value.tolist())
     if not isinstance(value, (list, tuple)):
         raise QdrunTypeError(f"`*` takes a list, a tuple or a vector, not {describe(value)}", hint="write the arguments out")
     return tuple(value)

@@ -158,7 +158,9 @@ def assign_name(cx: Context, target: ast.Name, value: Any) -> None:
 
 
 def first_value(cx: Context, name: str, value: Any) -> Any:
-    """The binding of a new name: the value itself if the name is assigned once, else a variable."""
+    """The binding of a new name: the value itself if the name is assigned once, else a variable. A list whose items change is a vector."""
+    if isinstance(value, list) and value and cx.frame.stores[f"{name}[]"] and all(map(_is_scalar, value)):
+        value = build(cx.b, value)
     if ops.is_number(value):
         value = ops.literal(cx.b, value)
     if isinstance(value, Struct) and value.is_data:
@@ -170,6 +172,10 @@ def first_value(cx: Context, name: str, value: Any) -> Any:
     if cx.frame.stores[name] <= 1:
         return value
     return new_local(cx.b, value, name) if isinstance(value, Matrix) else cx.b.local(value, name)
+
+
+def _is_scalar(value: Any) -> bool:
+    return ops.is_number(value) or isinstance(value, (Op, Const))
 
 
 def new_struct(cx: Context, value: Struct, name: str) -> StructVar:

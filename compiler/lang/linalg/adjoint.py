@@ -20,7 +20,7 @@ from ..autograd.steps import recorded_by
 from ..data.tensor import Tensor
 from ..kernel import kernel
 from ..no_gradient import refuse_in_forward_mode
-from .krylov import Outcome
+from .krylov import Iterated
 
 
 @kernel
@@ -93,7 +93,7 @@ def constant(what: str, run: Callable[[], Any]) -> Any:
     return _step(what, run, lambda: None)
 
 
-def refuse_unconverged(what: str, outcome: Outcome, hint: str) -> None:
+def refuse_unconverged(what: str, outcome: Iterated, hint: str) -> None:
     """Refuse a solution that is none.
 
     Raises:

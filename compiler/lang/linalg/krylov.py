@@ -163,7 +163,7 @@ def _bicg_step(x: Tensor, r: Tensor, p: Tensor, t: Tensor, s: Tensor, scalar: Te
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Iterated:
     """How an iteration ended; arrays have one element for each trial of a batched program, or one.
 
     Attributes:
@@ -198,7 +198,7 @@ def vectors(like: Any, count: int, grad: bool = False) -> Iterator[list[Ndarray]
         pool[:0] = made
 
 
-def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, float], most: int) -> Outcome:
+def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, float], most: int) -> Iterated:
     """Solve ``A x = b`` for a symmetric positive definite A.
 
     Args:
@@ -221,7 +221,7 @@ def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, f
         return _until(iterate, s, most)
 
 
-def stabilized_biconjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, float], most: int) -> Outcome:
+def stabilized_biconjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, float], most: int) -> Iterated:
     """Solve ``A x = b`` for any A; the arguments are those of ``conjugate_gradients``."""
     scalar = not x.element_shape
     with vectors(x, 5) as (r, shadow, p, v, t):
@@ -240,12 +240,13 @@ def stabilized_biconjugate_gradients(product: Product, b: Any, x: Any, limits: t
         return _until(iterate, s, most)
 
 
-def _until(iterate: Callable[[], None], s: Ndarray, most: int) -> Outcome:
+def _until(iterate: Callable[[], None], s: Ndarray, most: int) -> Iterated:
     """Iterate until all trials have ended. What has ended changes no more, so that it is enough to look now and then."""
-    for number in range(most + 1):
+    found = s.to_numpy().reshape(-1, NUMBERS)
+    for number in range(1, most + 1):
+        if (found[:, DONE] != 0).all():
+            break
+        iterate()
         if number % EVERY == 0 or number == most:
             found = s.to_numpy().reshape(-1, NUMBERS)
-            if number == most or (found[:, DONE] != 0).all():
-                break
-        iterate()
-    return Outcome(found[:, DONE] == 1, found[:, COUNT].astype(int), found[:, SIZE].astype(float))
+    return Iterated(found[:, DONE] == 1, found[:, COUNT].astype(int), found[:, SIZE].astype(float))

@@ -14,9 +14,9 @@ from ..data.ndarray import Ndarray
 from ..data.tensor import unwrap
 from ..no_gradient import refuse_in_a_trial
 from . import adjoint
-from .krylov import Outcome, Product, conjugate_gradients, stabilized_biconjugate_gradients, vectors
+from .krylov import Iterated, Product, conjugate_gradients, stabilized_biconjugate_gradients, vectors
 
-Method = Callable[..., Outcome]
+Method = Callable[..., Iterated]
 
 
 class LinearOperator:
@@ -84,7 +84,7 @@ def _solved(what: str, method: Method, A: Any, transpose: Any, b: Any, x: Any, h
     program = current_program()
     refuse_in_a_trial(program, f"{what} runs the launches of all trials")
 
-    def run() -> Outcome:
+    def run() -> Iterated:
         return method(A._matvec, b, x, (tol, 0.0), most)
 
     if adjoint.recorded(what, x.has_grad()):
@@ -114,7 +114,7 @@ def _pair(what: str, b: Any, x: Any) -> tuple[Any, Any]:
             raise QdrunTypeError(f"{what}: `{name}` is {type(array).__name__}, not a field or an ndarray")
         if array.dtype not in (f32, f64):
             raise QdrunTypeError(f"{what}: `{name}` has the type {array.dtype}, not f32 or f64")
-        if any(getattr(array, "offset", None) or ()):
+        if isinstance(array, Field) and any(array.offset):
             raise QdrunValueError(f"{what}: the indices of `{name}` begin at {array.offset}, not at 0; do: leave out offset=")
     if (b.shape, b.element_shape, b.dtype) != (x.shape, x.element_shape, x.dtype) or b is x:
         raise QdrunValueError(
