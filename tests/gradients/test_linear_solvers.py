@@ -305,3 +305,80 @@ def test_implicit_steps_in_a_window_have_the_gradient_of_all_steps():
     np.testing.assert_allclose(loss, at(k, x0), rtol=1e-9)
     for got, way in ((stiffness_, lambda h: at(k + h, x0)), (start, lambda h: at(k, x0 + h))):
         np.testing.assert_allclose(got, [(way(h) - way(-h)) / 2e-6 for h in 1e-6 * np.eye(n)], rtol=1e-5, atol=1e-8)
+
+
+def test_what_would_have_no_or_a_wrong_gradient_is_refused(program):
+    n = 3
+    places = array(np.arange(n), qd.i32)
+    values, b, w = (array([2.0, 3.0, 4.0], needs_grad=True) for _ in range(3))
+    loss = qd.ndarray(qd.f64, 1, needs_grad=True)
+    A = qd.linalg.SparseMatrix.from_triplets(n, n, places, places, values)
+    field = qd.field(qd.f64, n, needs_grad=True)
+    solver = qd.linalg.SparseSolver(qd.f64, "LU")
+    solver.compute(A)
+
+    def refused(kind: Any, said: str, run: Any) -> None:
+        with pytest.raises(kind, match=said), qd.ad.Tape(loss=loss):
+            run()
+
+    lost = "the result of a (Field|ndarray) is a numpy array, which has no gradient"
+    refused(qd.QdrunTypeError, rf"SparseMatrix @ x: {lost}", lambda: A @ field)
+    refused(qd.QdrunTypeError, rf"SparseSolver\.solve: {lost}", lambda: solver.solve(np.ones(n)))
+    refused(qd.QdrunTypeError, rf"SparseCG: {lost}", qd.linalg.SparseCG(A, field).solve)
+    refused(
+        qd.QdrunRuntimeError,
+        r"SparseCG\.solve did not converge in 1 iterations: the residual is (.|\n)*do: max_iter= or atol=",
+        qd.linalg.SparseCG(A, b, max_iter=1).solve,
+    )
+
+    def overwrite_solution() -> None:
+        x = solver.solve(b)
+        weighted(x, w, loss)
+        x.fill(0.0)
+
+    def overwrite_matrix() -> None:
+        weighted(solver.solve(b), w, loss)
+        A.fill(1.0)
+
+    for run in (overwrite_solution, overwrite_matrix):
+        refused(qd.DataAccessError, "needs the value of `(x|values)` read here, but Python overwrites it in the same tape", run)
+    refused(qd.QdrunRuntimeError, "the values of the matrix changed since factorize", lambda: solver.solve(b))
+
+
+def test_what_a_matrix_free_solver_cannot_do_is_refused(program):
+    p = matrix_free(qd.f64)
+    operator = qd.linalg.LinearOperator(p.upwind)
+    p.b.fill(1.0)
+    with (
+        pytest.raises(qd.QdrunTypeError, match=r"the gradient needs the product with the transposed matrix(.|\n)*transpose="),
+        qd.ad.Tape(loss=p.loss),
+    ):
+        qd.linalg.MatrixFreeBICGSTAB(operator, p.b, p.x)
+    x = qd.field(qd.f64, (6, 6), name="bare")
+    with pytest.raises(qd.QdrunRuntimeError, match="has a gradient, and `bare` has none"), qd.ad.Tape(loss=p.loss):
+        qd.linalg.MatrixFreeCG(operator, p.b, x)
+    with pytest.raises(qd.QdrunValueError, match=r"b is f64 of the shape \(6, 6\), and x is f32 of \(6, 6\)"):
+        qd.linalg.MatrixFreeCG(operator, p.b, qd.field(qd.f32, (6, 6)))
+    with pytest.raises(qd.QdrunTypeError, match="MatrixFreeCG takes a LinearOperator, not KernelFunction"):
+        qd.linalg.MatrixFreeCG(p.symmetric, p.b, p.x)
+    with pytest.raises(qd.QdrunValueError, match=r"LinearOperator\.matvec: x has the shape \(6, 6\), and Ax has \(3,\)"):
+        operator.matvec(p.x, qd.field(qd.f64, 3))
+
+    @qd.kernel
+    def negative(v: qd.template(), out: qd.template()):
+        for i, j in v:
+            out[i, j] = -v[i, j]
+
+    assert qd.linalg.MatrixFreeCG(qd.linalg.LinearOperator(negative), p.b, p.x) is False
+    assert qd.linalg.MatrixFreeBICGSTAB(qd.linalg.LinearOperator(negative), p.b, p.x) is True
+
+
+def test_a_solver_in_forward_mode_is_refused(program):
+    p = matrix_free(qd.f64)
+    tangent = qd.field(qd.f64, 2, needs_dual=True)
+    out = qd.field(qd.f64, (), needs_dual=True)
+    with (
+        pytest.raises(qd.QdrunRuntimeError, match="MatrixFreeCG inside of FwdMode is not possible"),
+        qd.ad.FwdMode(loss=out, param=tangent, seed=[1.0, 0.0]),
+    ):
+        qd.linalg.MatrixFreeCG(qd.linalg.LinearOperator(p.symmetric), p.b, p.x)
