@@ -12,8 +12,6 @@ T = TypeVar("T", bound=type)
 _SPARSE = "sparse fields (pointer, bitmasked, dynamic) are not supported", "use dense fields, and a field of flags or of counts"
 _QUANT = "quantized types are not supported", "store i8, i16 or f16"
 _MESH = "meshes are not supported", "store the mesh in fields of indices"
-_WARP = "operations of warps are not supported", "use qd.simt.block: reduce_add, inclusive_add, sync_any_nonzero, shared arrays"
-_FENCE = "fences without a barrier are not supported", "use qd.simt.block.sync()"
 _PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"
 _CLOCK = "kernels cannot read the clock", "measure around the launch with time.perf_counter()"
 _LINALG = "sparse matrices and their solvers are not supported", "write the iteration (conjugate gradients) with kernels"
@@ -50,12 +48,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     **{f"algorithms.{name}": (_IN_KERNELS, instead) for name, instead in _ALGORITHMS.items()},
     "profiler": _PROFILER,
     "tools": ("its writers of PLY and VTK files are not supported", "write x.to_numpy() with a library such as meshio"),
-    "simt.grid": (
+    "simt.grid.sync": (
         "no kernel waits for all blocks",
         "end the loop: the next loop of the kernel begins when all blocks are done",
     ),
-    **dict.fromkeys(("simt.subgroup", "simt.warp"), _WARP),
-    **dict.fromkeys(("simt.block.mem_fence", "simt.block.mem_sync"), _FENCE),
     "simt.block.radix_rank_match_atomic_or": ("sorting in a block is not supported", "use atomics on a shared array"),
     **dict.fromkeys("SNode.pointer SNode.bitmasked SNode.dynamic SNode.deactivate_all".split(), _SPARSE),
     "SNode.quant_array": _QUANT,

@@ -35,7 +35,7 @@ from qdrun.compiler.ir.nodes import (
     StackPut,
     Task,
 )
-from qdrun.compiler.ir.types import f32, f64, i32, i64, u1
+from qdrun.compiler.ir.types import f32, f64, i32, i64, u1, u64
 from qdrun.compiler.ir.verify import RULES, VerifyError, verified, verify_kernel, verify_task
 
 ONE, ZERO = Const(1.0, f32), const_i32(0)
@@ -178,6 +178,10 @@ BROKEN = [
     (24, "there are no blocks here", lambda: body(Op("barrier", (), i32))),
     (24, "there are no blocks here", lambda: body(Op("barrier", (), i32), axes=[axis()])),
     (24, "there are no blocks here", lambda: body(prologue=[Op("barrier", (), i32)], axes=[axis()], block=32)),
+    (24, "there are no blocks here", lambda: body(Op("ballot", (Const(True, u1),), u64))),
+    (25, "operands or result", lambda: body(Op("ballot", (ZERO,), u64), axes=[axis()], block=32)),
+    (25, "operands or result", lambda: body(Op("shuffle", (ZERO, const_i64(0)), i32), axes=[axis()], block=32)),
+    (25, "neither those of the block", lambda: body(Op("fence", (), i32))),
     (24, "there are no blocks here", lambda: body(GlobalStore(field(kind="block"), (ZERO,), ONE), axes=[axis()])),
 ]
 

@@ -80,6 +80,7 @@ class LowerOptions:
         nan_check: do not fold literals to a NaN or an infinity, so that the run-time check finds them.
         breakpoints: ``breakpoint()`` is allowed: the kernel will be interpreted.
         blocks: threads meet in blocks: the kernel is for a GPU.
+        lanes: threads of a wave whose instructions exchange values (``Device.lanes``).
         returns: the types of the returned scalars, row-major; None: as they come.
     """
 
@@ -93,3 +94,4 @@ class LowerOptions:
     returns: tuple[DType, ...] | None = None
     breakpoints: bool = False
     blocks: bool = True
+    lanes: int = 0

@@ -54,7 +54,13 @@ TABLE: dict[str, OpInfo] = {
     "load": OpInfo(0, "given", "any", pure=False),  # attr: Local
     "gload": OpInfo(-1, "given", "any", pure=False),  # attr: Place; operands: indices
     "atomic": OpInfo(-1, "given", "any", pure=False),  # attr: (Place, code); operands: indices, values; gives the old content
-    "barrier": OpInfo(0, "given", "any", pure=False),  # all threads of the block arrive before any continues; without a value
+    # all threads of the block arrive before any continues; attr "wave": those of a wave; without a value
+    "barrier": OpInfo(0, "given", "any", pure=False),
+    "fence": OpInfo(0, "given", "any", pure=False),  # attr: "block" or "grid", who sees this thread's writes in their order
+    "shuffle": OpInfo(
+        2, "given", "any", pure=False
+    ),  # the value of another thread of the wave; the second operand is its lane, i32
+    "ballot": OpInfo(1, "given", "bool", pure=False),  # u64: a bit for each lane of the wave whose flag is set
     "mark": OpInfo(1, "given", "int", pure=False),  # attr: name of a loop; the operand is its index from here on, for messages
     "stack_get": OpInfo(1, "given", "any", pure=False),  # attr: (Stack, field); operand: slot
 }

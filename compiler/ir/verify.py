@@ -36,7 +36,7 @@ from .nodes import (
 )
 from .ops import ATOMICS, TABLE
 from .printer import print_block
-from .types import i64, u1, u64
+from .types import i32, i64, u1, u64
 from .walk import operands
 
 RULES: dict[int, str] = {
@@ -63,7 +63,8 @@ RULES: dict[int, str] = {
     21: "An assert's message has as many `{..}` as it has values, a print as many formats as parts, or none.",
     22: "The arguments of a kernel are numbered in order, and a kernel's accesses to argument arrays name its own arguments.",
     23: "A stack access comes after a `claim row` in the same or an enclosing block; it is in no loop, in a task that lists `rows`.",
-    24: "A barrier and an access to memory of a block stand in the body of a parallel task that says how large its blocks are.",
+    24: "A barrier, an operation of a wave and an access to memory of a block stand in a parallel task that says how large its blocks are.",
+    25: "`shuffle` has a value of its own type and the i32 number of a lane, `ballot` a truth value and gives u64, `fence` says for whom.",
 }
 
 _VALUES = {"": 0, "cas": 2}
@@ -188,8 +189,8 @@ class _Verifier:
             self.memory(s)
         elif s.op == "stack_get":
             self.stack_get(s)
-        elif s.op == "barrier":
-            self.together(s)
+        elif s.op in ("barrier", "shuffle", "ballot", "fence"):
+            self.among_threads(s)
         elif s.op in ("arg", "shape", "iter", "seed"):
             self.leaf(s)
         else:
@@ -224,6 +225,16 @@ class _Verifier:
         if self.args is not None and isinstance(place.buffer.owner, ArgDecl) and place.buffer.owner not in self.args:
             self.fail(22, f"`{place.name}` belongs to no argument of this kernel", s)
         if place.buffer.kind == "block":
+            self.together(s)
+
+    def among_threads(self, s: Op) -> None:
+        """Rules 24 and 25."""
+        types = (*(a.dtype for a in s.args), s.dtype)
+        if (s.op == "shuffle" and types != (s.dtype, i32, s.dtype)) or (s.op == "ballot" and types != (u1, u64)):
+            self.fail(25, "operands or result of another type", s)
+        if s.op == "fence" and s.attr not in ("block", "grid"):
+            self.fail(25, "for threads that are neither those of the block nor all", s)
+        if s.op != "fence":
             self.together(s)
 
     def together(self, s: Stmt) -> None:

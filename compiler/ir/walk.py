@@ -123,16 +123,21 @@ def written_places(block: Block) -> set[Place]:
     return out
 
 
-def is_barrier(s: Stmt) -> bool:
-    """Whether a statement waits for the other threads of its block."""
-    return isinstance(s, Op) and s.op == "barrier"
+def meets(s: Stmt) -> bool:
+    """Whether a statement waits for the other threads of its block, or of its wave."""
+    return isinstance(s, Op) and s.op in ("barrier", "shuffle", "ballot")
+
+
+def is_fence(s: Stmt) -> bool:
+    """Whether the order of a statement and the accesses to memory before and after it is seen by other threads."""
+    return isinstance(s, Op) and s.op in ("barrier", "fence")
 
 
 def cooperates(task: Task) -> bool:
-    """Whether the iterations of a task meet in blocks: it has a barrier, or memory that the threads of a block share."""
+    """Whether the iterations of a task meet in blocks: it has a barrier, an operation of a wave, or memory that they share."""
     for s in walk(task.body):
         place = place_of(s)
-        if is_barrier(s) or (place is not None and place.buffer.kind == "block"):
+        if meets(s) or (place is not None and place.buffer.kind == "block"):
             return True
     return False
 
@@ -150,8 +155,8 @@ def loop_names(loc: Loc | None, count: int = 1) -> list[str]:
 class Written:
     """The locals and places that a block, and each block inside it, may write: all found in one walk.
 
-    It knows blocks by identity, so it is of use to one pass, which may remove statements that write nothing. At a barrier, other threads
-    have written whatever there is.
+    It knows blocks by identity, so it is of use to one pass, which may remove statements that write nothing. At a barrier or a fence, other
+    threads have written whatever there is.
     """
 
     def __init__(self, *blocks: Block) -> None:
@@ -178,7 +183,7 @@ class Written:
                 out.add(s.place)
             elif isinstance(s, Op) and s.op == "atomic":
                 out.add(atomic_of(s)[0])
-            elif is_barrier(s):
+            elif is_fence(s):
                 out |= self._everything
         self._known[id(block)] = out
         return out

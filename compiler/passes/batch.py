@@ -36,7 +36,7 @@ from ..ir.nodes import (
 from ..ir.trials import FAILED, SEEDS, TRIAL_ALIGNMENT, TRIALS
 from ..ir.types import i64, limits, u64
 from ..ir.verify import verified
-from ..ir.walk import atomic_of, conditional_locals, cooperates, inner_blocks, is_barrier, place_of, walk
+from ..ir.walk import atomic_of, conditional_locals, cooperates, inner_blocks, meets, place_of, walk
 from .clone import clone_kernel
 
 _CONTEXT = frozenset(("tmp", "tmp_grad", "tmp_dual", "ret"))
@@ -65,7 +65,7 @@ def batch_kernel(kernel: Kernel, nested: bool = True) -> Kernel:
 def _refuse(kernel: Kernel, task: Task) -> None:
     """Raise what a batch cannot do."""
     if cooperates(task):
-        loc = next((getattr(s, "loc", None) for s in walk(task.body) if is_barrier(s)), None)
+        loc = next((getattr(s, "loc", None) for s in walk(task.body) if meets(s)), None)
         raise QdrunCompilationError(
             f"kernel `{kernel.name}` shares memory between the threads of a block, and cannot run for a batch of trials",
             loc or task.loc,

@@ -61,6 +61,7 @@ class Variant:
             *("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound, o.overflow_check, o.nan_check),
             breakpoints=program.arch is Arch.python,
             blocks=not program.device.on_host,
+            lanes=program.device.lanes,
         )
         self.compiled_kernel, memory = CACHE.kernel(source, specs, options, o, program.device)
         if second_order:

@@ -126,6 +126,7 @@ class Device(ABC):
         0  # launches keep the interpreter's lock; after so many microseconds of them comes ``throttle``; 0: they give it up
     )
     trials: TrialLayout | None = None  # of a batched program
+    lanes: int = 0  # threads of a wave that exchange values by instructions; 0: there are no such instructions
     gpu_lanes: int = 0  # threads of a trial that ``qd.init(gpu_lanes=)`` asks for; 0: what suits the device
 
     def __init__(self, byte_limit: int | None = None) -> None:

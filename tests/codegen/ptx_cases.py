@@ -181,6 +181,20 @@ def meeting(d: DType) -> Kernel:
     return _kernel(task)
 
 
+def lanes(d: DType) -> Kernel:
+    """Threads of a warp exchange values and votes; the last block is not full"""
+    x, sets = field("x", d, 1000), field("sets", u64, 1000)
+    task, i, b = parallel(1000)
+    task.block = 64
+    value, lane = b.gload(x, (i,)), b.op("xor", i, const_i32(5))
+    b.op("barrier", dtype=i32, attr="wave")
+    b.gstore(sets, (i,), b.op("ballot", b.op("ne", value, Const(0, d)), dtype=u64))
+    b.op("fence", dtype=i32, attr="block")
+    b.gstore(x, (i,), b.op("shuffle", value, b.op("and", lane, const_i32(31)), dtype=d))
+    b.op("fence", dtype=i32, attr="grid")
+    return _kernel(task)
+
+
 def many(n: int = 1200) -> Kernel:
     """More than 4 KB of parameters"""
     task = Task("t", [])
@@ -210,6 +224,7 @@ CASES |= {f"atomics {d}": lambda d=d: atomics(d) for d in TYPES}
 CASES |= {f"unchanged {d}": lambda d=d: unchanged(d) for d in TYPES}
 CASES |= {f"saxpy {d}": lambda d=d: saxpy(d) for d in TYPES if d is not u1}
 CASES |= {f"block {d}": lambda d=d: meeting(d) for d in TYPES if d is not u1}
+CASES |= {f"lanes {d}": lambda d=d: lanes(d) for d in TYPES}
 CASES["saxpy of arrays"] = lambda: saxpy(f32, True)
 CASES |= {f"reductions {d}": lambda d=d: reductions(d) for d in TYPES if d is not u1}
 CASES |= {f"counter {d}": lambda d=d: counter(d) for d in (i32, u32, i64, u64)}

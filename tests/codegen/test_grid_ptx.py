@@ -145,6 +145,16 @@ def test_the_assembler_takes_it(ptx, name):
     nvjitlink.destroy(handle)
 
 
+@pytest.mark.parametrize("dtype", [d.name for d in TYPES])
+def test_lanes_exchange_values_by_instructions(ptx, dtype):
+    text = ptx[f"lanes {dtype}"]
+    assert text.count("shfl.sync.idx.b32") == (2 if dtype.endswith("64") else 1) and ".shared" not in text
+    assert text.count("vote.sync.ballot.b32") == text.count("bar.warp.sync") == 1
+    load, meet, vote = text.index("ld.global"), text.index("bar.warp.sync"), text.index("vote.sync")
+    assert load < meet < vote < text.index("shfl.sync")
+    assert re.search(r"fence\S*\.cta|membar\.cta", text) and re.search(r"fence\S*\.gpu|membar\.gl", text)
+
+
 @pytest.mark.parametrize("dtype", [d.name for d in TYPES if d is not u1])
 def test_blocks_meet_where_all_threads_come_by(ptx, dtype):
     text = ptx[f"block {dtype}"]

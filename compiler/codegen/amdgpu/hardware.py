@@ -162,6 +162,7 @@ def amdgpu_target(chip: str = "gfx942", block: int = 128) -> GpuTarget:
         wide_features=known.features,
         scope="agent",
         block_scope="workgroup",
+        lanes=WAVE,
         tapes_on_chip=False,
         launch_end=3,
     )

@@ -115,4 +115,5 @@ def cuda_target(cpu: str = "sm_90", block: int = 128) -> GpuTarget:
         hardware=CudaHardware(),
         block=block,
         wide_features="+ptx81",
+        lanes=32,
     )

@@ -35,6 +35,7 @@ class GpuTarget(Target):
         wide_accesses: consecutive iterations may share accesses of 16 bytes.
         coherent: plain accesses to the device's memory see what other blocks have written before the last fence; else only accesses by
             atomics of 4 bytes do.
+        lanes: threads of a wave that exchange values by instructions, when all of them come to one; 0: there are no such instructions.
         tapes_on_chip: adstack tapes lie in on-chip memory, unless a plan says otherwise; else all of them lie in the heap.
         launch_end: the driver's number that ends the list of what a launch is given.
     """
@@ -53,6 +54,7 @@ class GpuTarget(Target):
     wide_atomics: bool = True
     wide_accesses: bool = True
     coherent: bool = True
+    lanes: int = 0
     tapes_on_chip: bool = True
     launch_end: int = 0
 
@@ -95,6 +97,7 @@ class GridFn(Emitter):
     """A device function that is being written, as far as a ``Hardware`` knows it.
 
     Attributes:
+        hardware: writes the GPU-specific text.
         words: the register of each parameter.
         threads_of_block: how many threads a block has.
         flexible: the launch decides that.
@@ -102,6 +105,7 @@ class GridFn(Emitter):
     """
 
     target: GpuTarget
+    hardware: Hardware
     words: dict[Word, str]
     threads_of_block: int
     flexible: bool

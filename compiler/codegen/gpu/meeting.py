@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...errors import QdrunSyntaxError
 from ...ir.nodes import Block, Buffer, Const, If, Local, LocalStore, Loop, Op, Operand, Place, Task
-from ...ir.walk import cooperates, is_barrier, place_of, walk
+from ...ir.walk import cooperates, meets, place_of, walk
 from ..llvm.uniform import analyse
 from .hardware import GpuTarget
 from .prologue import constant, literal_count
@@ -95,12 +95,12 @@ def _open(block: Block, out: Meeting, loads: Counter[Local]) -> None:
     for s in block:
         if not isinstance(s, (If, Loop)):
             continue
-        barrier = next((x for x in walk([s]) if is_barrier(x)), None)
+        barrier = next((x for x in walk([s]) if meets(x)), None)
         same = out.same(s.cond) if isinstance(s, If) else s not in out.varying
         if barrier is not None and not same:
             assert isinstance(barrier, Op)
             raise QdrunSyntaxError(
-                f"simt.block.sync() stands in {'a condition' if isinstance(s, If) else 'a loop'} that may differ between the threads of a"
+                f"{_called(barrier)} stands in {'a condition' if isinstance(s, If) else 'a loop'} that may differ between the threads of a"
                 f" block (line {s.loc.line if s.loc else '?'}): the threads that reach it would wait forever for the others",
                 barrier.loc,
                 "put it where all threads reach it: end the `if` before it, and let the loops around it run over literals, arguments,"
@@ -109,6 +109,10 @@ def _open(block: Block, out: Meeting, loads: Counter[Local]) -> None:
         if barrier is not None or (same and _decides(s, out, loads)):
             for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,):
                 _open(inner, out, loads)
+
+
+def _called(s: Op) -> str:
+    return "simt.block.sync()" if s.op == "barrier" and not s.attr else "an operation of qd.simt.subgroup"
 
 
 def _decides(s: If | Loop, out: Meeting, loads: Counter[Local]) -> bool:

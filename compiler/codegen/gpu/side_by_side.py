@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir.nodes import Axis, Const, GlobalStore, If, LocalStore, Op, Operand, Place, Stmt, Task
-from ...ir.walk import cooperates, index_of, place_of, walk
+from ...ir.walk import cooperates, index_of, is_fence, place_of, walk
 from .prologue import constant
 
 TILED = True
@@ -141,7 +141,7 @@ def _shift(x: Operand, index: Op) -> int | None:
 def copies_of(task: Task, plain: frozenset[Op], merge: bool = True) -> tuple[int, Wide | None]:
     """The number of iterations that a thread runs together, and their merged accesses, if they may be merged."""
     body = list(walk(task.body))
-    if not task.parallel or task.stacks or cooperates(task) or len(body) > STATEMENTS:
+    if not task.parallel or task.stacks or cooperates(task) or any(map(is_fence, body)) or len(body) > STATEMENTS:
         return 1, None
     if not all(isinstance(s, (Op, LocalStore, GlobalStore, If)) for s in body):
         return 1, None

@@ -102,9 +102,13 @@ class TaskEmitter(Emitter):
         """The seed of this launch."""
         self.values[s] = (self.context(CTX_SEED), False)
 
-    def barrier(self, s: Op) -> None:
+    def meet(self, s: Op) -> None:
         """Refused: only a GPU has threads that wait for each other."""
-        raise Unsupported("a barrier: the threads of a block meet on GPUs only")
+        raise Unsupported(f"a {s.op}: the threads of a block meet on GPUs only")
+
+    def fence(self, s: Op) -> None:
+        """Earlier writes of this thread are seen before its later ones."""
+        self.put("fence seq_cst")
 
     def local_store(self, s: LocalStore) -> None:
         """Write a local."""
@@ -316,7 +320,8 @@ _LEAVES: dict[str, Callable[[TaskEmitter, Op], None]] = {
     "shape": TaskEmitter.shape,
     "iter": TaskEmitter.iter_,
     "seed": TaskEmitter.seed,
-    "barrier": lambda e, s: e.barrier(s),
+    **dict.fromkeys(("barrier", "shuffle", "ballot"), lambda e, s: e.meet(s)),
+    "fence": lambda e, s: e.fence(s),
     "gload": memory.load,
     "atomic": memory.atomic,
     "stack_get": memory.stack_get,

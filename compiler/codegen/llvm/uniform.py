@@ -1,9 +1,9 @@
 """Uniformity analysis: finds the values that are the same in every lane, by a least fixed point over one task.
 
 A value varies when it comes from the index of an axis, from memory at a varying index or of which each trial of a batch has its own,
-from an atomic or an adstack, or from a local that varies. A local varies when a varying value, or any value under control that varies,
-is stored to it. A loop varies when its bounds or its exit do; the index of a loop that all its lanes enter together is the same in all
-lanes that still run.
+from an atomic, an adstack or another thread, or from a local that varies. A local varies when a varying value, or any value under control
+that varies, is stored to it. A loop varies when its bounds or its exit do; the index of a loop that all its lanes enter together is the
+same in all lanes that still run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ def _block(block: Block, control: bool, varying: set[Op | Local | Loop], same: f
     for s in block:
         match s:
             case Op():
-                own = s.attr in varying if s.op == "load" else s.op in ("iter", "atomic", "stack_get") or _per_trial(s)
+                own = (
+                    s.attr in varying
+                    if s.op == "load"
+                    else s.op in ("iter", "atomic", "stack_get", "shuffle", "ballot") or _per_trial(s)
+                )
                 if (own or any(map(varies, s.args))) and s not in same:
                     varying.add(s)
             case LocalStore():

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ...errors import QdrunRuntimeError, QdrunTypeError
-from ...ir.nodes import Buffer, Const, Place, Task
+from ...ir.nodes import Buffer, Const, Operand, Place, Task
 from ...ir.types import DType, i32, i64
 from ..source.keywords import positional
 from ..state.context import Context, describe
@@ -82,8 +82,8 @@ def block_dim(value: Any) -> int:
     return value
 
 
-def _task(cx: Context, name: str) -> Task:
-    """The parallel loop around.
+def loop_of_blocks(cx: Context, name: str) -> Task:
+    """The parallel loop around, whose iterations are the threads of blocks. ``name``: what asks for it, below ``qd.simt``.
 
     Raises:
         QdrunTypeError: there is none.
@@ -92,7 +92,7 @@ def _task(cx: Context, name: str) -> Task:
     if task is None or task.serialize:
         why = "the loop around it runs in order" if task is not None else "there is no parallel loop around it"
         raise QdrunTypeError(
-            f"`simt.block.{name}` stands where there are no blocks of threads: {why}",
+            f"`simt.{name}` stands where there are no blocks of threads: {why}",
             hint="use it inside an outermost `for` of the kernel",
         )
     task.block = task.block or BLOCK
@@ -107,41 +107,49 @@ def _together(cx: Context, name: str) -> Task:
     """
     if not cx.options.blocks:
         raise QdrunTypeError(
-            f"`simt.block.{name}` needs a GPU: on this backend, iterations do not run side by side in blocks",
+            f"`simt.{name}` needs a GPU: on this backend, iterations do not run side by side in blocks",
             hint="use qd.init(arch=qd.gpu), or write the loop with fields",
         )
-    return _task(cx, name)
+    return loop_of_blocks(cx, name)
 
 
-def _no_arguments(node: ast.Call, name: str) -> None:
+def no_arguments(node: ast.Call, name: str) -> None:
+    """Stop where a call has arguments.
+
+    Raises:
+        QdrunTypeError: it has.
+    """
     if node.args or node.keywords:
-        raise QdrunTypeError(f"simt.block.{name}() takes no arguments")
+        raise QdrunTypeError(f"simt.{name}() takes no arguments")
 
 
 def _sync(cx: Context, node: ast.Call) -> None:
-    _no_arguments(node, "sync")
-    _together(cx, "sync")
+    no_arguments(node, "block.sync")
+    _together(cx, "block.sync")
     cx.b.op("barrier", dtype=i32)
 
 
 def _thread_idx(cx: Context, node: ast.Call) -> Any:
-    _no_arguments(node, "thread_idx")
-    block = _task(cx, "thread_idx").block
-    number = cx.b.op("iter", dtype=i64)
-    power = block & (block - 1) == 0
-    mine = cx.b.op("and", number, Const(block - 1, i64)) if power else cx.b.op("crem", number, Const(block, i64))
-    return cx.b.cast(mine, i32)
+    no_arguments(node, "block.thread_idx")
+    return cx.b.cast(thread_number(cx, loop_of_blocks(cx, "block.thread_idx")), i32)
+
+
+def thread_number(cx: Context, task: Task) -> Operand:
+    """The number of this thread in its block, i64."""
+    power = task.block & (task.block - 1) == 0
+    by = Const(task.block - power, i64)
+    return cx.b.op("and" if power else "crem", cx.b.op("iter", dtype=i64), by)
 
 
 def _global_thread_idx(cx: Context, node: ast.Call) -> Any:
-    _no_arguments(node, "global_thread_idx")
-    _task(cx, "global_thread_idx")
+    no_arguments(node, "block.global_thread_idx")
+    loop_of_blocks(cx, "block.global_thread_idx")
     return cx.b.cast(cx.b.op("iter", dtype=i64), i32)
 
 
 def _block_size(cx: Context, node: ast.Call) -> int:
-    _no_arguments(node, "block_size")
-    return _task(cx, "block_size").block
+    no_arguments(node, "block.block_size")
+    return loop_of_blocks(cx, "block.block_size").block
 
 
 def _shared_array(cx: Context, node: ast.Call) -> TensorRef:
@@ -150,11 +158,22 @@ def _shared_array(cx: Context, node: ast.Call) -> TensorRef:
     Raises:
         QdrunTypeError: wrong arguments, or more memory than a block has.
     """
-    task = _together(cx, "SharedArray")
+    task = _together(cx, "block.SharedArray")
     given, _ = positional(SharedArray, node.args, {str(k.arg): k.value for k in node.keywords})
     extents, of = map(cx.static_expr, given)
     shape = _shape(extents)
     element, dtype = _element(cx, of)
+    return new_array(cx, task, "shared array", shape, element, dtype)
+
+
+def new_array(cx: Context, task: Task, name: str, shape: tuple[int, ...], element: tuple[int, ...], dtype: DType) -> TensorRef:
+    """One more array of the blocks of a loop, row-major.
+
+    Each component of vectors and matrices has a plane of its own, so that neighbours lie in different banks.
+
+    Raises:
+        QdrunTypeError: the arrays take more memory than a block has.
+    """
     used = vars(cx.b).setdefault("shared_bytes", {}).setdefault(task, [])
     used.append(-(-count(shape) * count(element) * dtype.size // 16) * 16)
     if sum(used) > SHARED_BYTES:
@@ -162,11 +181,7 @@ def _shared_array(cx: Context, node: ast.Call) -> TensorRef:
             f"the shared arrays of this loop take {sum(used):,} bytes; a block has {SHARED_BYTES:,}",
             hint="take smaller tiles, or a smaller type",
         )
-    return _array(f"shared array {len(used)}", shape, element, dtype)
-
-
-def _array(name: str, shape: tuple[int, ...], element: tuple[int, ...], dtype: DType) -> TensorRef:
-    """Row-major; each component of vectors and matrices has a plane of its own, so that neighbours lie in different banks."""
+    name = f"{name} {len(used)}"
     strides, step = [], dtype.size
     for n in reversed(shape):
         strides.insert(0, step)

@@ -39,6 +39,7 @@ from ..values.values import Matrix
 from .block import SPECIAL as _BLOCK
 from .expressions import compile_time, is_python, is_target, resolve_target, target_of
 from .inline import inline, star_values
+from .lanes import SPECIAL as _LANES
 from .loops import make_range
 from .messages import Slot, lower_breakpoint, lower_print, value_parts
 from .statements import store
@@ -89,7 +90,7 @@ def _special(fn: Any) -> Special | None:
     try:
         if fn in ATOMIC_CODES:
             return lambda cx, node: _atomic(cx, node, fn)
-        found = _SPECIAL.get(fn)
+        found = _SPECIAL.get(getattr(fn, "__qd_marker__", fn))
         return lower_print if found is None and fn is builtins.print else found  # Ray puts a function of its own there
     except TypeError:  # not hashable
         return None
@@ -374,4 +375,5 @@ _SPECIAL: dict[Any, Special] = {
     checkpoint: lambda cx, _: refuse_stage(cx, checkpoint),
     graph_do_while: lambda cx, _: refuse_stage(cx, graph_do_while),
     **_BLOCK,
+    **_LANES,
 }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...refused import refused_names
-from . import block
+from . import block, grid, subgroup, warp
 
 __getattr__ = refused_names(__name__, "simt.")
 
 
-__all__ = ["block"]
+__all__ = ["block", "grid", "subgroup", "warp"]

@@ -13,6 +13,7 @@ from ...frontend.library.functions import max as _max
 from ...frontend.library.functions import min as _min
 from ...frontend.markers import atomic_max, static_assert
 from ...frontend.syntax.block import SharedArray, block_size, global_thread_idx, sync, thread_idx
+from ...frontend.syntax.lanes import fence as _fence
 from ...ir.meaning import identity as _identity
 from ...ir.types import i32
 from ...refused import refused_names
@@ -161,6 +162,15 @@ def exclusive_max(value: Any, block_dim: Any, dtype: Any) -> Any:
 
 
 @func
+def mem_fence() -> None:
+    """The other threads of the block see what this thread has written before the fence, if they see what it writes after it."""
+    _fence("block")
+
+
+mem_sync = mem_fence
+
+
+@func
 def sync_count_nonzero(predicate: Any) -> Any:
     """A barrier; for how many threads of the block the predicate is not 0 (i32)."""
     return reduce_all(_cast(predicate != 0, i32), block_size(), _add, i32)
@@ -193,6 +203,8 @@ __all__ = [
     "inclusive_max",
     "inclusive_min",
     "inclusive_scan",
+    "mem_fence",
+    "mem_sync",
     "reduce",
     "reduce_add",
     "reduce_all",

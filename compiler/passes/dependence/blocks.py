@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from ...errors import DifferentiationError
 from ...ir.nodes import Kernel
-from ...ir.walk import cooperates, is_barrier, place_of, walk
+from ...ir.walk import is_fence, meets, place_of, walk
 
 
 def refuse_blocks(kernel: Kernel, what: str) -> None:
-    """Stop where a task of the kernel has a barrier or a shared array. ``what``: "gradient" or "tangent".
+    """Stop where a task of the kernel has a barrier, an operation of a wave, a fence or a shared array. ``what``: "gradient" or "tangent".
 
     Raises:
         DifferentiationError: at the first of them.
     """
-    for task in filter(cooperates, kernel.tasks):
+    for task in kernel.tasks:
         for s in walk(task.body):
             place = place_of(s)
-            if is_barrier(s) or (place is not None and place.buffer.kind == "block"):
+            if meets(s) or is_fence(s) or (place is not None and place.buffer.kind == "block"):
                 how = "qd.ad.grad_replaced and qd.ad.grad_for give a gradient of your own"
                 raise DifferentiationError(
                     f"the threads of this loop meet in blocks, and there is no {what} of that yet",
                     getattr(s, "loc", None),
-                    f"write the loop with fields, without qd.simt.block{'; ' + how if what == 'gradient' else ''}",
+                    f"write the loop with fields, without qd.simt{'; ' + how if what == 'gradient' else ''}",
                 )

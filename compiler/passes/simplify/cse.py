@@ -13,7 +13,7 @@ from ...ir.alias import Aliases
 from ...ir.nodes import Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.ops import COMMUTATIVE, TABLE
 from ...ir.verify import verified
-from ...ir.walk import Written, place_of, task_blocks
+from ...ir.walk import Written, is_fence, place_of, task_blocks
 from ..clone import replace_head, replace_operands
 
 Key = tuple[object, ...]
@@ -105,9 +105,9 @@ class _Merger:
             place = place_of(s)
             assert place is not None
             self.wrote((place,))
-        if s.op == "barrier":
+        if is_fence(s):
             self.wrote(self.aliases.all)
-        if s.op in ("atomic", "barrier", "stack_get"):
+        if s.op in ("atomic", "stack_get", "shuffle", "ballot") or is_fence(s):
             return True
         key = self.key(s)
         earlier = self.available.get(key)

@@ -106,7 +106,7 @@ class _Needed:
 def _is_effect(s: Stmt) -> bool:
     match s:
         case Op():
-            return s.op in ("atomic", "barrier", "mark")
+            return s.op in ("atomic", "barrier", "fence", "mark")
         case Loop():
             return s.end is None
         case GlobalStore() | Assert() | Print() | StackPut() | Overflow() | ClaimRow() | Exit():

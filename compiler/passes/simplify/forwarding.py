@@ -12,7 +12,7 @@ from typing import Any
 from ...ir.alias import Aliases
 from ...ir.nodes import Block, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.verify import verified
-from ...ir.walk import Written, place_of, task_blocks
+from ...ir.walk import Written, is_fence, place_of, task_blocks
 from ..clone import replace_head, replace_operands
 from .cse import key_of
 
@@ -138,7 +138,7 @@ class _Forwarder:
             place = place_of(s)
             assert place is not None
             self.clobber(place)
-        elif s.op == "barrier":
+        elif is_fence(s):
             for place in self.aliases.all:
                 self.set(self.cells, place, None)
         if found is None:

@@ -87,6 +87,7 @@ class GpuDevice(Graphs, Device):
         self._finalizer.atexit = False  # then everything goes with the process
         self._target = kind.target(self.info)
         self.approximates, self.wide_states = bool(self._target.approximations), self._target.doubles
+        self.lanes = self._target.lanes
         self.dlpack: tuple[int, int] | None = None if kind.dlpack is None else (kind.dlpack, self.info.index)
         self.link = self
         self._closed = False

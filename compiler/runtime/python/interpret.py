@@ -282,6 +282,8 @@ class _Iteration:
                 return scalar(self.number, s.dtype)
             case "seed":
                 return scalar(self.launch.seed, u64)
+            case "fence":  # iterations run one after another
+                return scalar(0, s.dtype)
             case "load":
                 if attr not in self.locals:
                     raise InterpreterError(f"local {attr.name} is read before it is written")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ....ir.nodes import Assert, If, Local, LocalStore, Loop, Op, Stmt
 from ....ir.ops import TABLE
+from ....ir.walk import is_fence, meets
 from ..indices import is_narrow, start_iteration
 from ..meeting import Meeting
 from .emitter import GridEmitter
@@ -52,7 +53,7 @@ def _harmless(s: Stmt, m: Meeting) -> bool:
         case Op(op="gload"):
             return all(map(m.same, s.args))
         case Op():
-            return s.op in ("barrier", "load") or TABLE[s.op].pure
+            return s.op == "load" or meets(s) or is_fence(s) or TABLE[s.op].pure
         case Assert():
             return m.same(s.cond)
         case LocalStore():

@@ -19,6 +19,7 @@ from ...llvm.target import memory_type
 from ...llvm.task_emitter import TaskEmitter
 from ...llvm.uniform import Shapes
 from ..hardware import GpuTarget, GridFn, Word
+from ..lanes import from_lane
 from ..meeting import arrays, meeting, threads_of
 from ..prologue import wanted, where
 from ..side_by_side import copies_of
@@ -162,9 +163,24 @@ class GridEmitter(TaskEmitter, GridFn):
         """Whether this thread has an iteration that has not failed (i1)."""
         return self.t(f"load i1, ptr {self.part}") if self.may_fail else self.part
 
-    def barrier(self, s: Op) -> None:
-        """All threads of the block arrive."""
-        self.hardware.barrier(self)
+    def meet(self, s: Op) -> None:
+        """All threads of the block, or of the wave, arrive."""
+        match s.op:
+            case "shuffle":
+                value, lane = (self.operand(x, False) for x in s.args)
+                self.values[s] = (from_lane(self, s.dtype, value, lane, "-1"), False)
+            case "ballot":
+                flag = self.operand(s.args[0], False)
+                if self.part:
+                    flag = self.t(f"and i1 {flag}, {self.is_active()}")
+                found = self.hardware.ballot(self, "-1", flag)
+                self.values[s] = (found if self.target.wave > 32 else self.t(f"zext i32 {found} to i64"), False)
+            case _:
+                (self.hardware.wave_barrier if s.attr == "wave" else self.hardware.barrier)(self)
+
+    def fence(self, s: Op) -> None:
+        """Earlier writes of this thread are seen before its later ones, by the threads of its block or by all."""
+        self.put(f'fence syncscope("{self.target.block_scope if s.attr == "block" else self.target.scope}") seq_cst')
 
     def block_memory(self, buffer: Buffer) -> str:
         """The address of a shared array."""

@@ -17,6 +17,7 @@ from ....ir.nodes import Op
 from ....ir.types import DType, i32
 from ....ir.walk import atomic_of
 from ...llvm import arith, memory
+from ..lanes import from_lane
 from .emitter import GridEmitter
 
 
@@ -57,7 +58,7 @@ def atomic(e: GridEmitter, s: Op, ptr: str, values: list[str]) -> str | None:
     mine = e.t(f"load {e.ty(d, False)}, ptr {old}")
     if not wanted:
         return mine
-    start = _from_lane(e, d, mine, _lowest(e, mask), mask)
+    start = from_lane(e, d, mine, _lowest(e, mask), mask)
     step = e.t(f"mul {e.ty(d, False)} {values[0]}, {_widened(e, lanes.rank, d)}")
     return e.t(f"{code} {e.ty(d, False)} {start}, {step}")
 
@@ -99,7 +100,7 @@ def _fold(e: GridEmitter, code: str, d: DType, value: str, lanes: Lanes) -> str:
     e.at(turn)
     following = e.t(f"select i1 {some}, {bits} {others}, {bits} {own}")
     mine = e.t(f"load {ty}, ptr {total}")
-    theirs = _from_lane(e, d, mine, _lowest(e, following), mask)
+    theirs = from_lane(e, d, mine, _lowest(e, following), mask)
     both = arith.binary(e, code, d, False, mine, theirs)
     e.put(f"store {ty} {arith.select(e, d, False, some, both, mine)}, ptr {total}")
     number = e.t(f"load i32, ptr {rank}")
@@ -109,16 +110,3 @@ def _fold(e: GridEmitter, code: str, d: DType, value: str, lanes: Lanes) -> str:
     e.jump(test)
     e.at(out)
     return e.t(f"load {ty}, ptr {total}")
-
-
-def _from_lane(e: GridEmitter, d: DType, value: str, lane: str, mask: str) -> str:
-    """The value of another lane, 4 bytes at a time."""
-    ty, bits = e.ty(d, False), f"i{d.bits}"
-    raw = e.t(f"bitcast {ty} {value} to {bits}") if d.is_real else value
-    if d.bits == 32:
-        out = e.hardware.from_lane(e, mask, raw, lane)
-    else:
-        low, high = e.t(f"trunc i64 {raw} to i32"), e.t(f"trunc i64 {e.t(f'lshr i64 {raw}, 32')} to i32")
-        low, high = (e.t(f"zext i32 {e.hardware.from_lane(e, mask, x, lane)} to i64") for x in (low, high))
-        out = e.t(f"or i64 {low}, {e.t(f'shl i64 {high}, 32')}")
-    return e.t(f"bitcast {bits} {out} to {ty}") if d.is_real else out

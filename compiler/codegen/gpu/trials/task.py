@@ -36,7 +36,7 @@ from ....ir.nodes import (
 )
 from ....ir.trials import FAILED_CODE, FAILED_WORDS
 from ....ir.types import i64
-from ....ir.walk import atomic_of, conditional_locals, place_of, walk
+from ....ir.walk import atomic_of, conditional_locals, is_fence, place_of, walk
 from ...abi import Message
 from ...llvm import arith, memory
 from ...llvm.emitter import KernelInfo
@@ -166,7 +166,7 @@ class GridTrialEmitter(GridTaskEmitter):
         elif isinstance(s, Op) and s.op in ("gload", "atomic"):
             self._access(s)
         else:
-            if not isinstance(s, (Op, LocalStore, StackPut)) or (isinstance(s, Op) and s.op == "barrier"):
+            if not isinstance(s, (Op, LocalStore, StackPut)) or is_fence(s):
                 self.flush()
             super().statement(s)
 

@@ -1,0 +1,251 @@
+"""Sums, scans and sorting of the lanes of a subgroup, or of tiles of ``2**log2_size`` consecutive lanes of it.
+
+The lanes that have no iteration are the last ones, and are left out. The order of the values is that of the lanes, always with the same
+brackets, so that the bits are the same in every run. Reductions halve the distance to the first lane (a tree), scans double their reach.
+
+W. D. Hillis, G. L. Steele, "Data parallel algorithms", CACM 29(12), 1986. K. E. Batcher, "Sorting networks and their applications", 1968.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...frontend.library.functions import cast as _cast
+from ...frontend.library.functions import clz
+from ...frontend.library.functions import max as _max
+from ...frontend.library.functions import min as _min
+from ...frontend.markers import static as _static
+from ...frontend.markers import static_assert
+from ...frontend.syntax.lanes import all_lanes, from_lane, group_size, invocation_id, log2_group_size, neutral, votes
+from ...ir.types import u64
+from ..function import Function, func
+
+
+@func
+def check_tile(log2_size: Any) -> None:
+    """Refuse tiles that are no part of a subgroup."""
+    static_assert(0 <= log2_size <= log2_group_size(), "a tile of 2**log2_size lanes is larger than a subgroup of this backend")
+
+
+@func
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@func
+def _mul(a: Any, b: Any) -> Any:
+    return a * b
+
+
+@func
+def _least(a: Any, b: Any) -> Any:
+    return _min(a, b)
+
+
+@func
+def _most(a: Any, b: Any) -> Any:
+    return _max(a, b)
+
+
+@func
+def _and(a: Any, b: Any) -> Any:
+    return a & b
+
+
+@func
+def _or(a: Any, b: Any) -> Any:
+    return a | b
+
+
+@func
+def _xor(a: Any, b: Any) -> Any:
+    return a ^ b
+
+
+@func
+def reduce_tiled(value: Any, op: Any, log2_size: Any) -> Any:
+    """The values of this lane and of those after it in the tile, combined by ``op``, an associative func of two values."""
+    check_tile(log2_size)
+    lane, there = invocation_id(), u64(0)
+    if _static(not all_lanes()):
+        there = votes(True)
+    total = value
+    for k in _static(range(log2_size)):
+        other = lane + _static(1 << k)
+        theirs = from_lane(total, other)
+        inside = (lane & _static((1 << log2_size) - 1)) + _static(1 << k) < _static(1 << log2_size)
+        if _static(not all_lanes()):
+            inside = inside and (there >> _cast(other & (group_size() - 1), u64)) & 1 != 0
+        if inside:
+            total = op(total, theirs)
+    return total
+
+
+@func
+def reduce_all_tiled(value: Any, op: Any, log2_size: Any) -> Any:
+    """The values of all lanes of the tile combined by ``op``."""
+    return from_lane(reduce_tiled(value, op, log2_size), invocation_id() & _static(-(1 << log2_size)))
+
+
+@func
+def inclusive_tiled(value: Any, op: Any, log2_size: Any) -> Any:
+    """The values of this lane and of all before it in the tile, combined by ``op``."""
+    check_tile(log2_size)
+    lane, total = invocation_id(), value
+    for k in _static(range(log2_size)):
+        theirs = from_lane(total, lane - _static(1 << k))
+        if (lane & _static((1 << log2_size) - 1)) >= _static(1 << k):
+            total = op(theirs, total)
+    return total
+
+
+@func
+def exclusive_tiled(value: Any, op: Any, first: Any, log2_size: Any) -> Any:
+    """The values of all lanes before this one in the tile, combined by ``op``; ``first`` for the first lane."""
+    out = from_lane(inclusive_tiled(value, op, log2_size), invocation_id() - 1)
+    if invocation_id() & _static((1 << log2_size) - 1) == 0:
+        out = first
+    return out
+
+
+@func
+def segmented_tiled(value: Any, head_flag: Any, op: Any, log2_size: Any) -> Any:
+    """The values from the last lane on whose ``head_flag`` is not 0, or from the first of the tile, up to this lane, combined by ``op``."""
+    check_tile(log2_size)
+    lane, heads, total = invocation_id(), votes(head_flag), value
+    inside = lane & _static((1 << log2_size) - 1)
+    up_to_here = (_cast(2, u64) << _cast(inside, u64)) - _cast(1, u64)
+    seen = (heads >> _cast(lane - inside, u64)) & up_to_here | _cast(1, u64)
+    length = inside - (63 - clz(seen))  # how many lanes of the segment come before this one
+    for k in _static(range(log2_size)):
+        theirs = from_lane(total, lane - _static(1 << k))
+        if length >= _static(1 << k):
+            total = op(theirs, total)
+    return total
+
+
+@func
+def bitonic_sort_kv_tiled(key: Any, value: Any, log2_size: Any) -> Any:
+    """The pairs of the tile in ascending order of their keys, of equal keys in that of their values: lane k has the k-th.
+
+    Every lane must have an iteration.
+    """
+    check_tile(log2_size)
+    lane, k, v = invocation_id(), key, value
+    inside = lane & _static((1 << log2_size) - 1)
+    for up in _static(range(1, log2_size + 1)):
+        for down in _static(range(up - 1, -1, -1)):
+            other_k = from_lane(k, lane ^ _static(1 << down))
+            other_v = from_lane(v, lane ^ _static(1 << down))
+            first = (inside & _static(1 << down) == 0) == ((inside & _static((1 << up) % (1 << log2_size))) == 0)
+            less = other_k < k or (other_k == k and other_v < v)
+            more = other_k > k or (other_k == k and other_v > v)
+            if (first and less) or (not first and more):
+                k, v = other_k, other_v
+    return k, v
+
+
+@func
+def bitonic_sort_kv(key: Any, value: Any) -> Any:
+    """``bitonic_sort_kv_tiled`` of the whole subgroup."""
+    return bitonic_sort_kv_tiled(key, value, log2_group_size())
+
+
+def _named(name: str, text: str, fn: Function) -> Function:
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = text
+    return fn
+
+
+def _reductions(code: str, op: Function, what: str) -> tuple[Function, Function, Function, Function]:
+    """``reduce_..``, ``reduce_.._tiled``, ``reduce_all_..`` and ``reduce_all_.._tiled`` of an operation."""
+
+    @func
+    def whole(value: Any) -> Any:
+        return reduce_tiled(value, op, log2_group_size())
+
+    @func
+    def tiled(value: Any, log2_size: Any) -> Any:
+        return reduce_tiled(value, op, log2_size)
+
+    @func
+    def all_of(value: Any) -> Any:
+        return reduce_all_tiled(value, op, log2_group_size())
+
+    @func
+    def all_tiled(value: Any, log2_size: Any) -> Any:
+        return reduce_all_tiled(value, op, log2_size)
+
+    return (
+        _named(f"reduce_{code}", f"The {what} of all lanes, in lane 0; each other lane gets that from itself on.", whole),
+        _named(
+            f"reduce_{code}_tiled", f"The {what} of the tile, in its first lane; each other gets that from itself on.", tiled
+        ),
+        _named(f"reduce_all_{code}", f"The {what} of all lanes of the subgroup.", all_of),
+        _named(f"reduce_all_{code}_tiled", f"The {what} of all lanes of the tile.", all_tiled),
+    )
+
+
+def _scans(code: str, op: Function, what: str) -> tuple[Function, Function, Function, Function]:
+    """``inclusive_..``, ``inclusive_.._tiled``, ``exclusive_..`` and ``exclusive_.._tiled`` of an operation."""
+
+    @func
+    def upto(value: Any) -> Any:
+        return inclusive_tiled(value, op, log2_group_size())
+
+    @func
+    def upto_tiled(value: Any, log2_size: Any) -> Any:
+        return inclusive_tiled(value, op, log2_size)
+
+    @func
+    def before(value: Any) -> Any:
+        return exclusive_tiled(value, op, neutral(code, value), log2_group_size())
+
+    @func
+    def before_tiled(value: Any, log2_size: Any) -> Any:
+        return exclusive_tiled(value, op, neutral(code, value), log2_size)
+
+    none = f"the first one gets what changes no {what}."
+    return (
+        _named(f"inclusive_{code}", f"The {what} of this lane and of all before it.", upto),
+        _named(f"inclusive_{code}_tiled", f"The {what} of this lane and of those before it in the tile.", upto_tiled),
+        _named(f"exclusive_{code}", f"The {what} of all lanes before this one; {none}", before),
+        _named(f"exclusive_{code}_tiled", f"The {what} of the lanes before this one in the tile; {none}", before_tiled),
+    )
+
+
+def _segmented(code: str, op: Function, what: str) -> tuple[Function, Function]:
+    """``segmented_reduce_..`` and ``segmented_reduce_.._tiled`` of an operation."""
+
+    @func
+    def whole(value: Any, head_flag: Any) -> Any:
+        return segmented_tiled(value, head_flag, op, log2_group_size())
+
+    @func
+    def tiled(value: Any, head_flag: Any, log2_size: Any) -> Any:
+        return segmented_tiled(value, head_flag, op, log2_size)
+
+    since = "from the last lane on whose ``head_flag`` is not 0, or from the first of the"
+    return (
+        _named(f"segmented_reduce_{code}", f"The {what} {since} subgroup, up to this lane.", whole),
+        _named(f"segmented_reduce_{code}_tiled", f"The {what} {since} tile, up to this lane.", tiled),
+    )
+
+
+reduce_add, reduce_add_tiled, reduce_all_add, reduce_all_add_tiled = _reductions("add", _add, "sum")
+reduce_mul, reduce_mul_tiled, reduce_all_mul, reduce_all_mul_tiled = _reductions("mul", _mul, "product")
+reduce_min, reduce_min_tiled, reduce_all_min, reduce_all_min_tiled = _reductions("min", _least, "least")
+reduce_max, reduce_max_tiled, reduce_all_max, reduce_all_max_tiled = _reductions("max", _most, "greatest")
+reduce_and, reduce_and_tiled, reduce_all_and, reduce_all_and_tiled = _reductions("and", _and, "conjunction of the bits")
+reduce_or, reduce_or_tiled, reduce_all_or, reduce_all_or_tiled = _reductions("or", _or, "union of the bits")
+reduce_xor, reduce_xor_tiled, reduce_all_xor, reduce_all_xor_tiled = _reductions("xor", _xor, "exclusive union of the bits")
+inclusive_add, inclusive_add_tiled, exclusive_add, exclusive_add_tiled = _scans("add", _add, "sum")
+inclusive_mul, inclusive_mul_tiled, exclusive_mul, exclusive_mul_tiled = _scans("mul", _mul, "product")
+inclusive_min, inclusive_min_tiled, exclusive_min, exclusive_min_tiled = _scans("min", _least, "least")
+inclusive_max, inclusive_max_tiled, exclusive_max, exclusive_max_tiled = _scans("max", _most, "greatest")
+inclusive_and, inclusive_and_tiled, exclusive_and, exclusive_and_tiled = _scans("and", _and, "conjunction of the bits")
+inclusive_or, inclusive_or_tiled, exclusive_or, exclusive_or_tiled = _scans("or", _or, "union of the bits")
+inclusive_xor, inclusive_xor_tiled, exclusive_xor, exclusive_xor_tiled = _scans("xor", _xor, "exclusive union of the bits")
+segmented_reduce_add, segmented_reduce_add_tiled = _segmented("add", _add, "sum")
+segmented_reduce_min, segmented_reduce_min_tiled = _segmented("min", _least, "least")
+segmented_reduce_max, segmented_reduce_max_tiled = _segmented("max", _most, "greatest")
