@@ -108,8 +108,8 @@ def log2_group_size() -> int:
     return group_size().bit_length() - 1
 
 
-group_size.__qd_marker__ = _lanes.group_size  # what kernels call
-log2_group_size.__qd_marker__ = _lanes.log2_group_size
+vars(group_size)["__qd_marker__"] = _lanes.group_size  # what kernels call
+vars(log2_group_size)["__qd_marker__"] = _lanes.log2_group_size
 
 
 @_func

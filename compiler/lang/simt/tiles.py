@@ -66,7 +66,7 @@ def _xor(a: Any, b: Any) -> Any:
 def reduce_tiled(value: Any, op: Any, log2_size: Any) -> Any:
     """The values of this lane and of those after it in the tile, combined by ``op``, an associative func of two values."""
     check_tile(log2_size)
-    lane, there = invocation_id(), u64(0)
+    lane, there = invocation_id(), _cast(0, u64)
     if _static(not all_lanes()):
         there = votes(True)
     total = value
@@ -152,8 +152,7 @@ def bitonic_sort_kv(key: Any, value: Any) -> Any:
 
 
 def _named(name: str, text: str, fn: Function) -> Function:
-    fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = text
+    vars(fn).update(__name__=name, __qualname__=name, __doc__=text)
     return fn
 
 
