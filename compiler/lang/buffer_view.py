@@ -42,7 +42,7 @@ class BufferView:
         size: the number of elements.
     """
 
-    __slots__ = ("arr", "offset", "size")
+    __slots__ = ("_part", "arr", "offset", "size")
     __qd_view__ = True
     arr: Any
     offset: int
@@ -71,7 +71,7 @@ class BufferView:
             )
         begin, count = _integer("offset", offset), _integer("size", size)
         _check_part(begin, count, array.shape[0], f"the ndarray `{array.name}`")
-        for name, value in (("arr", array), ("offset", begin), ("size", count)):
+        for name, value in (("arr", array), ("offset", begin), ("size", count), ("_part", array.part(begin, count))):
             object.__setattr__(self, name, value)
 
     def __class_getitem__(cls, dtype: Any) -> BufferViewType:

@@ -326,3 +326,38 @@ def test_unpacked_vectors_of_a_dataclass_are_vectors_with_gradients():
     slope = 4 * w * a[:, :1]
     slope[:, 0] += 4 * (w * a).sum(axis=1)
     np.testing.assert_allclose(x.grad.to_numpy(), slope.ravel(), rtol=1e-14)
+
+
+def test_native_launches_take_parts(program):
+    """The same numbers when no call comes to Python: another part of the array, another array, the gradient, a batch's own arrays."""
+    x, y = array(), array(grad=True)
+    y.fill(0.0)
+    squares(x, y)
+    squares.grad(x, y)
+    calls = [0]
+
+    def counted(*args, **kwargs):
+        calls[0] += 1
+        raise AssertionError("a call came to Python")
+
+    x.grad.fill(0.0)
+    y.grad.fill(1.0)
+    if program.device.native and program.native_launches.get(squares):
+        slow, type(squares).slow_call = type(squares).slow_call, counted
+        try:
+            squares(x[2:5], y[0:3])
+            squares(x[5:9], y[3:7])
+        finally:
+            type(squares).slow_call = slow
+    else:
+        squares(x[2:5], y[0:3])
+        squares(x[5:9], y[3:7])
+    a = x.to_numpy()
+    wanted = a**2
+    wanted[0:3] += a[2:5] ** 2
+    wanted[3:7] += a[5:9] ** 2
+    np.testing.assert_allclose(y.to_numpy(), wanted, rtol=1e-14)
+    squares.grad(x[2:5], y[0:3])
+    squares.grad(x[5:9], y[3:7])
+    np.testing.assert_allclose(x.grad.to_numpy()[2:9], 2 * a[2:9], rtol=1e-14)
+    assert calls == [0]

@@ -21,7 +21,7 @@ from ...runtime.base import Allocation
 from ..buffer_view import BufferView
 from ..data.element_types import NdarrayType
 from ..data.field import Field
-from ..data.ndarray import Ndarray, intern_key, pack
+from ..data.ndarray import Ndarray, intern_key
 from ..data.tensor import Tensor
 from ..interop import host_array, lives_elsewhere, mark_written, torch_gradient
 from ..interop_on_device import offers_device_memory
@@ -67,16 +67,14 @@ def _bind_own(annotation: NdarrayType, given: Ndarray | BufferView, call: Call, 
         raise QdrunTypeError("this ndarray belongs to another program", hint="make it after qd.init(), or pass a.to_numpy()")
     if annotation.needs_grad is False and value.grad is not None:
         key = intern_key(value._program, *key[:3], False, *key[4:])
-        dual = None if value.dual is None else value.dual.address
-        words = pack(value.address, stored.shape[: key.ndim], None, dual)
+        words = value.words(stored.shape[: key.ndim], has_grad=False)
     start = 0
     if isinstance(given, BufferView):
         if key.per_trial:
             raise QdrunTypeError("each trial has its own array, which has no views", hint="make it with per_trial=False")
         start = given.offset * value.dtype.size * count(value.element_shape)
         stored = stored[given.offset : given.offset + given.size]
-        relatives = (value.grad if key.has_grad else None, value.dual)
-        words = pack(value.address + start, given.shape, *(None if x is None else x.address + start for x in relatives))
+        words = value.words(given.shape, given.offset, key.has_grad)
     _check_type(annotation, key)
     call.arrays[number] = stored
     (call.parts if isinstance(given, BufferView) else call.own).add(number)

@@ -63,6 +63,7 @@ class Ndarray(Placed):
         dual: the tangent of forward mode, None when none is stored.
         per_trial: each trial of a batched program has its own.
         wrapper_type: the class whose slot ``_impl`` holds an ndarray that launchers take as if it were given itself.
+        view_type: the class of parts of ndarrays, whose slot ``_part`` holds what launchers take for them.
     """
 
     _kind = "an ndarray"
@@ -87,6 +88,7 @@ class Ndarray(Placed):
         "__weakref__",
     )
     wrapper_type: ClassVar[type | None] = None
+    view_type: ClassVar[type] = BufferView
 
     def __init__(
         self,
@@ -127,10 +129,27 @@ class Ndarray(Placed):
         self.grad: Ndarray | None = Ndarray(*like) if needs_grad else None
         self.dual: Ndarray | None = Ndarray(*like) if needs_dual else None
         self._key = intern_key(program, dtype, len(shape), element, needs_grad, needs_dual, layout, trials is not None)
-        self._packed = pack(self._memory.ptr, stored, *(None if x is None else x._memory.ptr for x in (self.grad, self.dual)))
+        self._packed = self.words(stored)
         program.ndarrays.add(self)
         if needs_grad or needs_dual:
             program.differentiable.add(self)
+
+    def words(self, stored: tuple[int, ...], begin: int = 0, has_grad: bool = True) -> bytes:
+        """The words of an argument: ``stored`` extents in the order of memory, from element ``begin`` of the memory on. ``has_grad``: with
+        the gradient, if there is one.
+        """
+        start = begin * count(self.element_shape) * self.dtype.size
+        relatives = (self.grad if has_grad else None, self.dual)
+        return pack(self._memory.ptr + start, stored, *(None if x is None else x._memory.ptr + start for x in relatives))
+
+    def part(self, begin: int, size: int) -> Ndarray:
+        """What native launchers take for a part of an array with one axis: it has nothing but a key and the words. None of it is taken
+        where each trial has an array of its own.
+        """
+        made = object.__new__(Ndarray)
+        made._key = None if self._key.per_trial else self._key  # type: ignore[assignment]
+        made._packed = self.words((size,), begin)
+        return made
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         memory = getattr(self, "_memory", None)

@@ -41,7 +41,8 @@ class ArgSpec:
     """What the native launcher accepts for an argument besides numpy arrays and Python numbers.
 
     An object whose exact type is ``Natives.host_type`` and whose ``_key`` is this very ``key`` has, in ``_packed``, the bytes to copy. An
-    object whose exact type is ``host_type.wrapper_type`` stands for the one in its slot ``_impl``.
+    object whose exact type is ``host_type.wrapper_type`` stands for the one in its slot ``_impl``, one of ``host_type.view_type`` for that
+    in its slot ``_part``, which is always filled.
     """
 
     decl: ArgDecl
@@ -79,7 +80,7 @@ def install(natives: Natives) -> bool:
     """Make calls of kernels native: the methods of the classes become builtins. False: this interpreter's objects are not laid out as
     the launcher expects, and calls stay in Python.
     """
-    wrapper = getattr(natives.host_type, "wrapper_type", None)
+    wrapper, view = (getattr(natives.host_type, name, None) for name in ("wrapper_type", "view_type"))
     slots = {
         "LAUNCHES_AT": slot_offset(natives.program, "native_launches"),
         "GRADIENTS_AT": slot_offset(natives.program, "native_gradients"),
@@ -89,6 +90,7 @@ def install(natives: Natives) -> bool:
         "KEY_AT": slot_offset(natives.host_type, "_key"),
         "PACKED_AT": slot_offset(natives.host_type, "_packed"),
         "INNER_AT": slot_offset(wrapper, "_impl") if wrapper else 0,
+        "PART_AT": slot_offset(view, "_part") if view else 0,
     }
     same = slot_offset(natives.taped, "kernel") == slots["GRADIENT_KERNEL_AT"] and all(
         slot_offset(natives.bound_gradient, n) == slots[f"BOUND_{n.upper()}_AT"] for n in ("kernel", "instance")
@@ -97,7 +99,7 @@ def install(natives: Natives) -> bool:
     with _lock:
         if layout_problem() is not None or len(found) < len(slots) or not same:
             return False
-        process = _process(natives, wrapper)
+        process = _process(natives, wrapper, view)
         text = launch_ir.launcher_text(offsets() | found)
         imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in launch_ir.IMPORTS}
         imports["qd_process"] = ctypes.addressof(process)
@@ -115,7 +117,7 @@ def install(natives: Natives) -> bool:
     return True
 
 
-def _process(natives: Natives, wrapper: type | None) -> ctypes.Array[ctypes.c_int64]:
+def _process(natives: Natives, wrapper: type | None, view: type | None) -> ctypes.Array[ctypes.c_int64]:
     """The addresses of objects that are the same for all launches; kept for ever, as the objects are."""
     objects = {
         pack_ir.P_VAR: natives.variable,
@@ -129,6 +131,7 @@ def _process(natives: Natives, wrapper: type | None) -> ctypes.Array[ctypes.c_in
         pack_ir.P_TRUE: True,
         pack_ir.P_HOST: natives.host_type,
         pack_ir.P_WRAPPER: wrapper,
+        pack_ir.P_VIEW: view,
         pack_ir.P_SLOW: sys.intern("slow_call"),
         pack_ir.P_BOUND: natives.bound_kernel,
         pack_ir.P_SPARE: natives.bound_kernel(None, None),

@@ -26,7 +26,7 @@ def slot_offset(cls: type, name: str) -> int | None:
     """The offset of a slot in instances, found by a search in an instance of a subclass without a destructor. None: no such plain slot."""
     probe_type: Any = type("Probe", (cls,), {"__slots__": (), "__del__": lambda self: None})
     probe, mark = object.__new__(probe_type), object()
-    setattr(probe, name, mark)
+    object.__setattr__(probe, name, mark)
     hits = [k for k in range(_HEAD, cls.__basicsize__, 8) if pointer(id(probe) + k) == id(mark)]
     return hits[0] if len(hits) == 1 else None
 

@@ -10,8 +10,8 @@ A_WORDS = 10
 KIND_F32, KIND_F64, KIND_INT, KIND_U64, KIND_BOOL, KIND_ARRAY, KIND_SAME, KIND_WATCHED = range(1, 9)
 
 # the process: objects of the interpreter, by address
-P_VAR, P_PROGRAM, P_NONE, P_NUMPY, P_FLOAT, P_INT, P_BOOL, P_BYTES, P_TRUE, P_HOST, P_WRAPPER = range(11)
-P_SLOW, P_BOUND, P_SPARE, P_WORDS = range(11, 15)
+P_VAR, P_PROGRAM, P_NONE, P_NUMPY, P_FLOAT, P_INT, P_BOOL, P_BYTES, P_TRUE, P_HOST, P_WRAPPER, P_VIEW = range(12)
+P_SLOW, P_BOUND, P_SPARE, P_WORDS = range(12, 16)
 
 # numpy's flags: C-contiguous, aligned, writeable
 ARRAY_FLAGS = 0x0001 | 0x0100 | 0x0400
@@ -137,7 +137,13 @@ own:
   ret ptr %o
 wrapper:
   %is_wrapper = call i1 @has_type(ptr %o, i64 $P_WRAPPER$)
-  br i1 %is_wrapper, label %wrapped, label %no
+  br i1 %is_wrapper, label %wrapped, label %view
+view:
+  %is_view = call i1 @has_type(ptr %o, i64 $P_VIEW$)
+  br i1 %is_view, label %viewed, label %no
+viewed:
+  %part = call ptr @at(ptr %o, i64 $PART_AT$)
+  ret ptr %part
 wrapped:
   %inner = call ptr @at(ptr %o, i64 $INNER_AT$)
   %no_inner = icmp eq ptr %inner, null
