@@ -66,7 +66,7 @@ def _bind_own(annotation: NdarrayType, given: Ndarray | BufferView, call: Call, 
     if value._program is not current_program():
         raise QdrunTypeError("this ndarray belongs to another program", hint="make it after qd.init(), or pass a.to_numpy()")
     if annotation.needs_grad is False and value.grad is not None:
-        key = intern_key(value._program, *key[:3], False, *key[4:])
+        key = intern_key(value._program, *key._replace(has_grad=False))
         words = value.words(stored.shape[: key.ndim], has_grad=False)
     start = 0
     if isinstance(given, BufferView):
