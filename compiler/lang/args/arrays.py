@@ -61,12 +61,12 @@ def bind_array(annotation: NdarrayType, value: Any, call: Call, number: int) -> 
 
 
 def _bind_own(annotation: NdarrayType, given: Ndarray | BufferView, call: Call, number: int) -> Key:
-    value = given.arr if isinstance(given, BufferView) else given
+    value: Ndarray = given.arr if isinstance(given, BufferView) else given
     key, words, stored = value._key, value._packed, value.stored  # that of a closed program raises
     if value._program is not current_program():
         raise QdrunTypeError("this ndarray belongs to another program", hint="make it after qd.init(), or pass a.to_numpy()")
     if annotation.needs_grad is False and value.grad is not None:
-        key = intern_key(value._program, *key._replace(has_grad=False))
+        key = intern_key(value._program, *key[:3], False, *key[4:])
         words = value.words(stored.shape[: key.ndim], has_grad=False)
     start = 0
     if isinstance(given, BufferView):
