@@ -33,7 +33,7 @@ class Job(Declaring, JobFiles, Generic[P]):
     and the outcome follow from that. A job that must do more in a run than launch kernels overrides ``run`` instead of ``simulate``.
 
     Attributes of the class:
-        Params: the model of the parameters; taken from ``Job[...]``.
+        Params: the model of the parameters; taken from ``Job[...]``, or from a generic job, ``Mine[...]``.
         gradients: the names of the gradients that ``run`` can give.
         precision: the default float type of the program.
         horizon: the parameter that counts time steps, if there is one: `qdrun check` shortens it.
@@ -63,7 +63,8 @@ class Job(Declaring, JobFiles, Generic[P]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in vars(cls).get("__orig_bases__", ()):  # not those of a base class, which may have another Params than this
-            model = get_args(base)[0] if get_origin(base) is Job else None
+            origin = get_origin(base)
+            model = get_args(base)[0] if isinstance(origin, type) and issubclass(origin, Job) else None
             if isinstance(model, type) and issubclass(model, BaseModel):
                 cls.Params = model
         text = cls.gradients
