@@ -31,6 +31,7 @@ from .errors import (
     QuadrantsTypeError,
     TrialsFailed,
 )
+from .frontend.library.activity import activate, append, deactivate, is_active, length, rescale_index
 from .frontend.library.decompositions import eig, make_spd, polar_decompose, solve, svd, sym_eig
 from .frontend.library.extra import assume_in_range, bit_shr, block_local, cache_read_only, frexp, no_activate, one, zero
 from .frontend.library.functions import (
@@ -112,7 +113,7 @@ from .lang.compat.logs import (
 from .lang.compat.names import cfg, dump_compile_config, extension, is_extension_enabled, pure, pyfunc, real_func
 from .lang.compile_ahead import compile_ahead as compile
 from .lang.data import types
-from .lang.data.current_root import RootProxy
+from .lang.data.current_root import RootProxy, deactivate_all_snodes
 from .lang.data.dtypes import float16, float32, float64, int8, int16, int32, int64, uint1, uint8, uint16, uint32, uint64
 from .lang.data.field import Field, field
 from .lang.data.matrix import Matrix, Vector

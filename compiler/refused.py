@@ -9,7 +9,6 @@ from .errors import QdrunImportError, QdrunTypeError
 
 T = TypeVar("T", bound=type)
 
-_SPARSE = "sparse fields (pointer, bitmasked, dynamic) are not supported", "use dense fields, and a field of flags or of counts"
 _QUANT = "quantized types are not supported", "store i8, i16 or f16"
 _MESH = "meshes are not supported", "store the mesh in fields of indices"
 _PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"
@@ -32,9 +31,7 @@ _MEMBERS = "its members have a type, a layout and a memory each", "ask a member:
 _INNER = "it is an inner module of Quadrants", "the names that programs need are names of `qd`"
 
 REFUSED: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(
-        "activate append deactivate deactivate_all_snodes get_addr is_active length rescale_index".split(), _SPARSE
-    ),
+    "get_addr": ("kernels have no addresses", "use the index of the element"),
     **dict.fromkeys("BitpackedFields quant".split(), _QUANT),
     **dict.fromkeys("Mesh MeshInstance mesh_local mesh_patch_idx".split(), _MESH),
     "DeviceCapability": ("programs do not ask what a device can do", "see `qdrun devices`, or program.device"),
@@ -53,7 +50,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         "end the loop: the next loop of the kernel begins when all blocks are done",
     ),
     "simt.block.radix_rank_match_atomic_or": ("sorting in a block is not supported", "use atomics on a shared array"),
-    **dict.fromkeys("SNode.pointer SNode.bitmasked SNode.dynamic SNode.deactivate_all".split(), _SPARSE),
     "SNode.quant_array": _QUANT,
     **dict.fromkeys("StructField.dtype StructField.layout StructField.to_dlpack".split(), _MEMBERS),
     **dict.fromkeys("simt.Tile16x16 simt.Tile32x32 outer".split(), _TILES),

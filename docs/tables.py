@@ -64,7 +64,7 @@ def math_functions() -> str:
     """The functions that only ``qd.math`` has."""
     from qdrun.compiler import face
 
-    found = {n: v for n in qd_math.__all__ if isinstance(v := getattr(qd_math, n), Intrinsic) and n not in vars(face)}
+    found = {n: v for n in qd_math.__all__ if isinstance(v := getattr(qd_math, n), Intrinsic) and vars(face).get(n) is not v}
     return rows(("function", "what it computes"), [(f"`qd.math.{n}`", f.__doc__ or "") for n, f in sorted(found.items())])
 
 

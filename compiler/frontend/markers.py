@@ -151,71 +151,71 @@ def loop_config(
     on a GPU, at most 1,024. The others mean nothing here.
     """
     del serialize, block_dim, parallelize, bit_vectorize, name
-    _kernel_only("loop_config")
+    kernel_only("loop_config")
 
 
 def stop_grad(x: Any) -> Any:
     """Stop the gradient. Of a field or an array: what the block around this call, and the blocks in it, read of it contribute nothing to a
     gradient; the result is None. Of a value: the value, with no gradient behind it.
     """
-    _kernel_only("stop_grad")
+    kernel_only("stop_grad")
 
 
 def atomic_add(x: Any, y: Any) -> Any:
     """``x += y`` in one step; the result is the old content."""
-    _kernel_only("atomic_add")
+    kernel_only("atomic_add")
 
 
 def atomic_sub(x: Any, y: Any) -> Any:
     """``x -= y`` in one step; the result is the old content."""
-    _kernel_only("atomic_sub")
+    kernel_only("atomic_sub")
 
 
 def atomic_mul(x: Any, y: Any) -> Any:
     """``x *= y`` in one step; the result is the old content."""
-    _kernel_only("atomic_mul")
+    kernel_only("atomic_mul")
 
 
 def atomic_min(x: Any, y: Any) -> Any:
     """``x = min(x, y)`` in one step; the result is the old content."""
-    _kernel_only("atomic_min")
+    kernel_only("atomic_min")
 
 
 def atomic_max(x: Any, y: Any) -> Any:
     """``x = max(x, y)`` in one step; the result is the old content."""
-    _kernel_only("atomic_max")
+    kernel_only("atomic_max")
 
 
 def atomic_and(x: Any, y: Any) -> Any:
     """``x &= y`` in one step; the result is the old content."""
-    _kernel_only("atomic_and")
+    kernel_only("atomic_and")
 
 
 def atomic_or(x: Any, y: Any) -> Any:
     """``x |= y`` in one step; the result is the old content."""
-    _kernel_only("atomic_or")
+    kernel_only("atomic_or")
 
 
 def atomic_xor(x: Any, y: Any) -> Any:
     """``x ^= y`` in one step; the result is the old content."""
-    _kernel_only("atomic_xor")
+    kernel_only("atomic_xor")
 
 
 def atomic_exchange(x: Any, y: Any) -> Any:
     """``x = y`` in one step; the result is the old content."""
-    _kernel_only("atomic_exchange")
+    kernel_only("atomic_exchange")
 
 
 def atomic_cas(x: Any, expected: Any, desired: Any) -> Any:
     """``x = desired`` if it is ``expected``, in one step; the result is the old content. For integers."""
-    _kernel_only("atomic_cas")
+    kernel_only("atomic_cas")
 
 
 def volatile_load(target: Any) -> Any:
     """The content of an element of a field or an array, read anew at each call, also where a loop reads it again and again. It is an atomic
     update that changes nothing. It does not make waiting safe: a thread may run the iteration that it waits for after its own.
     """
-    _kernel_only("volatile_load")
+    kernel_only("volatile_load")
 
 
 ATOMIC_CODES = {
@@ -232,7 +232,12 @@ ATOMIC_CODES = {
 """The code of ``ir.ops.ATOMICS`` for each atomic function."""
 
 
-def _kernel_only(name: str) -> NoReturn:
+def kernel_only(name: str) -> NoReturn:
+    """Refuse a call from Python.
+
+    Raises:
+        QdrunRuntimeError: always.
+    """
     raise QdrunRuntimeError(
         f"{name}() was called outside of a kernel; do: call it inside a function decorated with @kernel or @func"
     )

@@ -26,7 +26,8 @@ from .async_errors import Pending
 from .call import Key
 from .devices import open_device
 from .launch_lock import Alone
-from .layout.tree import Root, materialize, own_shapes
+from .layout.materialize import materialize, own_shapes
+from .layout.tree import Root
 from .memory.data_versions import DataVersions
 from .memory.memory_regions import MemoryRegion, PlacedArray, Shown, memory_base
 from .recording import LaunchPlace, Recording

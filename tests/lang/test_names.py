@@ -28,10 +28,12 @@ def test_a_refused_name_in_a_kernel_carries_the_line(program):
     @qd.kernel
     def sparse():
         for i in range(4):
-            if qd.is_active(x, i):
+            if qd.get_addr(x, i):
                 x[i] = 1
 
-    with pytest.raises(qd.QdrunTypeError, match=r"(?s)`is_active` is not available: sparse fields.*qd\.is_active\(x, i\)"):
+    with pytest.raises(
+        qd.QdrunTypeError, match=r"(?s)`get_addr` is not available: kernels have no addresses.*qd\.get_addr\(x, i\)"
+    ):
         sparse()
 
 
@@ -217,7 +219,7 @@ def test_logging_levels_extensions_and_the_configuration(program, capsys):
     assert qd.is_logging_effective(qd.ERROR) and not qd.is_logging_effective("info")
     qd.set_logging_level(qd.TRACE)
     assert qd.is_logging_effective(qd.DEBUG)
-    assert qd.is_extension_enabled(qd.extension.adstack) and not qd.is_extension_enabled(qd.extension.sparse)
+    assert qd.is_extension_enabled(qd.extension.adstack) and not qd.is_extension_enabled(qd.extension.mesh)
     qd.dump_compile_config()
     assert "default_fp=f64\n" in capsys.readouterr().out
 

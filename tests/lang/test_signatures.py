@@ -136,11 +136,7 @@ def test_a_structs_member_may_have_a_name_that_is_refused(program):
         s.to_dlpack()
 
 
-def test_levels_that_are_not_dense_are_refused_by_name(program):
-    for level in (qd.root, qd.root.dense(qd.i, 4)):
-        for make in (lambda at: at.pointer(qd.i, 4), lambda at: at.bitmasked(qd.i, 4), lambda at: at.dynamic(qd.i, 4)):
-            with pytest.raises(qd.QdrunTypeError, match=r"sparse fields .* are not supported\n  do: use dense fields"):
-                make(level)
+def test_levels_know_the_levels_above(program):
     level = qd.root.dense(qd.i, 4).dense(qd.j, 2)
     assert level.parent(2) is qd.root.parent(0) and level.parent(3) is None and level.parent().shape == (4,)
 

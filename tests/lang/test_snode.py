@@ -5,7 +5,8 @@ from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.compiler.ir.types import f32, f64, i8, i32
 from qdrun.compiler.lang.data.field import make_field
 from qdrun.compiler.program.layout import tree as snode
-from qdrun.compiler.program.layout.tree import Root, axes, materialize
+from qdrun.compiler.program.layout.materialize import materialize
+from qdrun.compiler.program.layout.tree import Root, axes
 from qdrun.compiler.runtime.base import Allocation
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...errors import QdrunSyntaxError, QdrunTypeError
-from ...ir.nodes import Const, Exit, If, Operand
+from ...ir.nodes import Const, Exit, If, Op, Operand
 from ...ir.types import DType, i32, i64, limits, u64
 from ..markers import Grouped, NDRange, RangeSpec, static
 from ..state.context import Context, describe, is_runtime
 from ..values import ops
+from ..values.levels import LevelRef, is_active
 from ..values.structs import StructTensor
 from ..values.tensor import TensorRef
 from ..values.values import Matrix
@@ -30,6 +31,7 @@ class IterationSpace:
 
     ``shift``: what the kernel's indices are above those of the axes, for each axis; None: nothing.
     ``order``: which index of the kernel each axis is; None: in their order.
+    ``level``: the level whose active cells are visited; None: all.
     """
 
     axes: list[tuple[Operand, Operand]]
@@ -37,6 +39,24 @@ class IterationSpace:
     step: int = 1
     shift: tuple[int, ...] | None = None
     order: tuple[int, ...] | None = None
+    level: LevelRef | None = None
+
+    @contextmanager
+    def active(self, cx: Context, indices: list[Operand]) -> Iterator[Op | None]:
+        """Emit the loop's body for active cells only; gives the load that decides, None where all are active."""
+        level = self.level
+        with ExitStack() as stack:
+            with cx.b.into([]) as found:
+                cond = None if level is None else is_active(cx.b, level, tuple(indices))
+            cx.splice(found)
+            if level is None or cond is None or level.deciding is None:
+                yield None
+                return
+            flags = level.deciding.flags
+            assert flags is not None
+            stack.enter_context(cx.b.if_(cond))
+            stack.enter_context(cx.b.visiting(flags, level.extents, tuple(indices)))
+            yield next(s for s in found if isinstance(s, Op) and s.op == "gload")
 
 
 def make_range(cx: Context, *args: Any) -> Any:
@@ -123,7 +143,10 @@ def space_of(cx: Context, over: Any) -> IterationSpace:
         nested = (over.bounds[axis] for axis in over.order)
         return IterationSpace([_bounds(cx, lo, hi, bound_type(cx.b, lo, hi)) for lo, hi in nested], order=over.order)
     if isinstance(over, TensorRef):
-        return IterationSpace([_bounds(cx, 0, n, i32) for n in over.shape(cx.b)], shift=over.offset)
+        bounds = [_bounds(cx, 0, n, i32) for n in over.shape(cx.b)]
+        return IterationSpace(bounds, shift=over.offset, level=over.level)
+    if isinstance(over, LevelRef):
+        return IterationSpace([_bounds(cx, 0, n, i32) for n in over.extents], level=over)
     if isinstance(over, Grouped):
         return replace(space_of(cx, over.space), grouped=True, step=1)
     if isinstance(over, (tuple, list, zip, enumerate)) or is_runtime(over):
@@ -240,6 +263,10 @@ def unrolled(cx: Context, node: ast.For, over: Any, run: Callable[[list[ast.stmt
 
 def _static_space(cx: Context, ref: TensorRef, grouped: bool) -> Any:
     """Every index of a field, known while compiling."""
+    if ref.level is not None:
+        raise QdrunTypeError(
+            f"which cells of `{ref.name}` are active is not known at compile time", hint="loop without static()"
+        )
     if ref.extents is None:
         raise QdrunTypeError(f"the shape of `{ref.name}` is not known at compile time", hint="loop over it without static()")
     space = NDRange(tuple((lo, lo + n) for lo, n in zip(ref.begins, ref.extents)))
@@ -265,8 +292,9 @@ def serial_for(cx: Context, node: ast.For, over: Any) -> None:
             indices.append(stack.enter_context(cx.b.loop(begin, end, space.step)).index)
         stack.enter_context(cx.frame.scope())
         stack.enter_context(cx.frame.loop("serial"))
-        bind_index(cx, node.target, space, indices)
-        cx.block(node.body)
+        with space.active(cx, indices):
+            bind_index(cx, node.target, space, indices)
+            cx.block(node.body)
 
 
 def own_breaks(body: list[ast.stmt]) -> bool:

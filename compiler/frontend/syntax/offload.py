@@ -15,13 +15,15 @@ from ...ir.nodes import (
     Operand,
     Task,
 )
-from ...ir.types import i64, limits, u64
+from ...ir.types import i32, i64, limits, u64
 from ...ir.walk import inner_blocks, walk
 from ...passes.clone import clone_block
+from ...passes.dependence.access import writes_of
 from ..markers import RangeSpec
 from ..state.bindings import can_repeat, clone
 from ..state.context import Context
 from ..values import ops
+from ..values.levels import LevelRef
 from .block import block_dim
 from .conditions import emit_condition
 from .loops import IterationSpace, bind_index, bound_as, iterable, no_else, own_breaks, serial_for, space_of, unrolled
@@ -97,10 +99,34 @@ def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> No
             raise QdrunTypeError("a loop needs at least one axis", hint="use x[None] without a loop, or loop over grouped(..)")
         cx.where = "parallel"
         with cx.b.into(task.body), cx.frame.scope(), cx.frame.loop("parallel"):
-            bind_index(cx, node.target, space, _indices(cx, over, space, task))
-            cx.block(node.body)
+            indices = _indices(cx, over, space, task)
+            with space.active(cx, indices) as decides:
+                bind_index(cx, node.target, space, indices)
+                cx.block(node.body)
+        if decides is not None and space.level is not None:
+            _visit_as_at_begin(cx, task, space.level, decides)
     finally:
         cx.where = before
+
+
+def _visit_as_at_begin(cx: Context, task: Task, level: LevelRef, decides: Op) -> None:
+    """Have a loop that changes the activity of what it runs over visit the cells that are active at its begin: a task before it copies
+    the activity, and the loop asks the copy. ``decides``: the load that it asks by.
+    """
+    deciding = level.deciding
+    assert deciding is not None and deciding.flags is not None and deciding.visited is not None
+    if not any(place is deciding.flags for place, _, _ in writes_of(walk(task.body))):
+        return
+    decides.attr = deciding.visited
+    extents = deciding.flags.shape or ()
+    copy = Task(
+        f"{task.name}_visited", [], [Axis(Op("index", (), i32, None, task.loc), Const(0, i32), Const(n, i32)) for n in extents]
+    )
+    with cx.b.into(copy.body):
+        where = tuple(a.index for a in copy.axes)
+        cx.b.gstore(deciding.visited, where, cx.b.gload(deciding.flags, where))
+    tasks = cx.tasks.kernel.tasks
+    tasks.insert(len(tasks) - 1, copy)
 
 
 def _check_before(cx: Context, task: Task) -> None:

@@ -14,6 +14,7 @@ from ..markers import grouped
 from ..source.parse import FunctionSource, read_function
 from ..syntax import overflow
 from . import ops
+from .levels import LevelRef, Parent, activate
 from .matrix import check_index, index_limit, item_targets
 from .values import Arg, Matrix, Value, count
 
@@ -36,6 +37,7 @@ class TensorRef:
             they are counted.
         offset: the lowest index of each axis; None: 0.
         begin, length: of a view of a tensor with one axis: the index of its first element, and its extent; None: it is no view.
+        level: the level of the layout tree that a sparse field is placed in; None: every element is active.
     """
 
     name: str
@@ -48,6 +50,7 @@ class TensorRef:
     offset: tuple[int, ...] | None = None
     begin: Any = None
     length: Any = None
+    level: LevelRef | None = None
 
     @property
     def begins(self) -> tuple[int, ...]:
@@ -121,6 +124,10 @@ class TensorRef:
             return Fill(self)
         if name == "subview":
             return _Subview(self)
+        if name == "parent" and self.level is not None:
+            return Parent(self.level)
+        if name == "snode" and self.level is not None:
+            return replace(self.level, kind="dense", above=self.level, flags=None, visited=None, below=())
         raise QdrunNameError(f"`{self.name}` has no attribute `{name}`")
 
     def component(self, k: int | tuple[int, ...]) -> TensorRef:
@@ -172,9 +179,16 @@ class TensorRef:
 
     def store(self, b: FrontBuilder, index: Sequence[Arg], value: Arg) -> None:
         """``x[index] = value``; the value is cast to the tensor's type, a scalar is broadcast over an element."""
-        where = self.index(b, index)
+        where = self._written(b, index)
         for place, item in zip(self.places, self._items(b, value)):
             b.gstore(place, where, item)
+
+    def _written(self, b: FrontBuilder, index: Sequence[Arg]) -> tuple[Operand, ...]:
+        """The checked index of an element that is about to be written: its cell becomes active."""
+        where = self.index(b, index)
+        if self.level is not None:
+            activate(b, self.level, where)
+        return where
 
     def atomic(self, b: FrontBuilder, code: str, index: Sequence[Arg], value: Arg) -> Value:
         """Atomic update, in the tensor's type; the result is the old content. ``sub`` adds the negated value.
@@ -184,7 +198,7 @@ class TensorRef:
         """
         if code in ("and", "or", "xor") and not self.dtype.is_int:
             raise QdrunTypeError(f"atomic_{code} takes integers; `{self.name}` holds {self.dtype}")
-        where = self.index(b, index)
+        where = self._written(b, index)
         values = self._items(b, value)
         changes = values
         if code == "sub":  # negated in this type: that of a narrower unsigned value would wrap elsewhere
@@ -207,7 +221,7 @@ class TensorRef:
         if not self.dtype.is_int:
             raise QdrunTypeError(f"atomic_cas takes integers; `{self.name}` holds {self.dtype}")
         values = [self._items(b, v)[0] for v in (expected, desired)]
-        return b.op("atomic", *self.index(b, index), *values, dtype=self.dtype, attr=(self.places[0], "cas"))
+        return b.op("atomic", *self._written(b, index), *values, dtype=self.dtype, attr=(self.places[0], "cas"))
 
     def _items(self, b: FrontBuilder, value: Arg) -> tuple[Operand, ...]:
         """The value's components as this tensor's type."""

@@ -66,8 +66,8 @@ class extension(StrEnum):
 
 
 def is_extension_enabled(ext: extension) -> bool:
-    """Whether the current program's backend can do it: asserts, 64-bit data, and gradients of dynamic loops."""
-    return ext in (extension.adstack, extension.assertion, extension.data64)
+    """Whether the current program's backend can do it: asserts, 64-bit data, sparse fields, and gradients of dynamic loops."""
+    return ext in (extension.adstack, extension.assertion, extension.data64, extension.sparse)
 
 
 class Config:

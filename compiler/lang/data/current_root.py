@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...frontend.values.levels import LevelRef
 from ...program.program import current_program
 
 
@@ -15,6 +16,15 @@ class RootProxy:
 
     def __repr__(self) -> str:
         return "qd.root"
+
+    def __qd_value__(self) -> LevelRef:
+        """The root inside a kernel: a level without axes."""
+        return current_program().root.__qd_value__()
+
+
+def deactivate_all_snodes() -> None:
+    """Deactivate every cell of every sparse level of the current program; see ``SNode.deactivate_all``."""
+    current_program().root.deactivate_all()
 
 
 root = RootProxy()

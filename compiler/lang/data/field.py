@@ -10,8 +10,9 @@ from ...errors import QdrunIndexError, QdrunRuntimeError, QdrunRuntimeTypeError,
 from ...frontend.values.tensor import TensorRef
 from ...frontend.values.values import StructForm, count, flat_index
 from ...ir.nodes import Place
-from ...ir.types import DType
+from ...ir.types import DType, i32
 from ...program.layout.offsets import PLANES, Order, lowest, nesting, permutation
+from ...program.layout.sparse import activate, at_active
 from ...program.layout.tree import Axes, Root, SNode, TreeLeaf, level_of
 from ...program.program import Program, current_program
 from ...runtime.base import Allocation
@@ -34,6 +35,7 @@ class Field(Placed, TreeLeaf):
         named: False while ``name`` is a number that stands for a name not known yet.
         role: "" for a field, "grad" or "dual" for what belongs to ``primal``; the gradient of a dual belongs to the dual.
         per_trial: each trial of a batched program has its own.
+        hidden: it holds the activity of a sparse level.
     """
 
     _kind = "a field"
@@ -43,8 +45,9 @@ class Field(Placed, TreeLeaf):
     ) -> None:
         self._root, self.dtype, self.element, self.name, self.role, self.primal = root, dtype, element, name, role, primal
         self.per_trial = True if primal is None else primal.per_trial
-        self.named = True
-        self.snode: SNode | None = None
+        self.named, self.hidden = True, False
+        self._activities: list[Field] = []  # of the levels that were empty before it was placed there
+        self.level: SNode | None = None
         self.along = []  # companions that are placed with it: gradients that were requested before the field was placed
         self._places: tuple[Place, ...] = ()
         self._view: np.ndarray | None = None
@@ -64,7 +67,7 @@ class Field(Placed, TreeLeaf):
     def placed(self) -> bool:
         """Whether it has a place in the layout tree, or gets one beside its field."""
         first = self._first
-        return self.snode is not None or (first is not self and self in first.along and first.placed)
+        return self.level is not None or (first is not self and self in first.along and first.placed)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,7 +78,7 @@ class Field(Placed, TreeLeaf):
         """
         if not self.placed:
             raise self._unplaced()
-        node = self.snode or self._first.snode
+        node = self.level or self._first.level
         assert node is not None
         return node.shape
 
@@ -147,10 +150,19 @@ class Field(Placed, TreeLeaf):
         """
         if not self.placed:
             raise self._unplaced()
-        node = self.snode or self._first.snode
+        node = self.level or self._first.level
         for _ in range(n - 1):
             node = None if node is None else node.parent()
         return node
+
+    @property
+    def snode(self) -> SNode:
+        """Its place as a level without axes: ``x.snode.parent()`` is ``x.parent()``.
+
+        Raises:
+            QdrunRuntimeError: the field is not placed.
+        """
+        return SNode(self._root, self.parent(), Axes(), ())
 
     def get_scalar_field(self, *indices: int) -> Field:
         """One component as a field of numbers, on the same memory.
@@ -173,7 +185,7 @@ class Field(Placed, TreeLeaf):
             QdrunRuntimeError: it is placed already, or elsewhere than its primal's index space, or in another program.
             QdrunSyntaxError: the offset does not fit the shape.
         """
-        if self.snode is not None:
+        if self.level is not None:
             raise QdrunRuntimeError(f"field `{self.name}` is placed already; a field has one place")
         if node.root is not self._root:
             raise QdrunRuntimeError(f"field `{self.name}` belongs to another program; do: make it after qd.init()")
@@ -181,6 +193,10 @@ class Field(Placed, TreeLeaf):
             raise shared_gradient(f"field `{self.primal.name}`")
         if self.primal is not None and self.primal.placed and self.primal.shape != node.shape:
             raise QdrunRuntimeError(f"`{self.name}` needs the shape {self.primal.shape} of its field, not {node.shape}")
+        if self.primal is not None and self.primal.level is not node and (node.sparse or self.primal._level is not None):
+            raise QdrunRuntimeError(
+                f"`{self.name}` has the active cells of `{self.primal.name}`; do: place it in the same level, behind `{self.primal.name}`"
+            )
         if self.primal is not None and self.primal._view is not None and getattr(self._root.program, "variants", None):
             raise QdrunRuntimeError(
                 f"`{self.name}` is placed after a kernel ran: kernels that use `{self.primal.name}` would not see it\n"
@@ -197,11 +213,18 @@ class Field(Placed, TreeLeaf):
             )
         if self.primal is None:
             self._lowest = begins
-        self.snode = node
+        self.level = node
         self.planar = any(PLANES in level.axes for level in node.upward())
 
+    def activity(self, what: str) -> Field:
+        """See ``TreeLeaf``. It is named after this field."""
+        out = Field(self._root, i32, (), f"{self.name}.{what}")
+        out.hidden, out.per_trial = True, self.per_trial
+        self._activities.append(out)
+        return out
+
     def settle(self, places: tuple[Place, ...], view: np.ndarray) -> None:
-        """Receive memory; ``snode.materialize`` calls this."""
+        """Receive memory; ``materialize.materialize`` calls this."""
         self._places, self._view, self._ref = places, view, None
         owner = places[0].buffer.owner
         self._storage = owner if isinstance(owner, Allocation) else None
@@ -260,9 +283,8 @@ class Field(Placed, TreeLeaf):
         self.named, number = True, self.name
         every = [self, *self._relatives.values()]
         every += [second for relative in self._relatives.values() for second in relative._relatives.values()]
-        for field in every:
+        for field in [*every, *self._activities]:
             field.name = name + field.name[len(number) :]
-        for field in every:
             for k, place in enumerate(field._places):
                 place.name = field.name if not field.element else f"{field.name}_{k}"
             field._ref = None
@@ -272,12 +294,25 @@ class Field(Placed, TreeLeaf):
         _ = self._all
         if self._ref is None:
             shape = self.shape
-            self._ref = TensorRef(self.name, self._places, self.element, len(shape), shape, offset=self._begins)
+            level = self._level
+            ref = None if level is None else level.__qd_value__()
+            self._ref = TensorRef(self.name, self._places, self.element, len(shape), shape, offset=self._begins, level=ref)
         return self._ref
 
+    @property
+    def _level(self) -> SNode | None:
+        """The level that a sparse field is placed in; None: all elements are active."""
+        node = None if self.hidden else self.level or self._first.level
+        return node if node is not None and node.sparse else None
+
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
-        """The memory, for a write of Python (``index``: one element, ``parts``: components of it). The recorders are told."""
+        """The memory, for a write of Python (``index``: one element, ``parts``: components of it). The recorders are told.
+
+        An element of a sparse field becomes active.
+        """
         view = self._form
+        if index is not None and self._level is not None:
+            activate(self._level, index)
         self._root.program.wrote(self, index, source, parts)
         return view
 
@@ -310,6 +345,8 @@ class Field(Placed, TreeLeaf):
     def _assign(self, array: np.ndarray) -> None:
         """Copy an array of the shape that ``to_numpy`` shows, with or without ``keep_dims``."""
         form, trials = self._shown(False), self._whole
+        if self._level is not None:
+            array = at_active(self._level, self.shape, array)
         if self.element and self.m == 1:
             leading = [self.shape, *([] if trials is None else [(trials.count, *self.shape)])]
             if array.ndim >= 2 and array.shape[:-2] in leading and array.shape[-2:] in ((self.n, 1), (1, self.n)):
@@ -419,7 +456,7 @@ def component(whole: Field, indices: tuple[int, ...]) -> Field:
     k = flat_index(whole.element, at)
     view, places = whole._all, whole._places
     out = Field(whole._root, whole.dtype, (), f"{whole.name}[{', '.join(map(str, indices))}]", whole.role)
-    out.snode, out._layout, out._lowest, out.per_trial = whole.parent(), whole._layout, whole._begins, whole.per_trial
+    out.level, out._layout, out._lowest, out.per_trial = whole.parent(), whole._layout, whole._begins, whole.per_trial
     for role in ("grad", "dual"):
         if not whole.role and role in whole._relatives and whole._relatives[role].placed:
             out._relatives[role] = component(whole._relatives[role], indices)

@@ -6,7 +6,7 @@ written is written to every trial, what is read has the trials as its first axis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,9 +14,10 @@ import numpy as np
 from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
 from ...ir.trials import TrialLayout
 from ...ir.types import DType
+from ...program.layout.tree import SNode
 from ...program.program import Program
 from ...runtime.mirror import copied, reading, store
-from ..interop import Exchange
+from ..interop import Exchange, host_array
 from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
 from .element_types import MatrixType
 
@@ -60,6 +61,11 @@ class Placed(Exchange):
         """The lowest index of each axis; None for zeros."""
         return None
 
+    @property
+    def _level(self) -> SNode | None:
+        """The level that a sparse field is placed in; None: all elements are active."""
+        return None
+
     # ---- trials
     @property
     def _trials(self) -> TrialLayout | None:
@@ -82,11 +88,16 @@ class Placed(Exchange):
         return index if self._whole is None else (slice(None), slice(None), *index)
 
     def _refuse_sharing(self, what: str) -> None:
-        """Refuse to hand out memory in which trials lie side by side.
+        """Refuse to hand out memory in which trials lie side by side, and that of a sparse field.
 
         Raises:
-            QdrunValueError: each trial of a batched program has its own content.
+            QdrunValueError: each trial of a batched program has its own content; or a write would have to activate cells.
         """
+        if self._level is not None:
+            raise QdrunValueError(
+                f"{what} of {self._called()}: it is a sparse field, and a write to its memory would activate no cell\n"
+                "  do: x.to_numpy() for a copy and x.from_numpy(array) to write the active cells"
+            )
         trials = self._trials
         if trials is not None:
             raise QdrunValueError(
@@ -184,18 +195,46 @@ class Placed(Exchange):
 
     # ---- all elements
     def fill(self, val: Any) -> None:
-        """Write ``val`` (a number, or a vector for elements that are vectors) to every element, of every trial."""
+        """Write ``val`` (a number, or a vector for elements that are vectors) to every element, of every trial.
+
+        Of a sparse field the active elements get it, and 0 goes to all.
+        """
+        value = np.asarray(val.to_numpy() if hasattr(val, "to_numpy") else val)
+        if self._level is not None and value.shape in ((), self.element_shape) and value.any():
+            self.from_numpy(np.broadcast_to(value, self.shape + self.element_shape))
+            return
         fill_array(self._written(), val, self.element_shape, self.name, self._mirror)
 
     def from_numpy(self, arr: Any) -> None:
         """Copy an array of shape ``shape + element_shape``; values are cast. In a batched program all trials get it; an array with the
-        trials as one more axis, the first, has something for each.
+        trials as one more axis, the first, has something for each. Of a sparse field the active elements are written.
 
         Raises:
             QdrunTypeError: the shapes differ.
         """
         self._written(None, arr)
         self._assign(np.asarray(arr))
+
+    def from_torch(self, arr: Any) -> None:
+        """Copy a torch tensor; see ``Exchange.from_torch``. Of a sparse field the active elements are written."""
+        if self._level is None:
+            super().from_torch(arr)
+        else:
+            self.from_numpy(host_array(arr, cast=True))
+
+    def _as_numpy(self, form: Callable[[], np.ndarray], dtype: Any, copy: bool | None) -> np.ndarray:
+        return super()._as_numpy(form, dtype, self._copied(copy))
+
+    def _as_torch(self, form: Callable[[], np.ndarray], device: Any, copy: bool | None) -> Any:
+        return super()._as_torch(form, device, self._copied(copy))
+
+    def _copied(self, copy: bool | None) -> bool | None:
+        """``copy`` of a conversion: a sparse field is always copied."""
+        if self._level is None:
+            return copy
+        if copy is False:
+            self._refuse_sharing("copy=False")
+        return True
 
     def _assign(self, array: np.ndarray) -> None:
         assign_array(self._form, array, self.name, self._mirror, trials=self._whole)
@@ -210,6 +249,9 @@ class Placed(Exchange):
         if not isinstance(other, Placed) or other._kind != self._kind:
             hint = "use x.from_numpy(y.to_numpy(copy=None))"
             raise QdrunTypeError(f"{self._kind} copies from {self._kind}, not from a {type(other).__name__}", hint=hint)
+        if self._level is not None:
+            self.from_numpy(other.to_numpy())
+            return
         source = other._form
         if other._whole is not None and self._whole is None:
             raise QdrunRuntimeError(

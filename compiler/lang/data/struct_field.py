@@ -88,8 +88,8 @@ class StructField:
         return self._first().shape
 
     @property
-    def snode(self) -> SNode | None:
-        """The level of the layout tree that holds the first member."""
+    def snode(self) -> SNode:
+        """The place of the first member as a level without axes."""
         return self._first().snode
 
     def parent(self, n: int = 1) -> Any:

@@ -1,12 +1,12 @@
-"""The layout tree: ``qd.root.dense(qd.ij, (n, m)).place(x, x.grad)``, and how a tree gets memory.
+"""The layout tree: ``qd.root.dense(qd.ij, (n, m)).place(x, x.grad)``.
 
-What is placed waits in the root until it is materialised (by the first kernel or the first access from Python); then it gets one buffer
-for fields and one for gradients. What is placed later gets further buffers at the next materialisation.
+What is placed waits in the root until it is materialised (``materialize``), by the first kernel or the first access from Python. What is
+placed later gets further buffers at the next materialisation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 from math import prod
 from operator import attrgetter
@@ -14,16 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OutOfMemory, QdrunRuntimeError
-from ...ir.nodes import Buffer, Place
-from ...ir.trials import TRIAL_ALIGNMENT, TrialLayout, trial_bytes
+from ...errors import QdrunRuntimeError
+from ...frontend.values.levels import LeafRef, LevelRef
+from ...ir.nodes import Place
+from ...ir.trials import TrialLayout
 from ...ir.types import DType
 from ...refused import refusing
-from ...runtime.base import Allocation
-from .offsets import AXIS_NAMES, CHILD_ALIGNMENT, PLANES, Dense, Layout, Leaf, Placement, layout
-
-Allocate = Callable[[int, str], Allocation]
-CATEGORIES = ("fields", "gradients")
+from .offsets import AXIS_NAMES, PLANES
 
 
 class Axes(tuple[int, ...]):
@@ -49,7 +46,7 @@ ijk, ijl, ikl, jkl, ijkl = (NAMED_AXES[c] for c in ("ijk", "ijl", "ikl", "jkl", 
 
 
 class TreeLeaf:
-    """A tensor that can be placed in the tree: a field, or the gradient or the dual of one.
+    """A tensor that can be placed in the tree: a field, the gradient or the dual of one, or the activity of a sparse level.
 
     Attributes:
         dtype: the component type.
@@ -58,7 +55,8 @@ class TreeLeaf:
         role: "" for a field, "grad" or "dual" for its gradient or dual.
         planar: each component has its own plane.
         per_trial: each trial of a batched program has its own copy.
-        snode: the level that it is placed in.
+        hidden: it holds the activity of a sparse level; the user did not place it.
+        level: the level that it is placed in.
         along: what is placed with it: gradients that were asked for before it had a place.
     """
 
@@ -68,7 +66,8 @@ class TreeLeaf:
     role: str
     planar: bool
     per_trial: bool
-    snode: SNode | None
+    hidden: bool
+    level: SNode | None
     along: Sequence[TreeLeaf]
     _places: tuple[Place, ...]
     _view: np.ndarray | None
@@ -78,12 +77,26 @@ class TreeLeaf:
         """Numbers per element."""
         return prod(self.element)
 
+    def reference(self) -> LeafRef:
+        """The leaf inside a kernel, as ``LevelRef`` knows it."""
+        assert self.level is not None
+        cells = self.level.cells
+        return LeafRef(self.name, self._places, self.element, tuple(cells), tuple(cells.values()), self.hidden)
+
     def attach(self, node: SNode, offset: Any = None) -> None:
         """Remember the level that it is placed in, and the lowest index of each axis."""
         raise NotImplementedError
 
     def settle(self, places: tuple[Place, ...], view: np.ndarray) -> None:
         """Receive memory."""
+        raise NotImplementedError
+
+    def activity(self, what: str) -> TreeLeaf:
+        """A new i32 leaf for the activity of a level that this leaf is placed in, not placed yet; ``what``: the end of its name."""
+        raise NotImplementedError
+
+    def fill(self, val: Any) -> None:
+        """Write ``val`` to every element; of a sparse field, to every active one, and 0 to all."""
         raise NotImplementedError
 
     def release(self) -> None:
@@ -93,11 +106,23 @@ class TreeLeaf:
 
 @refusing
 class SNode:
-    """A level of the layout tree."""
+    """A level of the layout tree.
 
-    def __init__(self, root: Root | None, parent: SNode | None, over: Axes, extents: tuple[int, ...]) -> None:
-        self._root, self._above, self.axes, self.extents = root, parent, over, extents
+    Attributes:
+        axes: the axes that it splits.
+        extents: the number of its cells along each of them, in one cell of the level above.
+        kind: "dense", or how its cells become active: "pointer", "bitmasked", "dynamic".
+        flags: of a pointer or bitmasked level, 1 for each active cell; of a dynamic level, the length in each cell of the level above.
+        visited: a copy of ``flags`` from the begin of a loop that changes them.
+    """
+
+    def __init__(
+        self, root: Root | None, parent: SNode | None, over: Axes, extents: tuple[int, ...], kind: str = "dense"
+    ) -> None:
+        self._root, self._above, self.axes, self.extents, self.kind = root, parent, over, extents, kind
         self.children: list[SNode | TreeLeaf] = []
+        self.flags: TreeLeaf | None = None
+        self.visited: TreeLeaf | None = None
 
     @property
     def root(self) -> Root:
@@ -108,11 +133,21 @@ class SNode:
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents of a tensor placed here, in the order of the axes' letters."""
+        return tuple(self.cells.values())
+
+    @property
+    def cells(self) -> dict[int, int]:
+        """The number of cells along each axis, of the whole tree, in the order of the axes' letters."""
         extents: dict[int, int] = {}
         for node in self.upward():
             for axis, extent in zip(node.axes, node.extents):
                 extents[axis] = extents.get(axis, 1) * extent
-        return tuple(extents[a] for a in sorted(extents) if a != PLANES)
+        return {a: extents[a] for a in sorted(extents) if a != PLANES}
+
+    @property
+    def name(self) -> str:
+        """The first field in it, for messages."""
+        return next((leaf.name for leaf in leaves_of(self) if not leaf.hidden), "")
 
     def upward(self) -> Iterator[SNode]:
         """This level and those above it."""
@@ -138,15 +173,52 @@ class SNode:
         Raises:
             QdrunRuntimeError: extents that are not positive or do not fit the axes, or the level has memory already.
         """
+        return self._level("dense", axes, dimensions)
+
+    def pointer(self, axes: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
+        """A level whose cells become active one by one, each with all that is below it. Arguments and errors as ``dense``.
+
+        The memory of all cells is allocated with the program's fields, and one flag for each cell; loops skip inactive cells.
+        """
+        return self._level("pointer", axes, dimensions)
+
+    def bitmasked(self, axes: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
+        """As ``pointer``: a dense level with a flag for each cell."""
+        return self._level("bitmasked", axes, dimensions)
+
+    def dynamic(self, axis: Axes | Sequence[int], dimension: int | Sequence[int], chunk_size: int | None = None) -> SNode:
+        """A list in each cell of this level: fields placed in it hold up to ``dimension`` elements, of which a length says how many exist.
+
+        Args:
+            axis: one axis, as ``qd.j``.
+            dimension: the capacity. Its memory is allocated at once, so ``chunk_size`` means nothing.
+            chunk_size: for programs of Quadrants.
+
+        Raises:
+            QdrunRuntimeError: it is not one axis, or a level above has it; and as ``dense``.
+        """
+        del chunk_size
+        over = Axes(axis)
+        if len(over) != 1 or over[0] in self.cells:
+            raise QdrunRuntimeError(
+                f"dynamic({over!r}, ..) takes one axis that no level above has; do: qd.root.dense(qd.i, n).dynamic(qd.j, m)"
+            )
+        return self._level("dynamic", over, dimension)
+
+    def _level(self, kind: str, axes: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
         over = Axes(axes)
         extents = (dimensions,) * len(over) if isinstance(dimensions, (int, np.integer)) else tuple(dimensions)
         if len(extents) == 1:
             extents *= len(over)
         if len(extents) != len(over) or len(set(over)) != len(over):
-            raise QdrunRuntimeError(f"dense({over!r}, ..) takes {len(over)} extents of different axes, not {extents}")
+            raise QdrunRuntimeError(f"{kind}({over!r}, ..) takes {len(over)} extents of different axes, not {extents}")
+        if self.kind == "dynamic":
+            raise QdrunRuntimeError(
+                f"{kind}(..) under a dynamic level is not available; do: place the fields in the dynamic level"
+            )
         if any(not isinstance(e, (int, np.integer)) or e <= 0 for e in extents):
-            raise QdrunRuntimeError(f"the extents of a dense level are positive integers, not {extents}")
-        node = SNode(self.root, self, over, tuple(int(e) for e in extents))
+            raise QdrunRuntimeError(f"the extents of a {kind} level are positive integers, not {extents}")
+        node = SNode(self.root, self, over, tuple(int(e) for e in extents), kind)
         self._adopt(node)
         return node
 
@@ -171,9 +243,56 @@ class SNode:
                 continue
             if not isinstance(f, TreeLeaf):
                 raise QdrunRuntimeError(f"place() takes fields, not {type(f).__name__}; do: make it with qd.field(dtype)")
+            for level in self.upward():
+                level._begin_activity(f)
             f.attach(self, offset)
             self._adopt(f)
         return self
+
+    def _begin_activity(self, leaf: TreeLeaf) -> None:
+        """Place the activity of a sparse level, for the first leaf in it."""
+        if self.kind == "dense" or self.flags is not None:
+            return
+        home = self._above if self.kind == "dynamic" else self
+        assert home is not None
+        self.flags, self.visited = leaf.activity("length" if self.kind == "dynamic" else "active"), leaf.activity("visited")
+        for each in (self.flags, self.visited):
+            each.level = home
+            home._adopt(each)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether this level or one above has inactive cells."""
+        return any(node.kind != "dense" for node in self.upward())
+
+    def deactivate_all(self) -> None:
+        """Deactivate every cell of this level and of those below it: their fields, gradients and duals become 0.
+
+        A dense level has no activity of its own; that of the levels below it ends.
+        """
+        if self.sparse:
+            for leaf in leaves_of(self):
+                leaf.fill(0)
+            if self.kind == "dynamic" and self.flags is not None:
+                self.flags.fill(0)
+            return
+        for child in list(self.children):
+            if isinstance(child, SNode):
+                child.deactivate_all()
+
+    def __qd_value__(self) -> LevelRef:
+        """The level inside a kernel."""
+        root = self.root
+        if root.pending:
+            root.program.materialize()
+        return self._ref()
+
+    def _ref(self) -> LevelRef:
+        above = None if self._above is None else self._above._ref()
+        flags, visited = (None if leaf is None else leaf._places[0] for leaf in (self.flags, self.visited))
+        leaves = [leaf for leaf in leaves_of(self) if not leaf.role] if self.sparse else []
+        below = tuple(leaf.reference() for leaf in leaves if leaf is not self.flags and leaf is not self.visited)
+        return LevelRef(self.name, self.kind, tuple(self.cells), self.shape, above, flags, visited, below)
 
     def lazy_grad(self) -> None:
         """Place a gradient beside every real field of this level and of those below it that has none."""
@@ -227,7 +346,9 @@ class Root(SNode):
     @property
     def pending(self) -> list[SNode | TreeLeaf]:
         """The children that hold something and have no memory yet."""
-        return [c for c in self.children if c not in self.done and (not isinstance(c, SNode) or any(True for _ in _fields(c)))]
+        return [
+            c for c in self.children if c not in self.done and (not isinstance(c, SNode) or any(True for _ in leaves_of(c)))
+        ]
 
     @property
     def trials(self) -> TrialLayout | None:
@@ -245,13 +366,14 @@ class Root(SNode):
 
     def fields(self) -> list[TreeLeaf]:
         """Every placed field and gradient, in order of placement."""
-        return list(_fields(self))
+        return list(leaves_of(self))
 
 
-def _fields(node: SNode) -> Iterator[TreeLeaf]:
+def leaves_of(node: SNode) -> Iterator[TreeLeaf]:
+    """What is placed in a level and in those below it, in order of placement."""
     for child in node.children:
         if isinstance(child, SNode):
-            yield from _fields(child)
+            yield from leaves_of(child)
         else:
             yield child
 
@@ -265,126 +387,3 @@ def level_of(top: SNode, extents: tuple[int, ...], nested: tuple[int, ...] | Non
     for axis in nested:
         top = top.dense(Axes((axis,)), extents[axis])
     return top
-
-
-def _tree(node: SNode | TreeLeaf, category: str, per_trial: bool | None) -> Dense | Leaf | None:
-    """The layout tree of what belongs to a category, or None when nothing does."""
-    if not isinstance(node, SNode):
-        own = CATEGORIES[0] if node.role == "" else CATEGORIES[1]
-        components = 1 if node.planar else node.components
-        mine = own == category and per_trial in (None, node.per_trial)
-        return Leaf(node, node.name, node.dtype, components) if mine else None
-    children = [t for t in (_tree(c, category, per_trial) for c in node.children) if t is not None]
-    return Dense(node.axes, node.extents, children) if children else None
-
-
-def pending_layout(root: Root, category: str, per_trial: bool | None = None) -> Layout:
-    """The layout of what waits for memory of one category (``fields`` or ``gradients``).
-
-    Args:
-        root: of the tree.
-        category: of memory.
-        per_trial: of a batched program, the layout of what each trial has its own of, or of what they share; None: it is not batched.
-
-    Raises:
-        QdrunRuntimeError: a blocked layout.
-    """
-    trees = [t for t in (_tree(c, category, per_trial) for c in root.pending) if t is not None]
-    return layout(Dense(children=list(trees)), TRIAL_ALIGNMENT if per_trial else CHILD_ALIGNMENT)
-
-
-def own_shapes(root: Root) -> list[tuple[int, ...]]:
-    """The shapes of what waits for memory that each trial of a batch has its own part of."""
-    if root.trials is None or not root.pending:
-        return []
-    leaves = [f for c in root.pending for f in (_fields(c) if isinstance(c, SNode) else (c,))]
-    return [f.snode.shape for f in leaves if f.per_trial and f.snode is not None]
-
-
-def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], None]) -> None:
-    """Give memory to everything that was placed since the last time. Does nothing when nothing was.
-
-    Raises:
-        QdrunRuntimeError: a blocked layout.
-        OutOfMemory: from ``allocate``; names the largest field. What was allocated before it is given back with ``free``.
-    """
-    pending = root.pending
-    if not pending:
-        return
-    _place_along(pending)
-    pending = root.pending  # a 0-D gradient is a child of the root itself
-    found: list[tuple[Layout, int, Allocation]] = []
-    for category, per_trial in _parts(root):
-        placed = pending_layout(root, category, per_trial)
-        each = trial_bytes(placed.nbytes) if per_trial else 0
-        nbytes = root.trials.bytes(each) if root.trials is not None and per_trial else placed.nbytes
-        try:
-            found += [(placed, each, allocate(nbytes, category))] if nbytes else []
-        except OutOfMemory as error:
-            for _, _, allocation in found:
-                free(allocation)
-            raise OutOfMemory(f"{error}\n{_largest(placed, root.trials if per_trial else None)}", error.smallest) from error
-    root.done.update(pending)
-    for placed, each, allocation in found:
-        buffer = Buffer("field", allocation)
-        if allocation.mirror is not None:
-            allocation.mirror.split(*_blocks(placed, each, root.trials))
-        for leaf, placement in placed.placements.items():
-            _settle(leaf, placement, buffer, allocation, each)
-
-
-def _parts(root: Root) -> Iterator[tuple[str, bool | None]]:
-    """The kinds of memory of a program: category, and what ``pending_layout`` takes."""
-    for category in CATEGORIES:
-        yield from [(category, None)] if root.trials is None else [(category, True), (category, False)]
-
-
-def _blocks(placed: Layout, each: int, trials: TrialLayout | None) -> tuple[Sequence[int], Sequence[int]]:
-    """The parts of a mirror: children of the root, or groups of trials."""
-    if trials is None or not each:
-        return placed.starts, placed.used()
-    starts = range(0, trials.bytes(each), trials.width * each)
-    return starts, [trials.width * sum(placed.used())] * len(starts)
-
-
-def _largest(found: Layout, trials: TrialLayout | None) -> str:
-    """The field that takes most of a layout, and what to do."""
-    sizes = {leaf: prod(placement.shape) * leaf.size for leaf, placement in found.placements.items()}
-    leaf = max(sizes, key=lambda leaf: sizes[leaf])
-    shape = found.placements[leaf].shape
-    of = "" if trials is None else f" for each of {trials.padded:,} trials"
-    less = "give it a smaller shape or type" + ("" if trials is None else ", run fewer trials (batch=..)")
-    return (
-        f"  the largest is `{leaf.name}` of shape {shape} and type {leaf.dtype}: {sizes[leaf]:,} of {found.nbytes:,} bytes{of}\n"
-        f"  do: {less}, or close programs that are not needed"
-    )
-
-
-def _place_along(pending: list[SNode | TreeLeaf]) -> None:
-    """Give a place beside their field to the gradients that were asked for and that the user placed nowhere."""
-    found = [f for c in pending for f in (_fields(c) if isinstance(c, SNode) else (c,))]
-    for f in found:
-        if f.snode is not None:
-            f.snode.place(*(g for g in f.along if g.snode is None))
-
-
-def _settle(leaf: Leaf, placement: Placement, buffer: Buffer, allocation: Allocation, each: int) -> None:
-    """Hand a field its places and its numpy view. ``each``: bytes that each trial has in the memory; 0: it has no trials."""
-    field: Any = leaf.owner
-    step = leaf.dtype.size  # from one component to the next
-    shape, strides = placement.shape, placement.strides
-    if field.planar:
-        step, shape, strides = strides[0], shape[1:], strides[1:]
-    places = []
-    for c in range(field.components):
-        name = leaf.name if not field.element else f"{leaf.name}_{c}"
-        place = Place(name, leaf.dtype, buffer, len(shape), shape, strides, placement.offset + c * step)
-        place.is_grad, place.trial_bytes = field.role == "grad", each
-        places.append(place)
-    element_strides = tuple(step * int(np.prod(field.element[a + 1 :])) for a in range(len(field.element)))
-    form, steps, dtype = shape + field.element, strides + element_strides, leaf.dtype.numpy
-    if each:
-        view = field._root.trials.view(allocation.view, dtype, each, placement.offset, form, steps)
-    else:
-        view = np.ndarray(form, dtype, allocation.view.data, placement.offset, steps)
-    field.settle(tuple(places), view)

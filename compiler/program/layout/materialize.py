@@ -1,0 +1,173 @@
+"""Gives memory to a layout tree: one buffer for fields and one for gradients, for everything that was placed since the last time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...errors import OutOfMemory
+from ...ir.nodes import Buffer, Place
+from ...ir.trials import TRIAL_ALIGNMENT, TrialLayout, trial_bytes
+from ...runtime.base import Allocation
+from .offsets import CHILD_ALIGNMENT, Dense, Layout, Leaf, Placement, layout
+from .tree import Root, SNode, TreeLeaf, leaves_of
+
+Allocate = Callable[[int, str], Allocation]
+CATEGORIES = ("fields", "gradients")
+
+
+def _tree(node: SNode | TreeLeaf, category: str, per_trial: bool | None) -> Dense | Leaf | None:
+    """The layout tree of what belongs to a category, or None when nothing does."""
+    if not isinstance(node, SNode):
+        own = CATEGORIES[0] if node.role == "" else CATEGORIES[1]
+        components = 1 if node.planar else node.components
+        mine = own == category and per_trial in (None, node.per_trial)
+        return Leaf(node, node.name, node.dtype, components) if mine else None
+    children = [t for t in (_tree(c, category, per_trial) for c in node.children) if t is not None]
+    return Dense(node.axes, node.extents, children) if children else None
+
+
+def _trees(node: SNode | TreeLeaf, category: str, per_trial: bool | None) -> Iterator[Dense | Leaf]:
+    """The layout trees of a child of the root. A dense child has one. Of a child with sparse levels, each level that holds fields has one,
+    in which the cells of all blocks lie as one array, and each activity has one: loops read it alone.
+    """
+    if not isinstance(node, SNode) or not _has_sparse(node):
+        found = [_tree(node, category, per_trial)]
+    else:
+        found = []
+        for level in _levels(node):
+            axes = {a: level.cells[a] for up in reversed([*level.upward()]) for a in up.axes}
+            leaves = [c for c in level.children if isinstance(c, TreeLeaf)]
+            groups = [[leaf for leaf in leaves if not leaf.hidden], *([leaf] for leaf in leaves if leaf.hidden)]
+            for group in groups:
+                members = [t for t in (_tree(c, category, per_trial) for c in group) if t is not None]
+                found.append(Dense(tuple(axes), tuple(axes.values()), members) if members else None)
+    yield from (t for t in found if t is not None)
+
+
+def _levels(node: SNode) -> Iterator[SNode]:
+    """A level and those below it."""
+    yield node
+    for child in node.children:
+        if isinstance(child, SNode):
+            yield from _levels(child)
+
+
+def _has_sparse(node: SNode) -> bool:
+    """Whether a level or one below it has inactive cells."""
+    return any(level.kind != "dense" for level in _levels(node))
+
+
+def pending_layout(root: Root, category: str, per_trial: bool | None = None) -> Layout:
+    """The layout of what waits for memory of one category (``fields`` or ``gradients``).
+
+    Args:
+        root: of the tree.
+        category: of memory.
+        per_trial: of a batched program, the layout of what each trial has its own of, or of what they share; None: it is not batched.
+
+    Raises:
+        QdrunRuntimeError: a blocked layout.
+    """
+    trees = [t for c in root.pending for t in _trees(c, category, per_trial)]
+    return layout(Dense(children=trees), TRIAL_ALIGNMENT if per_trial else CHILD_ALIGNMENT)
+
+
+def own_shapes(root: Root) -> list[tuple[int, ...]]:
+    """The shapes of what waits for memory that each trial of a batch has its own part of."""
+    if root.trials is None or not root.pending:
+        return []
+    leaves = [f for c in root.pending for f in (leaves_of(c) if isinstance(c, SNode) else (c,))]
+    return [f.level.shape for f in leaves if f.per_trial and f.level is not None]
+
+
+def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], None]) -> None:
+    """Give memory to everything that was placed since the last time. Does nothing when nothing was.
+
+    Raises:
+        QdrunRuntimeError: a blocked layout.
+        OutOfMemory: from ``allocate``; names the largest field. What was allocated before it is given back with ``free``.
+    """
+    pending = root.pending
+    if not pending:
+        return
+    _place_along(pending)
+    pending = root.pending  # a 0-D gradient is a child of the root itself
+    found: list[tuple[Layout, int, Allocation]] = []
+    for category, per_trial in _parts(root):
+        placed = pending_layout(root, category, per_trial)
+        each = trial_bytes(placed.nbytes) if per_trial else 0
+        nbytes = root.trials.bytes(each) if root.trials is not None and per_trial else placed.nbytes
+        try:
+            found += [(placed, each, allocate(nbytes, category))] if nbytes else []
+        except OutOfMemory as error:
+            for _, _, allocation in found:
+                free(allocation)
+            raise OutOfMemory(f"{error}\n{_largest(placed, root.trials if per_trial else None)}", error.smallest) from error
+    root.done.update(pending)
+    for placed, each, allocation in found:
+        buffer = Buffer("field", allocation)
+        if allocation.mirror is not None:
+            allocation.mirror.split(*_blocks(placed, each, root.trials))
+        for leaf, placement in placed.placements.items():
+            _settle(leaf, placement, buffer, allocation, each)
+
+
+def _parts(root: Root) -> Iterator[tuple[str, bool | None]]:
+    """The kinds of memory of a program: category, and what ``pending_layout`` takes."""
+    for category in CATEGORIES:
+        yield from [(category, None)] if root.trials is None else [(category, True), (category, False)]
+
+
+def _blocks(placed: Layout, each: int, trials: TrialLayout | None) -> tuple[Sequence[int], Sequence[int]]:
+    """The parts of a mirror: children of the root, or groups of trials."""
+    if trials is None or not each:
+        return placed.starts, placed.used()
+    starts = range(0, trials.bytes(each), trials.width * each)
+    return starts, [trials.width * sum(placed.used())] * len(starts)
+
+
+def _largest(found: Layout, trials: TrialLayout | None) -> str:
+    """The field that takes most of a layout, and what to do."""
+    sizes = {leaf: prod(placement.shape) * leaf.size for leaf, placement in found.placements.items()}
+    leaf = max(sizes, key=lambda leaf: sizes[leaf])
+    shape = found.placements[leaf].shape
+    of = "" if trials is None else f" for each of {trials.padded:,} trials"
+    less = "give it a smaller shape or type" + ("" if trials is None else ", run fewer trials (batch=..)")
+    return (
+        f"  the largest is `{leaf.name}` of shape {shape} and type {leaf.dtype}: {sizes[leaf]:,} of {found.nbytes:,} bytes{of}\n"
+        f"  do: {less}, or close programs that are not needed"
+    )
+
+
+def _place_along(pending: list[SNode | TreeLeaf]) -> None:
+    """Give a place beside their field to the gradients that were asked for and that the user placed nowhere."""
+    found = [f for c in pending for f in (leaves_of(c) if isinstance(c, SNode) else (c,))]
+    for f in found:
+        if f.level is not None:
+            f.level.place(*(g for g in f.along if g.level is None))
+
+
+def _settle(leaf: Leaf, placement: Placement, buffer: Buffer, allocation: Allocation, each: int) -> None:
+    """Hand a field its places and its numpy view. ``each``: bytes that each trial has in the memory; 0: it has no trials."""
+    field: Any = leaf.owner
+    step = leaf.dtype.size  # from one component to the next
+    shape, strides = placement.shape, placement.strides
+    if field.planar:
+        step, shape, strides = strides[0], shape[1:], strides[1:]
+    places = []
+    for c in range(field.components):
+        name = leaf.name if not field.element else f"{leaf.name}_{c}"
+        place = Place(name, leaf.dtype, buffer, len(shape), shape, strides, placement.offset + c * step)
+        place.is_grad, place.trial_bytes = field.role == "grad", each
+        places.append(place)
+    element_strides = tuple(step * int(np.prod(field.element[a + 1 :])) for a in range(len(field.element)))
+    form, steps, dtype = shape + field.element, strides + element_strides, leaf.dtype.numpy
+    if each:
+        view = field._root.trials.view(allocation.view, dtype, each, placement.offset, form, steps)
+    else:
+        view = np.ndarray(form, dtype, allocation.view.data, placement.offset, steps)
+    field.settle(tuple(places), view)
