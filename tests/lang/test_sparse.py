@@ -408,7 +408,9 @@ def test_what_levels_refuse(program):
     far = qd.field(qd.f64, name="far")
     qd.root.bitmasked(qd.i, 4).place(far)
     for at in (qd.root.dense(qd.i, 4), qd.root.bitmasked(qd.i, 4)):
-        with pytest.raises(qd.QdrunRuntimeError, match="`far.grad` has the active cells of `far`; do: place it in the same level"):
+        with pytest.raises(
+            qd.QdrunRuntimeError, match=r"`far.grad` has the active cells of `far`; do: place it in the same level"
+        ):
             at.place(far.grad)
     with pytest.raises(qd.QdrunRuntimeError, match=r"activate\(\) was called outside of a kernel"):
         qd.activate(lists, 0)
