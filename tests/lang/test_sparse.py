@@ -445,7 +445,12 @@ def test_what_levels_refuse(program):
         for _ in qd.static(qd.grouped(x)):
             y[0] += 1
 
+    def part():
+        for i in far[1:3]:
+            far[i] = 1.0
+
     for call, error, text in (
+        (part, qd.QdrunTypeError, r"a view has one axis, and `far` is a sparse field"),
         (of_dense, qd.QdrunTypeError, r"activate\(\) takes a level with sparse cells; `y` is dense"),
         (of_a_number, qd.QdrunTypeError, r"is_active\(\) takes a level, not a"),
         (of_another_kind, qd.QdrunTypeError, r"length\(\) takes a dynamic level, not a bitmasked one"),

@@ -145,11 +145,11 @@ class TensorRef:
         """A view: ``size`` elements from index ``begin`` on. With ``check_bounds`` values that are known at run time only are tested.
 
         Raises:
-            QdrunTypeError: the tensor has several axes or an offset, or the numbers are no integers.
+            QdrunTypeError: the tensor has several axes or an offset, or is sparse, or the numbers are no integers.
             QdrunIndexError: a constant is out of range.
         """
-        if self.ndim != 1 or self.offset is not None:
-            what = f"has {self.ndim} axes" if self.ndim != 1 else "has an offset"
+        if self.ndim != 1 or self.offset is not None or self.level is not None:
+            what = f"has {self.ndim} axes" if self.ndim != 1 else "has an offset" if self.offset else "is a sparse field"
             raise QdrunTypeError(f"a view has one axis, and `{self.name}` {what}", hint="index its elements")
         first, count = (ops.index_operand(b, x) for x in (begin, size))
         end, extent = ops.to_operand(b, ops.binary(b, "+", first, count)), ops.to_operand(b, self.shape(b)[0])
