@@ -1,10 +1,13 @@
 """``qd.algorithms`` beside numpy, and its gradients beside closed forms."""
 
+import os
+
 import numpy as np
 import pytest
 
 import qdrun as qd
 
+ON_DEVICE = os.environ.get("QDRUN_TEST_ARCH", "cpu") != "cpu"
 SIZES = [1, 255, 256, 257, 70_001]
 
 
@@ -123,6 +126,52 @@ def test_gradients_of_all_that_moves_or_adds_real_numbers():
     with qd.ad.Tape(one):
         qd.algorithms.reduce(x, one, "max")
     assert np.array_equal(x.grad.to_numpy(), values == values.max())
+
+
+@pytest.mark.parametrize("where", [{}, {"arch": qd.cuda, "device": "emulated"}], ids=["here", "in blocks"])
+@pytest.mark.parametrize("bins", [16, 300, 9000])
+def test_histograms_count_what_lies_in_each_bin(where, bins):
+    if where and ON_DEVICE:
+        pytest.skip("a device is there")
+    n, random = 9001, np.random.default_rng()
+    whole, real = random.integers(-3, bins + 9, n).astype(np.int32), random.normal(size=n)
+    real[:5] = [np.nan, np.inf, -np.inf, -1.0, 1.5]
+    with qd.init(default_fp=qd.f64, **where):
+        counts = qd.ndarray(qd.i32, bins)
+        qd.algorithms.histogram(array(whole, qd.i32), counts, low=2)
+        inside = whole[(whole >= 2) & (whole < bins + 2)] - 2
+        assert np.array_equal(counts.to_numpy(), np.bincount(inside, minlength=bins))
+        qd.algorithms.histogram(array(real, qd.f64), counts, -1.0, 1.5)
+        inside = real[(real >= -1.0) & (real <= 1.5)]
+        place = np.minimum(((inside + 1.0) * (bins / 2.5)).astype(int), bins - 1)
+        assert np.array_equal(counts.to_numpy(), np.bincount(place, minlength=bins))
+        qd.algorithms.histogram(array(real, qd.f64), counts, -1)
+        inside = np.floor(real[(real >= -1.0) & (real < bins - 1)] + 1)
+        assert np.array_equal(counts.to_numpy(), np.bincount(inside.astype(int), minlength=bins))
+
+
+def test_the_gradient_of_a_weighted_histogram_is_that_of_each_bin():
+    n, bins, random = 400, 7, np.random.default_rng()
+    values, weights, back = random.random(n), random.normal(size=n), random.normal(size=bins)
+    x, w, factors = array(values, qd.f64), array(weights, qd.f64, True), array(back, qd.f64)
+    sums, loss = qd.ndarray(qd.f64, bins, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+    with qd.ad.Tape(loss):
+        qd.algorithms.histogram(x, sums, 0.0, 1.0, w)
+        weigh(sums, factors, loss)
+    place = (values * bins).astype(int)
+    found = np.bincount(place, weights, bins)
+    assert np.allclose(sums.to_numpy(), found) and np.allclose(w.grad.to_numpy(), (2 * back * found)[place])
+    with (
+        pytest.raises(qd.QdrunTypeError, match=r"algorithms.histogram has no derivative: a bin does not change"),
+        qd.ad.Tape(loss),
+    ):
+        qd.algorithms.histogram(w, qd.ndarray(qd.i32, bins), 0.0, 1.0)
+    with pytest.raises(qd.QdrunTypeError, match=r"bins of i32 have the width 1, and high=3 gives another(.|\n)*leave out high"):
+        qd.algorithms.histogram(qd.ndarray(qd.i32, 3), qd.ndarray(qd.i32, 3), 0, 3)
+    with pytest.raises(qd.QdrunValueError, match=r"high=0.0 is not above low=0"):
+        qd.algorithms.histogram(x, qd.ndarray(qd.i32, bins), 0, 0.0)
+    with pytest.raises(qd.QdrunValueError, match=r"bins of i32 begin at an integer, not at low=0.5"):
+        qd.algorithms.histogram(qd.ndarray(qd.i32, 3), qd.ndarray(qd.i32, 3), 0.5)
 
 
 def test_bad_arguments_are_refused_by_name():

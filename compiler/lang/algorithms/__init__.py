@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...refused import refused_names
 from .choosing import compact, reduce_by_key, unique
 from .combine import PrefixSumExecutor, exclusive_scan, inclusive_scan, reduce
+from .counting import histogram
 from .sorting import argsort, gather, parallel_sort
 
 __getattr__ = refused_names(__name__, "algorithms.")
@@ -16,6 +17,7 @@ __all__ = [
     "compact",
     "exclusive_scan",
     "gather",
+    "histogram",
     "inclusive_scan",
     "parallel_sort",
     "reduce",
