@@ -6,10 +6,10 @@ import ast
 import builtins
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -39,6 +39,7 @@ class FunctionSource:
         file: the user's file.
         first: the number in the file of the first line of ``lines``.
         lines: the source lines of the function, its decorators included.
+        given: the values of names that the function is given besides its own.
     """
 
     fn: Any
@@ -46,6 +47,7 @@ class FunctionSource:
     file: str
     first: int
     lines: tuple[str, ...]
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -111,6 +113,8 @@ class FunctionSource:
 
     def peek(self, name: str) -> Any:
         """As ``lookup``, without a report to the watcher."""
+        if name in self.given:
+            return self.given[name]
         if name in self._closure:
             try:
                 return self._closure[name].cell_contents

@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from ...errors import DifferentiationError, QdrunRuntimeError, QdrunSyntaxError, QdrunTypeError
 from ...frontend.source.parse import FunctionSource, read_function
+from ...ir.threads import once
 from ...program.memory.device_arrays import is_torch
 from ...program.program import Program, current_program
 from ..args.binding import Binder, parameters
@@ -19,8 +20,12 @@ from ..data.field import Field
 from ..data.ndarray import Ndarray
 from ..data.tensor import unwrap
 from ..interop import host_array
-from .stages import Flag, Loop, Pause, Stage, Work, split
+from .scopes import Undecided
+from .stages import Flag, Loop, Pause, Plan, Stage, Work, split
 from .streams import take_stream
+
+MOST_PLANS = 16
+"""Ways to split a kernel whose stages depend on its arguments that are kept."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +45,28 @@ class GraphStatus:
 
 
 class StagedKernel:
-    """A kernel with stages. Calling it launches them, and reads the flags of its loops and checkpoints in between.
+    """A graph kernel. Calling it launches its stages, and reads the flags of its loops and checkpoints in between.
 
     Args:
         source: of the kernel.
-        stages: of it.
+        checkpoints: it may have some.
         make: makes a kernel of a function.
+        plan: its stages, if these do not depend on its arguments.
     """
 
     __qd_kernel__ = True
 
-    def __init__(self, source: FunctionSource, stages: tuple[Stage, ...], make: Callable[[Any], Any]) -> None:
+    def __init__(self, source: FunctionSource, checkpoints: bool, make: Callable[[Any], Any], plan: Plan | None) -> None:
         functools.update_wrapper(self, source.fn)
-        self.source, self.stages = source, stages
-        self._binder = Binder(source.name, parameters(source))
-        self._names = tuple(p.name for p in source.parameters)
-        self._kernels = {work: _kernel_of(work, make) for work in _works(stages)}
-        self._labels = _labels(stages)
+        self.source = source
+        self._checkpoints, self._make = checkpoints, make
+        self._plans: list[tuple[Plan, dict[Work, Any]]] = []
+        if plan is not None:
+            self._add(plan)
+
+    @once
+    def _binder(self) -> Binder:
+        return Binder(self.source.name, parameters(self.source))
 
     def __call__(self, *args: Any, **kwargs: Any) -> GraphStatus | None:
         """Launch; a kernel with checkpoints returns a status.
@@ -78,36 +88,69 @@ class StagedKernel:
         Raises:
             QdrunRuntimeError: there is no such checkpoint; see ``__call__``.
         """
-        if from_checkpoint not in self._labels:
+        values = self._given(args, kwargs)
+        labels = _labels(self._planned(values)[0].stages)
+        if from_checkpoint not in labels:
             raise QdrunRuntimeError(
-                f"kernel `{self.source.name}` has no checkpoint {from_checkpoint!r}\n"
-                f"  do: resume from one of {list(self._labels)}"
+                f"kernel `{self.source.name}` has no checkpoint {from_checkpoint!r}\n  do: resume from one of {list(labels)}"
             )
-        return self._run(self._given(args, kwargs), from_checkpoint)
+        return self._run(values, from_checkpoint)
 
     @property
-    def grad(self) -> NoGradient:
-        """Refuses: see ``NoGradient``."""
-        return NoGradient(self.source.name, self.stages)
+    def grad(self) -> StagedGradient:
+        """The gradient of a call that has no stages; that of others is refused."""
+        return StagedGradient(self)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile all stages for these arguments; runs nothing."""
         values = self._given(args, kwargs)
-        for kernel in self._kernels.values():
+        for kernel in self._planned(values)[1].values():
             kernel.prepare(*values)
+
+    def whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The kernel of a call, if it has no stages.
+
+        Raises:
+            DifferentiationError: it has.
+        """
+        plan, kernels = self._planned(self._given(args, dict(kwargs)))
+        if not plan.stages:
+            return next(iter(kernels.values()))
+        flag = next(s.flag for s in plan.stages if not isinstance(s, Work))
+        raise DifferentiationError(
+            f"the gradient of kernel `{self.source.name}` by hand is not possible: how many launches it made depended on"
+            f" `{flag.use}`",
+            flag.loc,
+            "launch it in a qd.ad.Tape, which records the launches, or count the iterations in Python",
+        )
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arguments in the order of the parameters."""
         take_stream(current_program(), self._binder, kwargs)
         return self._binder.arguments(args, kwargs)
 
-    def _run(self, values: list[Any], start: int | None) -> GraphStatus | None:
+    def _planned(self, values: list[Any]) -> tuple[Plan, dict[Work, Any]]:
+        """The stages of a call, and their kernels."""
+        for planned in self._plans:
+            if planned[0].fits(values):
+                return planned
+        return self._add(split(self.source, self._checkpoints, values))
+
+    def _add(self, plan: Plan) -> tuple[Plan, dict[Work, Any]]:
+        works = _works(plan.stages) or [Work(self.source)]
+        self._plans.insert(0, (plan, {work: _kernel_of(work, self._make) for work in works}))
+        del self._plans[MOST_PLANS:]
+        return self._plans[0]
+
+    def _run(self, values: list[Any], start: int | None) -> Any:
         program = current_program()
+        plan, kernels = self._planned(values)
+        if not plan.stages:
+            return next(iter(kernels.values()))(*values)
         if program.rehearsal is None:
             self._refuse_unread(program)
-        call = _Call(self, values, start, reads=program.rehearsal is None)
-        label = call.run(self.stages)
-        return GraphStatus(label is not None, label) if self._labels else None
+        label = _Call(kernels, values, start, reads=program.rehearsal is None).run(plan.stages)
+        return GraphStatus(label is not None, label) if _labels(plan.stages) else None
 
     def _refuse_unread(self, program: Program) -> None:
         """Refuse to launch where flags cannot be read, or are not one number.
@@ -130,7 +173,7 @@ class StagedKernel:
         return self if instance is None else BoundStagedKernel(self, instance)
 
     def __repr__(self) -> str:
-        return f"<kernel {self.source.fn.__qualname__}: {len(self._kernels)} stages>"
+        return f"<graph kernel {self.source.fn.__qualname__}>"
 
 
 class BoundStagedKernel:
@@ -155,32 +198,41 @@ class BoundStagedKernel:
         self.kernel.prepare(self.instance, *args, **kwargs)
 
     @property
-    def grad(self) -> NoGradient:
+    def grad(self) -> StagedGradient:
         """See ``StagedKernel.grad``."""
-        return self.kernel.grad
+        return StagedGradient(self.kernel, (self.instance,))
 
 
 @dataclass(frozen=True)
-class NoGradient:
-    """``k.grad`` of a kernel with stages. Only a tape knows which launches were made, and checks what one overwrote that another needs."""
+class StagedGradient:
+    """``k.grad`` of a graph kernel. Only a tape knows which launches a call with stages made, and what one overwrote that another needs.
 
-    name: str
-    stages: tuple[Stage, ...]
+    Attributes:
+        first: the object of a method.
+    """
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse.
+    kernel: StagedKernel
+    first: tuple[Any, ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Run the gradient of a call without stages.
 
         Raises:
-            DifferentiationError: always.
+            DifferentiationError: the call has stages.
         """
-        flag = next(s.flag for s in self.stages if not isinstance(s, Work))
-        raise DifferentiationError(
-            f"the gradient of kernel `{self.name}` by hand is not possible: how many launches it made depended on `{flag.use}`",
-            flag.loc,
-            "launch it in a qd.ad.Tape, which records the launches, or count the iterations in Python",
-        )
+        given = *self.first, *args
+        self.kernel.whole(given, kwargs).grad(*given, **kwargs)
 
-    prepare = plan = exists = load = uncompiled = remedies = __call__
+    def __getattr__(self, name: str) -> Any:
+        """``prepare``, ``plan`` and so on: see ``KernelGradient``."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            given = *self.first, *args
+            return getattr(self.kernel.whole(given, kwargs).grad, name)(*given, **kwargs)
+
+        return method
 
 
 class _Call:
@@ -190,8 +242,8 @@ class _Call:
         start: the checkpoint that is looked for; None: everything runs from here on.
     """
 
-    def __init__(self, kernel: StagedKernel, values: list[Any], start: int | None, reads: bool) -> None:
-        self._kernel, self._values, self.start, self._reads = kernel, values, start, reads
+    def __init__(self, kernels: dict[Work, Any], values: list[Any], start: int | None, reads: bool) -> None:
+        self._kernels, self._values, self.start, self._reads = kernels, values, start, reads
 
     def run(self, stages: tuple[Stage, ...]) -> int | None:
         """Launch; the label of the checkpoint that has paused, None: all ran."""
@@ -206,7 +258,7 @@ class _Call:
 
     def _launch(self, work: Work) -> None:
         if self.start is None:
-            self._kernel._kernels[work](*self._values)
+            self._kernels[work](*self._values)
 
     def _loop(self, loop: Loop) -> int | None:
         if self.start is not None and self.start not in loop.labels:
@@ -225,11 +277,7 @@ class _Call:
 
     def _is_set(self, flag: Flag) -> bool:
         """Whether a flag is not zero. A rehearsal, which runs nothing, has one iteration, as each launches the same."""
-        names = self._kernel._names
-        value = self._values[names.index(flag.name)] if flag.name in names else self._kernel.source.lookup(flag.name)
-        for attribute in flag.attributes:
-            value = getattr(value, attribute)
-        return self._reads and _number(unwrap(value), flag) != 0
+        return self._reads and _number(unwrap(flag.value(self._values)), flag) != 0
 
 
 def _number(value: Any, flag: Flag) -> int:
@@ -273,7 +321,7 @@ def _labels(stages: tuple[Stage, ...]) -> tuple[int, ...]:
 
 
 def graph_kernel(fn: Callable[..., Any], make: Callable[[Any], Any], checkpoints: bool) -> Any:
-    """A kernel with ``graph=True``: one with stages, if it has any.
+    """A kernel with ``graph=True``: a plain one, if it has no stages.
 
     Args:
         fn: the function.
@@ -283,8 +331,11 @@ def graph_kernel(fn: Callable[..., Any], make: Callable[[Any], Any], checkpoints
     Raises:
         QdrunSyntaxError: a stage is not written as it must be.
     """
-    source: FunctionSource | None = None
-    with suppress(QdrunSyntaxError):  # the first call of the kernel says why it cannot be read
+    try:
         source = read_function(fn)
-    stages = None if source is None else split(source, checkpoints)
-    return make(fn) if source is None or stages is None else StagedKernel(source, stages, make)
+    except QdrunSyntaxError:
+        return make(fn)  # its first call says why it cannot be read
+    plan = None
+    with suppress(Undecided):
+        plan = split(source, checkpoints)
+    return make(fn) if plan is not None and not plan.stages else StagedKernel(source, checkpoints, make, plan)

@@ -1,26 +1,25 @@
 """Splits a graph kernel into stages: straight work, which is a kernel of its own, loops that the device counts, and checkpoints.
 
 A stage is the function with the statements of the stage alone. What is assigned in one stage has no value in another, but for values that
-can be computed again: those of extents, arguments and literals.
+can be computed again: those of extents, arguments and literals (``values``). A function that is called at the top level may have stages,
+too: each of its parts is then a function of its own, which a stage of the kernel calls.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any
 
-from ...errors import QdrunError, QdrunSyntaxError
-from ...frontend.markers import static
+from ...errors import QdrunSyntaxError
 from ...frontend.regions import checkpoint, graph_do_while
 from ...frontend.source.parse import FunctionSource
 from ...ir.nodes import Loc
-
-ONCE_MORE = (ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Tuple, ast.IfExp)
-"""Expressions that may be computed again in each stage that needs their value."""
-BUILT_IN = (int, float, bool, min, max, abs, len, static)
+from .scopes import Fact, Scope, Undecided
+from .stage_values import is_repeatable, pass_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +31,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Flag:
-    """The number on the device that decides: a parameter, or a name outside of the kernel, and attributes of it.
+    """The array on the device whose number decides.
 
     Attributes:
         use: the call that has it, for messages.
+        value: finds it, from the arguments of the kernel.
     """
 
-    name: str
-    attributes: tuple[str, ...]
     use: str
     loc: Loc
+    value: Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ class Loop:
     """Stages that run once, and again while the flag is not zero. ``labels``: of the checkpoints inside."""
 
     flag: Flag
-    body: tuple[Stage, ...]
+    body: tuple[Any, ...]
     labels: tuple[int, ...]
 
 
@@ -59,128 +58,242 @@ class Pause:
 
     label: int
     flag: Flag
-    body: tuple[Stage, ...]
+    body: tuple[Any, ...]
 
 
 Stage = Work | Loop | Pause
 
 
-def split(source: FunctionSource, checkpoints: bool) -> tuple[Stage, ...] | None:
-    """The stages of a graph kernel; None if it has no loop and no checkpoint.
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The stages of a kernel for some arguments; none if it has no loop and no checkpoint.
+
+    Attributes:
+        facts: of the arguments that the plan depends on.
+    """
+
+    stages: tuple[Stage, ...]
+    facts: tuple[Fact, ...]
+
+    def fits(self, arguments: Sequence[Any]) -> bool:
+        """Whether it is that of these arguments, too."""
+        return all(fact.holds(arguments) for fact in self.facts)
+
+
+def split(source: FunctionSource, checkpoints: bool, arguments: Sequence[Any] | None = None) -> Plan:
+    """The stages of a graph kernel.
 
     Args:
         source: of the kernel.
         checkpoints: the kernel may have some.
+        arguments: of a call; None: before any call.
 
     Raises:
         QdrunSyntaxError: a stage is not written as it must be, the kernel returns, or a value passes from one stage to another.
+        Undecided: the stages depend on the arguments, and there are none.
     """
-    splitter = _Splitter(source, checkpoints)
-    drafts = splitter.drafts(source.tree.body, nested=False)
-    if all(isinstance(d, _Draft) for d in drafts):
-        return None
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Return):
-            what = f"kernel `{source.name}` has stages, and returns here"
-            raise QdrunSyntaxError(what, source.loc(node, source.name), "write the result to an ndarray or a field")
-    _pass_values(source, list(_drafts_of(drafts)))
-    return tuple(_finished(source, d) for d in drafts)
+    splitter = _Splitter(Scope.of_kernel(source), checkpoints, arguments)
+    stages = splitter.stages_of(splitter.kernel, source.tree.body)
+    finished = () if stages is None else tuple(_finished(source, s) for s in stages)
+    return Plan(finished, tuple(splitter.facts))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a function, as a function that kernels can call."""
+
+    __qd_func__: FunctionSource
+
+
+@dataclass(frozen=True)
+class _BoundPiece(_Piece):
+    """The same of a method."""
+
+    __self__: Any
 
 
 @dataclass(eq=False)
 class _Draft:
-    """The statements of one launch, until the values that it needs of others are known."""
+    """The statements of one launch, and the pieces of functions that they call, by name."""
 
     statements: list[ast.stmt]
+    pieces: dict[str, _Piece] = field(default_factory=dict)
 
 
 class _Splitter:
-    """Reads the statements of one kernel."""
+    """Reads the statements of one kernel, and of the functions with stages that it calls."""
 
-    def __init__(self, source: FunctionSource, checkpoints: bool) -> None:
-        self.source, self._checkpoints = source, checkpoints
+    def __init__(self, kernel: Scope, checkpoints: bool, arguments: Sequence[Any] | None) -> None:
+        self.kernel, self.facts = kernel, list[Fact]()
+        self._checkpoints, self._given = checkpoints, arguments
         self._labels: list[int] = []
+        self._open: list[Any] = []  # functions that are being read
+        self._numbers = iter(range(1 << 30))
 
-    def drafts(self, statements: Sequence[ast.stmt], nested: bool) -> list[Any]:
+    def stages_of(self, scope: Scope, statements: Sequence[ast.stmt]) -> list[Any] | None:
+        """The drafts of a whole function, their values passed on; None: it has no stages.
+
+        Raises:
+            QdrunSyntaxError: it returns.
+        """
+        drafts = self._drafts(scope, statements, nested=False)
+        if all(isinstance(d, _Draft) for d in drafts):
+            return None
+        for node in ast.walk(scope.source.tree):
+            if isinstance(node, ast.Return):
+                what = f"`{scope.source.name}` has stages, and returns here"
+                raise self._error(scope, what, node, "write the result to an ndarray or a field")
+        pass_values(scope.source, self.kernel.source.name, [d.statements for d in _drafts_of(drafts)])
+        return drafts
+
+    def _drafts(self, scope: Scope, statements: Sequence[ast.stmt], nested: bool) -> list[Any]:
         """The stages of a list of statements. ``nested``: in a checkpoint, which has no others inside."""
         out: list[Any] = []
         for node in statements:
-            loop = self._call(node.test, graph_do_while) if isinstance(node, ast.While) else None
-            pause = self._call(node.items[0].context_expr, checkpoint) if isinstance(node, ast.With) else None
-            if loop is not None and not nested:
-                assert isinstance(node, ast.While)
-                out.append(self._loop(node, loop))
-            elif pause is not None and not nested:
-                assert isinstance(node, ast.With)
-                out.append(self._pause(node, pause))
-            elif out and isinstance(out[-1], _Draft):
-                out[-1].statements.append(node)
-            else:
-                out.append(_Draft([node]))
-        return out
+            for stage in self._stages(scope, node, nested) or [_Draft([node])]:
+                last = out[-1] if out else None
+                if isinstance(stage, _Draft) and isinstance(last, _Draft):
+                    last.statements += stage.statements
+                    last.pieces |= stage.pieces
+                else:
+                    out.append(stage)
+        return [d for d in out if not isinstance(d, _Draft) or not all(map(_is_idle, d.statements))]
 
-    def _loop(self, node: ast.While, call: ast.Call) -> Loop:
+    def _stages(self, scope: Scope, node: ast.stmt, nested: bool) -> list[Any] | None:
+        """The stages of a statement; None: it is work."""
+        if isinstance(node, ast.While) and self._is_call(scope, node.test, graph_do_while) and not nested:
+            return [self._loop(scope, node)]
+        if isinstance(node, ast.With) and self._is_call(scope, node.items[0].context_expr, checkpoint) and not nested:
+            return [self._pause(scope, node)]
+        if isinstance(node, ast.If) and scope.is_static(node.test):
+            inner = self._drafts(scope, node.body if self._know(scope.truth(node.test)) else node.orelse, nested)
+            return None if all(isinstance(d, _Draft) for d in inner) else inner
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            return self._inlined(scope, node.value)
+        return None
+
+    def _loop(self, scope: Scope, node: ast.While) -> Loop:
         if node.orelse:
-            raise self._error("a loop with `else` cannot be used in a kernel", node, "write it after the loop")
-        arguments = self._arguments(call, ("condition",))
-        flag = self._flag(arguments["condition"], "qd.graph.do_while(..)")
+            raise self._error(scope, "a loop with `else` cannot be used in a kernel", node, "write it after the loop")
+        assert isinstance(node.test, ast.Call)
+        arguments = self._arguments(scope, node.test, ("condition",))
+        flag = self._flag(scope, arguments["condition"], "qd.graph.do_while(..)")
         before = len(self._labels)
-        body = self.drafts(node.body, nested=False)
+        body = self._drafts(scope, node.body, nested=False)
         return Loop(flag, tuple(body), tuple(self._labels[before:]))
 
-    def _pause(self, node: ast.With, call: ast.Call) -> Pause:
+    def _pause(self, scope: Scope, node: ast.With) -> Pause:
+        call = node.items[0].context_expr
+        assert isinstance(call, ast.Call)
         if not self._checkpoints:
             hint = "write @qd.kernel(graph=True, checkpoints=True)"
-            raise self._error(f"kernel `{self.source.name}` has a checkpoint, and no checkpoints=True", node, hint)
-        arguments = self._arguments(call, ("cp_id", "yield_on"))
-        label = self._value(arguments["cp_id"])
+            raise self._error(
+                scope, f"kernel `{self.kernel.source.name}` has a checkpoint, and no checkpoints=True", node, hint
+            )
+        arguments = self._arguments(scope, call, ("cp_id", "yield_on"))
+        label = scope.constant(arguments["cp_id"])
         if not isinstance(label, int) or isinstance(label, bool):
-            raise self._error("the cp_id of a checkpoint is a number that is known here", call, "give a literal or an IntEnum")
+            what = "the cp_id of a checkpoint is a number that is known here"
+            raise self._error(scope, what, call, "give a literal or an IntEnum")
         if label in self._labels:
-            raise self._error(f"two checkpoints of kernel `{self.source.name}` have the cp_id {label!r}", call, "number them")
+            what = f"two checkpoints of kernel `{self.kernel.source.name}` have the cp_id {label!r}"
+            raise self._error(scope, what, call, "number them")
         self._labels.append(label)
-        return Pause(
-            label, self._flag(arguments["yield_on"], "qd.checkpoint(yield_on=..)"), tuple(self.drafts(node.body, True))
-        )
+        flag = self._flag(scope, arguments["yield_on"], "qd.checkpoint(yield_on=..)")
+        return Pause(label, flag, tuple(self._drafts(scope, node.body, nested=True)))
 
-    def _arguments(self, call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
+    def _arguments(self, scope: Scope, call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
         """The arguments of a stage's call by name: each of ``names`` once."""
         given = dict(zip(names, call.args)) | {str(k.arg): k.value for k in call.keywords}
         if set(given) != set(names) or len(call.args) + len(call.keywords) != len(names):
-            raise self._error(f"{ast.unparse(call.func)}() takes {', '.join(names)}", call, "give each of them once")
+            raise self._error(scope, f"{ast.unparse(call.func)}() takes {', '.join(names)}", call, "give each of them once")
         return given
 
-    def _flag(self, node: ast.expr, use: str) -> Flag:
-        attributes: list[str] = []
+    def _flag(self, scope: Scope, node: ast.expr, use: str) -> Flag:
         root = node
         while isinstance(root, ast.Attribute):
-            attributes.insert(0, root.attr)
             root = root.value
         if not isinstance(root, ast.Name):
             what = f"{use} takes an ndarray or a field by its name, not `{ast.unparse(node)}`"
-            raise self._error(what, node, "give a parameter, an attribute of one, or a field")
-        return Flag(root.id, tuple(attributes), use, self.source.loc(node, self.source.name))
+            raise self._error(scope, what, node, "give a parameter, an attribute of one, or a field")
+        return Flag(use, scope.source.loc(node, self.kernel.source.name), lambda arguments: scope.value(node, arguments))
 
-    def _call(self, node: ast.expr, marker: Any) -> ast.Call | None:
-        """The call of a marker, if an expression is one."""
-        return node if isinstance(node, ast.Call) and self._value(node.func) is marker else None
+    def _is_call(self, scope: Scope, node: ast.expr, marker: Any) -> bool:
+        return isinstance(node, ast.Call) and scope.constant(node.func) is marker
 
-    def _value(self, node: ast.expr) -> Any:
-        """The value of a literal, or of a name or an attribute outside of the kernel; None if there is none."""
+    # ---- functions with stages
+    def _inlined(self, scope: Scope, call: ast.Call) -> list[Any] | None:
+        """The stages of a call, if it calls a function that has some."""
         try:
-            if isinstance(node, ast.Constant):
-                return node.value
-            if isinstance(node, ast.Attribute):
-                return getattr(self._value(node.value), node.attr)
-            return self.source.peek(node.id) if isinstance(node, ast.Name) else None
-        except (QdrunError, AttributeError):
+            callee = self._know(scope.fact(call.func))
+        except (AttributeError, LookupError):
             return None
+        source = getattr(callee, "__qd_func__", None)
+        if (
+            not isinstance(source, FunctionSource)
+            or source.fn in self._open
+            or (call.keywords and any(k.arg is None for k in call.keywords))
+        ):
+            return None
+        inner = scope.of_call(callee, call)
+        if inner is None:
+            return None
+        self._open.append(source.fn)
+        try:
+            drafts = self.stages_of(inner, source.tree.body)
+        finally:
+            self._open.pop()
+        if drafts is None:
+            return None
+        self._refuse_changing(scope, inner, call)
+        return [self._called(d, callee, call) for d in drafts]
 
-    def _error(self, what: str, node: ast.AST, hint: str) -> QdrunSyntaxError:
-        return QdrunSyntaxError(what, self.source.loc(node, self.source.name), hint)
+    def _refuse_changing(self, scope: Scope, inner: Scope, call: ast.Call) -> None:
+        """Refuse arguments of a function with stages that its parts would not all get alike."""
+        name = inner.source.name
+        for node in [*call.args, *(k.value for k in call.keywords)]:
+            if not is_repeatable(scope.source, node, scope.source.fn.__code__.co_varnames):
+                what = f"`{name}` has stages, and would compute `{ast.unparse(node)}` again in each"
+                raise self._error(scope, what, node, "pass a parameter, a field or an ndarray")
+        parameters = {p.name for p in inner.source.parameters}
+        for node in ast.walk(inner.source.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in parameters:
+                what = f"`{name}` has stages, and assigns its parameter `{node.id}`, which has its first value in the next"
+                raise self._error(inner, what, node, "use an ndarray or a field")
+
+    def _called(self, stage: Any, callee: Any, call: ast.Call) -> Any:
+        """A stage of a function as a stage of its caller: work is a call of a piece of the function."""
+        if not isinstance(stage, _Draft):
+            return replace(stage, body=tuple(self._called(s, callee, call) for s in stage.body))
+        source = callee.__qd_func__
+        piece = _part(
+            replace(source, fn=_again(source.fn)), stage.statements, stage.pieces
+        )  # in caches each is a function of its own
+        name = f"{source.name}__{next(self._numbers)}"
+        made = copy.copy(call)
+        made.func = ast.copy_location(ast.Name(name, ast.Load()), call.func)
+        owner = getattr(callee, "__self__", None)
+        found = _Piece(piece) if owner is None else _BoundPiece(piece, owner)
+        return _Draft([ast.copy_location(ast.Expr(made), call)], {name: found})
+
+    def _know(self, fact: Fact) -> Any:
+        """The value of what the stages depend on.
+
+        Raises:
+            Undecided: it depends on arguments, and there are none.
+        """
+        if not fact.depends:
+            return fact.find(())
+        if self._given is None:
+            raise Undecided
+        made = replace(fact, value=fact.find(self._given))
+        self.facts.append(made)
+        return made.value
+
+    def _error(self, scope: Scope, what: str, node: ast.AST, hint: str) -> QdrunSyntaxError:
+        return QdrunSyntaxError(what, scope.source.loc(node, self.kernel.source.name), hint)
 
 
-# ---- values that pass from stage to stage
 def _drafts_of(stages: Iterable[Any]) -> Iterator[_Draft]:
     """All work, in the order of the source."""
     for stage in stages:
@@ -190,93 +303,31 @@ def _drafts_of(stages: Iterable[Any]) -> Iterator[_Draft]:
             yield from _drafts_of(stage.body)
 
 
-def _pass_values(source: FunctionSource, drafts: list[_Draft]) -> None:
-    """Have each stage compute again what it needs of earlier ones.
-
-    Raises:
-        QdrunSyntaxError: something cannot be computed again.
-    """
-    parameters = {p.name for p in source.parameters}
-    everywhere = [name for d in drafts for name in _stored(d.statements)]
-    again: dict[str, ast.stmt] = {}
-    for draft in drafts:
-        mine = set(_stored(draft.statements))
-        foreign = set(everywhere) - mine - parameters
-        needed = [n for s in draft.statements for n in ast.walk(s) if isinstance(n, ast.Name) and n.id in foreign]
-        before: dict[str, ast.stmt] = {}
-        for node in needed:
-            _provide(source, node, again, before, foreign)
-        for statement in draft.statements:
-            name = _assigned(statement)
-            if name and everywhere.count(name) == 1 and _is_repeatable(source, statement.value, parameters | again.keys()):  # type: ignore[attr-defined]
-                again[name] = statement
-        draft.statements[:0] = before.values()
-
-
-def _provide(
-    source: FunctionSource, node: ast.Name, again: dict[str, ast.stmt], before: dict[str, ast.stmt], foreign: set[str]
-) -> None:
-    """Add the statements that give a name its value, those that they need first."""
-    if node.id in before:
-        return
-    statement = again.get(node.id)
-    if statement is None:
-        raise QdrunSyntaxError(
-            f"`{node.id}` is assigned in another stage of kernel `{source.name}`, and has no value here: stages are launches of"
-            " their own",
-            source.loc(node, source.name),
-            f"write `{node.id}` to an ndarray or a field, or assign it in this stage",
-        )
-    for inner in ast.walk(statement.value):  # type: ignore[attr-defined]
-        if isinstance(inner, ast.Name) and inner.id in foreign:
-            _provide(source, inner, again, before, foreign)
-    before[node.id] = statement
-
-
-def _stored(statements: list[ast.stmt]) -> list[str]:
-    return [
-        n.id for s in statements for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del))
-    ]
-
-
-def _assigned(statement: ast.stmt) -> str:
-    """The name that a plain assignment gives a value; empty for any other statement."""
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return ""
-    target = statement.targets[0]
-    return target.id if isinstance(target, ast.Name) else ""
-
-
-def _is_repeatable(source: FunctionSource, value: ast.expr, known: Iterable[str]) -> bool:
-    """Whether an expression has the same value in every stage: it reads no elements of arrays and calls nothing that may have effects."""
-    local = set(source.fn.__code__.co_varnames) - set(known)
-    for node in ast.walk(value):
-        if isinstance(node, ast.Subscript):
-            if not (isinstance(node.value, ast.Attribute) and node.value.attr == "shape"):
-                return False
-        elif isinstance(node, ast.Call):
-            if node.keywords or _Splitter(source, False)._value(node.func) not in BUILT_IN:
-                return False
-        elif isinstance(node, ast.Name):
-            if node.id in local:
-                return False
-        elif isinstance(node, ast.expr) and not isinstance(node, ONCE_MORE):
-            return False
-    return True
+def _is_idle(node: ast.stmt) -> bool:
+    """Whether a statement does nothing: a docstring."""
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
 
 # ---- stages as functions
 def _finished(source: FunctionSource, stage: Any) -> Stage:
     if isinstance(stage, _Draft):
-        return Work(_part(source, stage.statements))
+        return Work(_part(source, stage.statements, stage.pieces))
     return replace(stage, body=tuple(_finished(source, s) for s in stage.body))
 
 
-def _part(source: FunctionSource, statements: list[ast.stmt]) -> FunctionSource:
+def _part(source: FunctionSource, statements: list[ast.stmt], pieces: Mapping[str, Any]) -> FunctionSource:
     """The function with these statements alone. Other lines are empty: by its lines a kernel is known in caches."""
     tree = copy.copy(source.tree)
     tree.body = list(statements)
     head = source.tree.body[0].lineno - 2  # the tree was read under an added first line
     kept = {row for s in statements for row in range(s.lineno - 2, (s.end_lineno or s.lineno) - 1)}
     lines = tuple(text if row < head or row in kept else "\n" for row, text in enumerate(source.lines))
-    return replace(source, tree=tree, lines=lines)
+    return replace(source, tree=tree, lines=lines, given=pieces)
+
+
+def _again(fn: FunctionType) -> FunctionType:
+    """The same function as another object."""
+    made = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    made.__annotations__, made.__kwdefaults__ = fn.__annotations__, fn.__kwdefaults__
+    made.__qualname__, made.__module__ = fn.__qualname__, fn.__module__
+    return made
