@@ -128,6 +128,32 @@ def test_gradients_of_all_that_moves_or_adds_real_numbers():
     assert np.array_equal(x.grad.to_numpy(), values == values.max())
 
 
+@pytest.mark.skipif(ON_DEVICE, reason="the other tests run there, in blocks where the device has them")
+def test_blocks_of_threads_scan_and_sort_as_one_does():
+    """On a GPU whose waves exchange values; a tape takes the kernels that have a gradient."""
+    random = np.random.default_rng()
+    with qd.init(arch=qd.amdgpu, device="emulated:gfx942", default_fp=qd.f64):
+        n = 4100
+        values, real = random.integers(-1000, 1000, n).astype(np.int32), random.normal(size=n)
+        x, y = array(values, qd.i32), array(real, qd.f64, True)
+        out, sums = qd.ndarray(qd.i32, n), qd.ndarray(qd.f64, n, needs_grad=True)
+        for op, whole in (("add", np.add), ("max", np.maximum)):
+            qd.algorithms.inclusive_scan(x, out, op)
+            assert np.array_equal(out.to_numpy(), whole.accumulate(values))
+            qd.algorithms.exclusive_scan(x, out, op)
+            assert np.array_equal(out.to_numpy()[1:], whole.accumulate(values)[:-1])
+        qd.algorithms.argsort(y, out)
+        assert np.array_equal(out.to_numpy(), np.argsort(real))
+        qd.algorithms.argsort(x, out)
+        assert np.array_equal(out.to_numpy(), np.argsort(values, kind="stable"))
+        loss, factors = qd.field(qd.f64, shape=(), needs_grad=True), array(random.normal(size=n), qd.f64)
+        with qd.ad.Tape(loss):
+            qd.algorithms.inclusive_scan(y, sums)
+            weigh(sums, factors, loss)
+        back = 2 * factors.to_numpy() * np.cumsum(real)
+        assert np.allclose(y.grad.to_numpy(), np.cumsum(back[::-1])[::-1])
+
+
 @pytest.mark.parametrize("where", [{}, {"arch": qd.cuda, "device": "emulated"}], ids=["here", "in blocks"])
 @pytest.mark.parametrize("bins", [16, 300, 9000])
 def test_histograms_count_what_lies_in_each_bin(where, bins):

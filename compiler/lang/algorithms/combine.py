@@ -1,7 +1,8 @@
 """Reductions and prefix sums.
 
 A prefix sum works on segments of ``SEGMENT`` elements: their sums, the prefix sums of these, then the elements of each segment in order.
-A result has the same bits on every backend, and for every number of threads.
+A result has the same bits on every backend, and for every number of threads. On a GPU whose waves exchange values, blocks of threads take
+tiles instead (``in_blocks``), where no derivative is asked for: sums of reals have other brackets there, and the same bits in each run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..data.tensor import Tensor
 from ..data.types import Template
 from ..function import func
 from ..kernel import kernel
+from . import in_blocks
 from .arrays import different, line, number, operation, scratch, typed
 
 SEGMENT = 256
@@ -150,6 +152,13 @@ def scan(x: Any, out: Any, op: str, inclusive: bool, level: int = 0) -> None:
     """A prefix sum of checked arrays."""
     different("scan", x, out)
     start, n = _start(op, x.dtype), x.shape[0]
+    if n > SEGMENT and in_blocks.usable(x, out):
+        code, count = in_blocks.COMBINE[op], in_blocks.tiles(n)
+        sums, before = (scratch(f"scan.{what}.{level}", count, x.dtype) for what in ("tiles", "ahead"))
+        in_blocks.tile_sums(x, sums, code, start, x.dtype)
+        scan(sums, before, op, False, level + 1)
+        in_blocks.tile_scans(x, before, out, code, start, x.dtype, inclusive)
+        return
     if n <= SEGMENT:
         _scan_one(x, out, op, start, x.dtype, inclusive)
         return

@@ -1,7 +1,7 @@
 """Sorting by a radix sort, which is stable, and the order of a permutation.
 
 A key becomes an unsigned number of the same order. Each pass orders by 8 bits of it: every segment counts its digits, the counts become
-the places where the elements of a segment go, and each segment moves its elements in order.
+the places where the elements of a segment go, and each segment moves its elements in order. On GPUs, ``in_blocks`` does so with tiles.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from ..data.tensor import Tensor
 from ..data.types import Template
 from ..function import func
 from ..kernel import kernel
+from . import in_blocks
 from .arrays import different, line, scratch, typed
-from .combine import _copy
+from .combine import _copy, scan
 
 DIGITS = 256
 _WIDE: dict[tuple[str, int], DType] = {
@@ -152,16 +153,22 @@ def sorted_order(keys: Any, order: Any, what: str) -> Any:
         The ordered bits of the sorted keys, until the next call.
     """
     (wide, bits), n = ordered_type(keys.dtype, what), keys.shape[0]
+    tiles = in_blocks.tiles(n) if in_blocks.usable() else 0
     segment = max(1024, -(-n // 1024))
-    counts = scratch("sort.counts", DIGITS * -(-n // segment), i32)
-    begins = scratch("sort.begins", DIGITS, i32)
+    counts = scratch("sort.counts", DIGITS * (tiles or -(-n // segment)), i32)
+    begins = scratch("sort.begins", DIGITS * (tiles or 1), i32)
     here, there = (scratch(f"sort.bits.{k}", n, bits) for k in range(2))
     indices = [scratch(f"sort.index.{k}", n, i32) for k in range(2)]
     _prepare(keys, here, wide, bits)
     index = indices[1]
     for k in range(bits.size):
         to = order if k == bits.size - 1 else indices[k % 2]
-        _pass(here, index, there, to, counts, begins, 8 * k, segment, k == 0, bits)
+        if tiles:
+            in_blocks.count_digits(here, counts, 8 * k, bits)
+            scan(counts, begins, "add", False)
+            in_blocks.move(here, index, there, to, begins, 8 * k, k == 0, bits)
+        else:
+            _pass(here, index, there, to, counts, begins, 8 * k, segment, k == 0, bits)
         here, there, index = there, here, to
     return here
 
