@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from gallery_checks import meets, reference
 from pydantic import ValidationError
 
 from qdrun.jobs.base import BatchSession, execute
@@ -51,7 +52,9 @@ def test_few_atoms_end_with_all_distances_equal(atoms):
 
 
 def test_thirteen_atoms_from_a_start_that_leads_there_end_with_the_least_known_energy():
-    assert descent(start=5).loss == pytest.approx(KNOWN[13], abs=5e-7)
+    known = reference("lj_cluster")
+    meets(descent(start=5, **known["size"]).loss, known)
+    assert KNOWN[13] == known["value"]
 
 
 def test_starts_are_apart_and_come_from_their_seed_alone():
