@@ -14,8 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 import qdrun as qd
-
-from ..mass_spring import MassSpring, MassSpringParams
+from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 
 WAVES = 4
 """Waves of the clock that the network reads, each a quarter of a turn after the last."""
