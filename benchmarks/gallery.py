@@ -1,0 +1,159 @@
+"""The jobs of the gallery beside their references: reference, ours, difference, seconds, bytes planned and used, trials a second.
+
+``python -m benchmarks.gallery [--backend cpu] [--threads 1] [--jobs wave,cloth] [--batches 1,16,64]`` prints a row of Markdown for each
+quantity of ``jobs/references``. Seconds are those of one run with gradients, compiled before, best of 3. Trials a second are those of the
+best of the batches, gradients included; a batch that does not fit the memory is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from qdrun.compiler.errors import OutOfMemory
+from qdrun.jobs.base import BatchSession, Finished, Job, Session, execute, why_not_batched
+from qdrun.runner.config.optimize_section import OptimizeSection
+from qdrun.runner.optimize.descent import body_of
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is compared with one reference.
+
+    Attributes:
+        target: module and class of the job.
+        quantities: names of the numbers, as many as ``found`` gives; empty: the steps of the descent that the reference is about.
+        found: the numbers, of a run or, where ``rule`` is given, of a descent.
+        params: beside the ``size`` of the reference.
+        rule: options of the descent.
+        precision: of the program, where it is not the job's.
+    """
+
+    target: str
+    quantities: tuple[str, ...] = ()
+    found: Callable[[Finished, dict[str, Any]], Any] = field(default=lambda done, known: history(done)[known["at"]])
+    params: dict[str, Any] = field(default_factory=dict)
+    rule: dict[str, Any] | None = None
+    precision: str = ""
+
+
+def history(done: Finished) -> np.ndarray:
+    """The losses of a descent, by step."""
+    return np.asarray(done.outcome.outputs["opt.history"])
+
+
+def sgd(steps: int, rate: float, *params: str) -> dict[str, Any]:
+    """A section of plain gradient descent."""
+    return {"rule": "sgd", "steps": steps, "learning_rate": rate, "params": list(params)}
+
+
+CASES = {
+    "mass_spring_simple": Case("mass_spring_simple:MassSpringSimple", rule=sgd(24, 5.0, "lengths")),
+    "bounce_once": Case(
+        "gallery.bounce_once:BounceOnce",
+        ("d height / d y", "d height / d v", "d height / d push"),
+        lambda done, known: [done.outcome.gradients[name][1] for name in ("position", "velocity", "push")],
+    ),
+    "two_balls": Case(
+        "gallery.two_balls:TwoBalls",
+        ("loss, step 999",),
+        lambda done, known: history(done)[999],
+        rule=sgd(999, 10.0, "control"),
+    ),
+    "diffmpm2d": Case("gallery.diffmpm2d:Diffmpm2d", rule=sgd(29, 10.0, "velocity"), precision="f64"),
+    "burgers_inverse": Case("gallery.burgers_inverse:BurgersInverse", rule=sgd(45, 5.0, "initial")),
+    "cloth": Case(
+        "gallery.cloth:Cloth",
+        ("centre x", "centre y", "centre z"),
+        lambda done, known: done.outcome.outputs["centre"],
+        {"drag": 0.0, "velocity": [2.0, 3.0, 0.5]},
+    ),
+}
+"""The jobs with a reference that one run or one descent meets. The others (``fluid_checkpoint``, ``sysid_pendulum``, ..) have tests."""
+
+
+def reference(name: str) -> dict[str, Any]:
+    """``jobs/references/<name>.json``."""
+    return json.loads((files("qdrun.jobs.references") / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def class_of(case: Case) -> type[Job[Any]]:
+    """The class of a job, in the precision of the case."""
+    module, name = case.target.split(":")
+    cls = getattr(importlib.import_module(f"qdrun.jobs.{module}"), name)
+    return type(name, (cls,), {"precision": case.precision, "__module__": cls.__module__}) if case.precision else cls
+
+
+def rows(name: str, backend: str, threads: int | None, batches: list[int]) -> Iterator[list[str]]:
+    """The lines of one job, as cells."""
+    case, known = CASES[name], reference(name)
+    cls = class_of(case)
+    params = cls.Params(**known["size"], **case.params)
+    section = case.rule and OptimizeSection.model_validate({"keep": "last", **case.rule}).model_dump(
+        mode="json", exclude_unset=True
+    )
+    done = execute(cls(params), backend=backend, threads=threads, memory_limit_bytes=None, body=body_of(section))
+    shared = [f"{seconds(cls, params, backend, threads):.3g}", f"{done.plan.bytes:,}", f"{done.peak_bytes:,}"]
+    shared.append(best_rate(cls, params, backend, threads, batches))
+    names = case.quantities or tuple(f"loss, step {at}" for at in known["at"])
+    values = np.atleast_1d(known["value"])[: len(names)]
+    for quantity, value, ours in zip(names, values, np.atleast_1d(case.found(done, known)), strict=True):
+        yield [name, quantity, f"{value:.9g}", f"{ours:.9g}", f"{abs(ours - value):.1e}", *shared]
+        name, shared = "", [""] * len(shared)
+
+
+def seconds(cls: type[Job[Any]], params: Any, backend: str, threads: int | None) -> float:
+    """Wall seconds of one run with all gradients, the best of 3."""
+    with Session(cls(params), backend=backend, threads=threads, memory_limit_bytes=None) as session:
+        for _ in range(2):  # the second one records its launches
+            session.run()
+        times = [time.perf_counter()]
+        for _ in range(3):
+            session.run()
+            times.append(time.perf_counter())
+    return float(np.diff(times).min())
+
+
+def best_rate(cls: type[Job[Any]], params: Any, backend: str, threads: int | None, batches: list[int]) -> str:
+    """Trials a second in the best batch, and its size."""
+    if why := why_not_batched(cls, params):
+        return why
+    rates = {}
+    for trials in batches:
+        try:
+            with BatchSession.open(cls, params, trials, backend=backend, threads=threads) as batch:
+                for _ in range(2):
+                    batch.run([params] * trials)
+                start = time.perf_counter()
+                batch.run([params] * trials)
+                rates[trials] = trials / (time.perf_counter() - start)
+        except OutOfMemory:
+            break
+    best = max(rates, key=lambda trials: rates[trials], default=0)
+    return f"{rates[best]:,.3g} (B = {best:,})" if rates else "no memory"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--threads", type=int, help="of a CPU; default: all cores")
+    parser.add_argument("--jobs", default=",".join(CASES))
+    parser.add_argument("--batches", default="1,16,64")
+    options = parser.parse_args()
+    head = ["job", "quantity", "reference", "ours", "difference", "seconds", "bytes planned", "bytes used", "trials/s"]
+    print("|", " | ".join(head), "|\n|", " | ".join(["---"] * len(head)), "|")
+    for name in options.jobs.split(","):
+        for cells in rows(name, options.backend, options.threads, [int(size) for size in options.batches.split(",")]):
+            print("|", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
