@@ -288,7 +288,7 @@ def _number(value: Any, flag: Flag) -> int:
     """
     if isinstance(value, (Ndarray, Field)):
         if value.shape == () and value.dtype.is_int and not _element(value):
-            return int(value[None])
+            return int(value._content[()])  # a tenth of the time of value[None]
     elif isinstance(value, np.ndarray) or is_torch(value):
         array = host_array(value)
         if array.shape == () and array.dtype.kind in "iu":
