@@ -28,6 +28,7 @@ from ..runtime.native.watch_ir import (
 )
 from .args.binding import Bound
 from .args.records import Frozen, HeldBy, field_names, held_by, is_container, template_key
+from .buffer_view import BufferView
 from .data.ndarray import Ndarray
 from .data.tensor import Tensor, unwrap
 
@@ -123,6 +124,8 @@ def _template(
         return Same(value)
     found = held_by(value)
     arrays = {id(unwrap(x)): unwrap(x) for _, x in found.arrays}
+    if any(isinstance(x, BufferView) for x in arrays.values()):
+        return None  # what stands for a part may come to lie where that of another part lay
     rows = _Rows(found, list(arrays)).made()
     if rows is None or list(arrays) != [id(objects[0]) for _, objects, _ in spec.arrays]:
         return None

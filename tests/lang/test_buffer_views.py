@@ -361,3 +361,56 @@ def test_native_launches_take_parts(program):
     squares.grad(x[5:9], y[3:7])
     np.testing.assert_allclose(x.grad.to_numpy()[2:9], 2 * a[2:9], rtol=1e-14)
     assert calls == [0]
+
+
+def test_objects_hold_parts_that_may_be_replaced():
+    @qd.data_oriented
+    class Holder:
+        def __init__(self, x):
+            self.x, self.v = x, x[0:3]
+            self.both = [x[0:2], x[2:4]]
+
+        @qd.kernel
+        def double(self):
+            for i in self.v:
+                self.v[i] *= 2.0
+            for k in qd.static(range(2)):
+                for i in range(self.both[k].size):
+                    self.both[k][i] += 10.0 * (k + 1)
+
+        @qd.kernel
+        def fill(self, value: qd.f64):
+            for i in range(self.x.shape[0]):
+                self.x[i] = value
+
+    x, y = array(6), array(6)
+    holder = Holder(x)
+    holder.fill(1.0)
+    holder.x = y
+    holder.fill(1.0)
+    for begin in range(4):  # an array becomes a part, and a part another one
+        holder.x = None
+        holder.x = y[begin : begin + 1]
+        holder.fill(float(begin))
+    assert y.to_numpy().tolist() == [0, 1, 2, 3, 1, 1]
+    y.fill(1.0)
+    holder.double()
+    assert x.to_numpy().tolist() == [12, 12, 22, 21, 1, 1]
+    for begin in (1, 2, 3):
+        holder.v = y[begin : begin + 2]
+        holder.both = [y[0:1], y[5:6]]
+        holder.double()
+    assert y.to_numpy().tolist() == [31, 2, 4, 4, 2, 61]
+    loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def total(h: qd.template()):
+        for i in h.v:
+            loss[None] += h.v[i] ** 2
+
+    with qd.ad.Tape(loss=loss):
+        total(holder)
+        holder.v = x[4:6]
+        total(holder)
+    np.testing.assert_allclose(y.grad.to_numpy(), [0, 0, 0, 8, 4, 0])
+    np.testing.assert_allclose(x.grad.to_numpy(), [0, 0, 0, 0, 2, 2])

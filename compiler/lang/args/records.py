@@ -15,6 +15,7 @@ from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...frontend.signature import ArgSpec, ArrayArg, RecordArg, ScalarArg, TemplateArg
 from ...frontend.values.values import StructForm, count
 from ...ir.types import DType
+from ..buffer_view import BufferView
 from ..data.element_types import Optional
 from ..data.matrix import Matrix, wrap
 from ..data.member_annotations import evaluated
@@ -183,7 +184,7 @@ def template_key(value: Any, held: bool = False) -> tuple[Any, ...]:
         value: the object.
         held: it is a part of a container whose ndarrays come with each launch.
     """
-    if held and isinstance(unwrap(value), Ndarray):
+    if held and _is_array(value):
         return ()
     if isinstance(value, float) and not isinstance(value, np.generic):
         return type(value), repr(value)  # -0.0 == 0.0, and a NaN is not equal to itself
@@ -231,7 +232,7 @@ def kept(spec: ArgSpec) -> list[Any]:
 
 def _kept_objects(value: Any, held: bool = False) -> list[Any]:
     """The objects that are identified by identity; the arguments are those of ``template_key``."""
-    if held and isinstance(unwrap(value), Ndarray):
+    if held and _is_array(value):
         return []
     if isinstance(value, (list, tuple)):
         inside = held and _is_walked(value)
@@ -241,6 +242,11 @@ def _kept_objects(value: Any, held: bool = False) -> list[Any]:
     if _is_record(value):
         return [x for f in dataclasses.fields(value) for x in _kept_objects(getattr(value, f.name), True)]
     return [value]
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a member comes with each launch: an ndarray, a part of one, a tensor on one."""
+    return isinstance(unwrap(value), (Ndarray, BufferView))
 
 
 def _is_record(value: Any) -> bool:
@@ -306,7 +312,7 @@ def _walk(owner: Any, path: str, found: HeldBy, seen: set[int], counts: bool) ->
 
 def _look(value: Any, path: str, found: HeldBy, seen: set[int], counts: bool) -> None:
     listed = isinstance(value, (list, tuple))
-    if isinstance(unwrap(value), Ndarray):
+    if _is_array(value):
         found.arrays.append((path, value))
     elif listed and _is_walked(value):
         found.visited.append((value, True))
@@ -321,7 +327,7 @@ def _look(value: Any, path: str, found: HeldBy, seen: set[int], counts: bool) ->
 
 def _is_walked(items: Sequence[Any]) -> bool:
     """Whether the ndarrays in a list or tuple come with each launch."""
-    return bool(items) and (isinstance(unwrap(items[0]), Ndarray) or is_container(items[0]))
+    return bool(items) and (_is_array(items[0]) or is_container(items[0]))
 
 
 def field_names(owner: Any) -> frozenset[str] | None:

@@ -137,13 +137,7 @@ own:
   ret ptr %o
 wrapper:
   %is_wrapper = call i1 @has_type(ptr %o, i64 $P_WRAPPER$)
-  br i1 %is_wrapper, label %wrapped, label %view
-view:
-  %is_view = call i1 @has_type(ptr %o, i64 $P_VIEW$)
-  br i1 %is_view, label %viewed, label %no
-viewed:
-  %part = call ptr @at(ptr %o, i64 $PART_AT$)
-  ret ptr %part
+  br i1 %is_wrapper, label %wrapped, label %no
 wrapped:
   %inner = call ptr @at(ptr %o, i64 $INNER_AT$)
   %no_inner = icmp eq ptr %inner, null
@@ -153,6 +147,24 @@ inner_type:
   br i1 %inner_own, label %inner_is, label %no
 inner_is:
   ret ptr %inner
+no:
+  ret ptr null
+}
+
+; the same, or what stands for a part of one. That may go with the part: it is not remembered
+define internal ptr @given_array(ptr %o) {
+entry:
+  %own = call ptr @own_array(ptr %o)
+  %other = icmp eq ptr %own, null
+  br i1 %other, label %view, label %yes
+yes:
+  ret ptr %own
+view:
+  %is_view = call i1 @has_type(ptr %o, i64 $P_VIEW$)
+  br i1 %is_view, label %viewed, label %no
+viewed:
+  %part = call ptr @at(ptr %o, i64 $PART_AT$)
+  ret ptr %part
 no:
   ret ptr null
 }
@@ -250,7 +262,7 @@ np:
   %np_ok = call i1 @numpy_array(ptr %o, ptr %arg, ptr %slot)
   ret i1 %np_ok
 other:
-  %own = call ptr @own_array(ptr %o)
+  %own = call ptr @given_array(ptr %o)
   %foreign = icmp eq ptr %own, null
   br i1 %foreign, label %no, label %own_pack
 own_pack:
