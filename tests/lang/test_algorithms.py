@@ -128,6 +128,22 @@ def test_gradients_of_all_that_moves_or_adds_real_numbers():
     assert np.array_equal(x.grad.to_numpy(), values == values.max())
 
 
+@pytest.mark.parametrize("dtype", [qd.i8, qd.u64, qd.f32, qd.f64])
+def test_long_arrays_are_reduced_in_every_type(dtype):
+    n, random = 3 * 4096 + 77, np.random.default_rng()
+    values = (random.normal(size=n) if dtype.is_real else random.integers(0, 120, n)).astype(dtype.numpy)
+    x, one = array(values, dtype), qd.ndarray(dtype, 1)
+    found = {}
+    for op in ("add", "min", "max"):
+        qd.algorithms.reduce(x, one, op)
+        found[op] = one.to_numpy()[0]
+    assert found["min"] == values.min() and found["max"] == values.max()
+    if dtype.is_real:
+        assert np.isclose(found["add"], values.sum(dtype=float), rtol=0, atol=1e-2 if dtype is qd.f32 else 1e-9)
+    else:
+        assert found["add"] == values.sum(dtype=dtype.numpy)
+
+
 @pytest.mark.skipif(ON_DEVICE, reason="the other tests run there, in blocks where the device has them")
 def test_blocks_of_threads_scan_and_sort_as_one_does():
     """On a GPU whose waves exchange values; a tape takes the kernels that have a gradient."""

@@ -104,16 +104,20 @@ def operation(op: str, what: str) -> str:
     return op
 
 
+def differentiated(*arrays: Any) -> bool:
+    """Whether a tape records, or forward mode is on, and an array has a gradient or a dual."""
+    program = current_program()
+    recorded = program.tape is not None and any(a.has_grad() for a in arrays)
+    return recorded or (program.forward is not None and any(a.has_dual() for a in arrays))
+
+
 def no_gradient(what: str, why: str, hint: str, *arrays: Any) -> None:
     """Check that no derivative is lost.
 
     Raises:
         QdrunTypeError: a tape records or forward mode is on, and an array has a gradient or a dual.
     """
-    program = current_program()
-    if (program.tape is not None and any(a.has_grad() for a in arrays)) or (
-        program.forward is not None and any(a.has_dual() for a in arrays)
-    ):
+    if differentiated(*arrays):
         raise QdrunTypeError(f"algorithms.{what} has no derivative: {why}", hint=hint)
 
 

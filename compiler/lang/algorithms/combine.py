@@ -12,16 +12,21 @@ from typing import Any
 from ...frontend.library.functions import cast, max, min
 from ...frontend.markers import atomic_max, atomic_min, static
 from ...ir.meaning import identity
-from ...ir.types import DType
+from ...ir.types import DType, i64
+from ...program.program import current_program
+from ..data.matrix import Vector
 from ..data.tensor import Tensor
 from ..data.types import Template
 from ..function import func
 from ..kernel import kernel
 from . import in_blocks
-from .arrays import different, line, number, operation, scratch, typed
+from .arrays import different, differentiated, line, number, operation, scratch, typed
 
 SEGMENT = 256
 """Elements that one iteration takes in order."""
+
+PART, COLUMNS = 4096, 16
+"""Elements of which one iteration makes one on a CPU, and how many sums it has meanwhile."""
 
 
 @kernel
@@ -35,6 +40,30 @@ def _reduce(x: Tensor, out: Tensor, op: Template, start: Template, axes: Templat
             atomic_min(out[0 if static(axes) else None], x[i])
         else:
             atomic_max(out[0 if static(axes) else None], x[i])
+
+
+@kernel
+def _partial(x: Tensor, parts: Tensor, op: Template, start: Template, dtype: Template) -> None:
+    """``parts`` = the elements of each ``PART`` combined: in ``COLUMNS``, which are the lanes of vector instructions."""
+    for s in parts:
+        _columns(x, parts, s, op, start, dtype)
+
+
+@func
+def _columns(x: Any, parts: Any, s: Any, op: Any, start: Any, dtype: Any) -> None:
+    total = Vector([start for _ in range(COLUMNS)], dt=dtype)
+    begin = cast(s, i64) * PART  # i64: neighbours in memory are neighbours for LLVM, too
+    end = min(cast(x.shape[0], i64), begin + PART)
+    rows = (end - begin) // COLUMNS
+    for row in range(rows):
+        for k in static(range(COLUMNS)):
+            total[k] = _combined(total[k], x[begin + row * COLUMNS + k], op)
+    for i in range(begin + rows * COLUMNS, end):
+        total[0] = _combined(total[0], x[i], op)
+    for step in static((8, 4, 2, 1)):
+        for k in static(range(step)):
+            total[k] = _combined(total[k], total[k + step], op)
+    parts[s] = total[0]
 
 
 @func
@@ -106,7 +135,12 @@ def reduce(x: Any, out: Any, op: str = "add") -> None:
     """
     x, op = line(x, "reduce", "x"), operation(op, "reduce")
     out = typed(number(out, "reduce", "out"), "reduce", "out", x.dtype)
-    _reduce(x, out, op, _start(op, x.dtype), len(out.shape))
+    start, n = _start(op, x.dtype), x.shape[0]
+    if n > PART and current_program().device.on_host and not differentiated(x, out):
+        parts = scratch("reduce.parts", -(-n // PART), x.dtype)
+        _partial(x, parts, op, start, x.dtype)
+        x = parts
+    _reduce(x, out, op, start, len(out.shape))
 
 
 def inclusive_scan(x: Any, out: Any, op: str = "add") -> None:

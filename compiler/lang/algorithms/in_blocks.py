@@ -20,6 +20,7 @@ from ..function import func
 from ..kernel import kernel
 from ..simt import block
 from ..simt.tiles import inclusive_tiled, reduce_tiled
+from .arrays import differentiated
 
 THREADS = 256
 """Threads of a block; as many as a digit of 8 bits has values."""
@@ -33,8 +34,7 @@ TILE = THREADS * ROUNDS
 def usable(*arrays: Any) -> bool:
     """Whether these kernels run on the device of the program, and no derivative is asked for."""
     program = current_program()
-    recorded = program.tape is not None and any(a.has_grad() for a in arrays)
-    return program.device.lanes > 0 and not recorded and program.forward is None and program.trials is None
+    return program.device.lanes > 0 and program.trials is None and not differentiated(*arrays)
 
 
 def tiles(n: int) -> int:
