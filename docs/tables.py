@@ -5,21 +5,34 @@ A table stands between ``<!-- table: name -->`` and ``<!-- end -->``.
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 from math import isnan
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
+from qdrun.compiler import face
 from qdrun.compiler.frontend.library.functions import Intrinsic
+from qdrun.compiler.frontend.library.methods import METHODS
 from qdrun.compiler.ir.builder import Builder
 from qdrun.compiler.ir.nodes import Const, Op, Operand
 from qdrun.compiler.ir.ops import TABLE
-from qdrun.compiler.ir.types import ALL, f64, u1
+from qdrun.compiler.ir.types import ALL, DType, f64, u1
+from qdrun.compiler.lang import algorithms, simt
 from qdrun.compiler.lang import math as qd_math
-from qdrun.compiler.options import Options
+from qdrun.compiler.lang.autograd import ad
+from qdrun.compiler.lang.data import types as qd_types
+from qdrun.compiler.lang.data.element_types import MatrixType
+from qdrun.compiler.lang.data.matrix import Matrix
+from qdrun.compiler.options import Arch, Options
 from qdrun.compiler.passes.reverse.derivatives import ADJOINT, FLAT, NEEDS
+from qdrun.compiler.program.layout.tree import Axes
+from qdrun.runner.config.schema import config_schema
 
 DOCS = Path(__file__).parent
 DOMAINS = {"any": "any", "number": "numbers", "real": "reals", "int": "integers", "bool": "truth values"}
@@ -62,8 +75,6 @@ def functions() -> str:
 
 def math_functions() -> str:
     """The functions that only ``qd.math`` has."""
-    from qdrun.compiler import face
-
     found = {n: v for n in qd_math.__all__ if isinstance(v := getattr(qd_math, n), Intrinsic) and vars(face).get(n) is not v}
     return rows(("function", "what it computes"), [(f"`qd.math.{n}`", f.__doc__ or "") for n, f in sorted(found.items())])
 
@@ -199,6 +210,181 @@ def worth(value: float) -> str:
     return "NaN" if isnan(value) else "infinite" if value == INF else "-infinite" if value == -INF else f"{value:g}"
 
 
+AT_JUMPS, INTEGERS, DRAW, HINT = "zero: constant between jumps", "none: of integers", "none: a random draw", "none: a hint"
+CHOSEN, HELD = "yes, by the chosen value", "yes, by the value that is [held at the end](gradients.md#minima-maxima-products)"
+OWN = "yes, on an [element of the iteration](gradients.md#minima-maxima-products)"
+DERIVATIVES = {
+    **dict.fromkeys(("ceil", "floor", "round", "sign", "step", "isinf", "isnan", "one", "zero"), AT_JUMPS),
+    **dict.fromkeys(("bit_cast", "bit_shr", "clz", "ffs", "popcnt", "fns", "atomic_and", "atomic_or", "atomic_xor"), INTEGERS),
+    **dict.fromkeys(("atomic_cas", "argsort"), INTEGERS),
+    **dict.fromkeys(("random", "randn"), DRAW),
+    **dict.fromkeys(("block_local", "cache_read_only", "no_activate"), HINT),
+    **dict.fromkeys(("min", "max", "clamp", "select"), CHOSEN),
+    **dict.fromkeys(("atomic_min", "atomic_max", "atomic_mul"), HELD),
+    **dict.fromkeys(("atomic_add", "atomic_sub", "volatile_load"), "yes"),
+    **dict.fromkeys(("all", "any", "get_shape"), "none: of truth values and integers"),
+    **{"eye": "none: a constant", "cast": "yes, from real to real", "frexp": "yes, of the mantissa", "atomic_exchange": OWN},
+    **{"stop_grad": "zero: it stops here", "assume_in_range": "yes, by `val`", "unique": "refused"},
+}
+"""What reverse mode does with a function of kernels or of arrays; "yes" for those that are not here."""
+GROUPS = {
+    "programs": (
+        "lang.init",
+        "program.program",
+        "program.graph",
+        "lang.kernel",
+        "lang.function",
+        "lang.compile_ahead",
+        "options",
+    ),
+    "data": (
+        *("lang.data.field", "lang.data.ndarray", "lang.data.tensor", "lang.data.matrix", "lang.data.struct"),
+        *("lang.data.struct_field", "lang.data.current_root", "program.layout.tree", "program.layout.offsets"),
+    ),
+    "marks": ("frontend.markers", "frontend.syntax.block"),
+    "numbers": ("frontend.library.functions",),
+    "other packages": ("lang.compat.kinds", "lang.compat.names", "lang.compat.logs"),
+    "errors": ("errors",),
+}
+"""The tables of docs/names.md, and the modules below ``qdrun.compiler`` in which their names are defined."""
+CONSTRUCTED = ("Vector", "Matrix", "Struct", "Tape", "FwdMode", "PrefixSumExecutor", "SharedArray")
+"""The classes that users construct: their signatures are shown."""
+
+
+class LastName:
+    """A default of a parameter that is shown by its last name."""
+
+    def __init__(self, value: object) -> None:
+        self.name = getattr(value, "name", None) or type(value).__name__
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def signature_of(value: object) -> str:
+    """The parameters of a function with their defaults, without annotations; empty for what is not called."""
+    if (
+        not callable(value)
+        or (isinstance(value, type) and value.__name__ not in CONSTRUCTED)
+        or isinstance(value, DType | MatrixType)
+    ):
+        return ""
+    shown = []
+    for p in inspect.signature(value).parameters.values():
+        if p.name == "self":
+            continue
+        plain = p.default is p.empty or type(p.default) in (str, int, float, bool, tuple, type(None))
+        shown.append(p.replace(annotation=p.empty, default=p.default if plain else LastName(p.default)))
+    return str(inspect.Signature(shown))
+
+
+def sentence_of(value: object) -> str:
+    """The first sentence of a docstring, as the cell of a table."""
+    text = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+    first = re.match(r".*?[^.][.](?= [A-Z`]|$)", text)
+    return (first[0] if first else text).replace("``", "`").replace("|", "\\|")
+
+
+def derivative_of_name(name: str, value: object) -> str:
+    """What reverse mode does with a function of kernels or of arrays, in words; empty for all other names."""
+    differentiable = isinstance(value, Intrinsic) or value is getattr(Matrix, name, None)
+    return DERIVATIVES.get(name, "yes" if differentiable or of_module(value).startswith("lang.algorithms") else "")
+
+
+def of_module(value: object) -> str:
+    """The module that defines a name, below ``qdrun.compiler``."""
+    return getattr(value, "__module__", "").removeprefix("qdrun.compiler.")
+
+
+def name_rows(prefix: str, named: dict[str, object]) -> str:
+    """A table of names with signature and first sentence, and with the derivative if one of them has any."""
+    lines = [
+        (f"`{prefix}{name}{signature_of(value)}`", sentence_of(value), derivative_of_name(name, value))
+        for name, value in sorted(named.items(), key=lambda item: (item[0].lower(), item[0]))
+    ]
+    if not any(derivative for *_, derivative in lines):
+        return rows(("name", "what it is"), [line[:2] for line in lines])
+    return rows(("name", "what it is", "derivative"), [(*line[:2], line[2] or "none") for line in lines])
+
+
+def public_names() -> dict[str, object]:
+    """The names of ``qd`` that are no module and no constant, with their values."""
+    constants = (ModuleType, DType, Axes, Arch, str)
+    return {n: v for n, v in vars(face).items() if not n.startswith("_") and not isinstance(v, constants)}
+
+
+def names_of(group: str) -> str:
+    """The names of ``qd`` that are defined in the modules of a group."""
+    assert {of_module(v) for v in public_names().values()} <= {m for modules in GROUPS.values() for m in modules}
+    return name_rows("qd.", {n: v for n, v in public_names().items() if of_module(v) in GROUPS[group]})
+
+
+def names_in(module: ModuleType, prefix: str) -> str:
+    """The names of a module that are not those of ``qd``, and no constants."""
+    found = {n: getattr(module, n) for n in module.__all__}
+    skipped = (ModuleType, DType, MatrixType, float)
+    return name_rows(prefix, {n: v for n, v in found.items() if not isinstance(v, skipped) and vars(face).get(n) is not v})
+
+
+def methods_of_matrices() -> str:
+    """The methods of vectors and matrices."""
+    return name_rows("m.", {n: getattr(Matrix, n) for n in METHODS})
+
+
+def config_keys() -> str:
+    """Every key of a config that holds a value."""
+    schema = config_schema()
+    return rows(("key", "values", "default", "meaning"), list(_keys(schema, schema, "")))
+
+
+def _keys(schema: dict[str, Any], section: dict[str, Any], prefix: str) -> Iterator[tuple[str, ...]]:
+    for name, described in section["properties"].items():
+        inner = [part for part in _alternatives(schema, described) if "properties" in part and part.get("title") != "Axis"]
+        others = [words_of_type(schema, part) for part in _alternatives(schema, described) if part not in inner]
+        shown = "" if described.get("default") is None else f"`{json.dumps(described['default'])}`"
+        said = (
+            (described.get("description") or (inner[0].get("description") if inner else "") or "")
+            .replace("``", "`")
+            .replace("None:", "null:")
+        )
+        words = ", ".join(dict.fromkeys(w for w in others if w)) or ("a section" if inner else "")
+        yield f"`{prefix}{name}`", words, "" if inner else shown, said.replace("|", "\\|")
+        for part in inner:
+            yield from _keys(schema, part, f"{prefix}{name}.")
+
+
+def _alternatives(schema: dict[str, Any], described: dict[str, Any]) -> list[dict[str, Any]]:
+    """The forms of a value, with references followed; null is none of them."""
+    if "$ref" in described:
+        return _alternatives(schema, schema["$defs"][described["$ref"].rpartition("/")[2]])
+    if "anyOf" in described:
+        return [part for one in described["anyOf"] for part in _alternatives(schema, one)]
+    return [] if described.get("type") == "null" else [described]
+
+
+PLURALS = {"a text": "texts", "a number": "numbers", "a whole number": "whole numbers", "a map": "maps"}
+
+
+def words_of_type(schema: dict[str, Any], part: dict[str, Any]) -> str:
+    """A form of a value in words."""
+    if "enum" in part:
+        return ", ".join(f"`{value}`" for value in part["enum"])
+    if "const" in part:
+        return f"`{part['const']}`"
+    if part.get("type") == "array":
+        inside = _alternatives(schema, part["items"]) if "items" in part else []
+        kind = words_of_type(schema, inside[0]) if len(inside) == 1 and "enum" not in inside[0] else ""
+        return f"a list of {PLURALS.get(kind) or kind.replace('a list', 'lists', 1)}" if kind else "a list"
+    words = {
+        "string": "a text",
+        "integer": "a whole number",
+        "number": "a number",
+        "boolean": "`true`, `false`",
+        "object": "a map",
+    }
+    return words.get(str(part.get("type")), "any value")
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "derivatives": derivatives,
     "operations": operations,
@@ -206,6 +392,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "math functions": math_functions,
     "types": types,
     "options": options,
+    **{f"names of {group}": partial(names_of, group) for group in GROUPS},
+    "names of ad": partial(names_in, ad, "qd.ad."),
+    "names of math": partial(names_in, qd_math, "qd.math."),
+    "names of algorithms": partial(names_in, algorithms, "qd.algorithms."),
+    "names of blocks": partial(names_in, simt.block, "qd.simt.block."),
+    "names of types": partial(names_in, qd_types, "qd.types."),
+    "methods of matrices": methods_of_matrices,
+    "config keys": config_keys,
 }
 
 

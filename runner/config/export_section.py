@@ -14,7 +14,11 @@ from .yaml_lines import did_you_mean
 
 
 class TensorBoardExport(Section):
-    """Event files for TensorBoard: a folder for each trial. ``folder``: by default ``tensorboard`` in the run's folder."""
+    """Event files for TensorBoard: a folder for each trial.
+
+    Attributes:
+        folder: by default ``tensorboard`` in the run's folder.
+    """
 
     folder: str | None = Field(None, min_length=1)
 

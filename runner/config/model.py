@@ -50,7 +50,12 @@ RETRIES = {"infra": 5, "oom": 2, "crash": 2}
 
 
 class JobSection(Section):
-    """Which job to run, and the parameters that all trials share. Dotted names set parts of nested ones."""
+    """Which job to run, and the parameters that all trials share.
+
+    Attributes:
+        target: ``package.module:Class``, or ``file.py:Class`` relative to the config.
+        params: values that differ from the job's defaults. Dotted names set parts of nested ones.
+    """
 
     target: TargetText
     params: dict[str, Any] = Field({})
@@ -127,7 +132,13 @@ class DeviceSection(Section):
 
 
 class RetriesSection(Section):
-    """Numbers of retries of a trial, by failure class: a lost machine or device, memory, a crash of its own process."""
+    """Numbers of retries of a trial, by failure class.
+
+    Attributes:
+        infra: of a lost machine or device.
+        oom: of memory that ran out.
+        crash: of a crash of the trial's own process.
+    """
 
     infra: int = Field(RETRIES["infra"], ge=0, le=100)
     oom: int = Field(RETRIES["oom"], ge=0, le=100)
@@ -212,16 +223,26 @@ class DebugSection(Debug):
 
 
 class RunConfig(Section):
-    """A whole config. ``gradients: null`` asks for all that the job can give; no ``sweep`` is one trial.
+    """A whole config.
 
-    ``export``: the programs that get what trials log, see ``ExportSection``.
-    ``callbacks``: what is called with the row of each trial, and at the end of the run, see ``CallbacksSection``.
-    ``search``: rounds of trials that ``qdrun search`` chooses, see ``SearchSection``; ``qdrun submit`` ignores it.
-    ``debug``: kernels look for mistakes while they run: ``true``, or a map of the checks, see ``DebugSection``.
-    ``batch``: how many trials that differ in inputs alone run at once in one program: ``auto``, as many as keep the devices busy and fit;
-    a number, at most so many; ``off``, each in a program of its own.
-    ``memory_budget``: bytes that one trial is planned into; checkpoints make it fit. ``auto``: the runner chooses them for each trial.
-    ``storage``: where the run's folder is made, a folder or an fsspec URI; ``output`` is its older name.
+    Attributes:
+        version: of the format.
+        name: of the run: letters, digits, ``-``, ``_`` and ``.``.
+        job: which job to run.
+        gradients: the parameters whose gradients are columns of the results; null: all that the job can give.
+        device: where a trial runs.
+        sweep: which trials there are; without it, one.
+        optimize: each trial descends, instead of running once.
+        export: the programs that get what trials log.
+        callbacks: what is called with the row of each trial, and at the end of the run.
+        search: rounds of trials that ``qdrun search`` chooses; ``qdrun submit`` ignores it.
+        debug: kernels look for mistakes while they run: ``true``, or a map of the checks.
+        batch: how many trials that differ in inputs alone run at once in one program: ``auto``, as many as keep the devices busy and
+            fit; a number, at most so many; ``off``, each in a program of its own.
+        memory_budget: bytes that one trial is planned into; checkpoints make it fit. ``auto``: the runner chooses them for each trial.
+        limits: when a trial is ended or tried again.
+        storage: where the run's folder is made, a folder or an fsspec URI.
+        output: the older name of ``storage``.
     """
 
     version: Literal[1]
