@@ -145,7 +145,7 @@ def examples(
         if name is not None:
             from ..examples.files import copied
 
-            _tell("examples", copied(name, folder), as_json)
+            _tell("examples", copied(name, folder), as_json, first=name)
             return
         from ..examples.catalog import examples as every
         from ..text_grid import grid
@@ -159,9 +159,9 @@ def examples(
             print("\nqdrun examples copy NAME    copies a job and its configs to this folder")
 
 
-def _tell(command: str, written: list[Path], as_json: bool) -> None:
-    """Say which files were written, and the command that runs the first config."""
-    configs = [path for path in written if path.suffix == ".yaml"]
+def _tell(command: str, written: list[Path], as_json: bool, first: str = "") -> None:
+    """Say which files were written, and the command that runs the config of a name, else the first one."""
+    configs = sorted((path for path in written if path.suffix == ".yaml"), key=lambda path: first not in (path.stem, path.name))
     said: dict[str, Any] = {"written": [str(path) for path in written], "next": f"qdrun submit {configs[0]}"}
     if as_json:
         print_document(command, said)

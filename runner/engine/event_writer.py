@@ -97,6 +97,7 @@ class Book:
         self._shows: list[Callable[[], None]] = []  # what the board is told once all that was written is in the journal
         self._short: dict[str, m.Record] = {}  # began and ended since the last write: one event
         self._short_batches: dict[int, m.Record] = {}  # the same for batches all of whose trials have ended well
+        self._batches: dict[int, frozenset[str]] = {}  # that run: the bytes of their trials are shares
         self._notes = 0
         self._failures: set[str] = set()
         self._devices: set[str] = set()  # about which the journal says what they are
@@ -150,6 +151,7 @@ class Book:
                 self._shows.append(partial(self.board.started, *shown))
             case m.WriteBegun():
                 place, count = action.place, len(action.trials)
+                self._batches[action.launch] = frozenset(action.trials)
                 named = {"trials": list(action.trials), "attempts": list(action.numbers), "launch": action.launch}
                 self._writes.append((BEGUN, {**named, **place}))
                 first = action.trials[0]
@@ -161,6 +163,7 @@ class Book:
                 self._shows.append(partial(self._show_rows, action.launch, action.rows, short=place is not None))
             case m.BatchOver():
                 self._short_batches.pop(action.launch, None)
+                self._batches.pop(action.launch, None)
                 self._shows.append(partial(self.board.batch_over, action.launch))
             case m.WriteRetry():
                 fields = {"failure": action.failure, "error": dict(action.error), "charged": action.charged}
@@ -195,15 +198,16 @@ class Book:
         if place is not None:
             own["place"] = place
         self._writes.append(("ended", own))
-        self._shows.append(partial(self._show_end, action.trial, action.record, short=place is not None))
+        shared = any(action.trial in trials for trials in self._batches.values())
+        self._shows.append(partial(self._show_end, action.trial, action.record, short=place is not None, shared=shared))
 
-    def _show_end(self, trial: str, record: m.Record, *, short: bool) -> None:
-        """``short``: the board was not told of its start."""
+    def _show_end(self, trial: str, record: m.Record, *, short: bool, shared: bool) -> None:
+        """``short``: the board was not told of its start. ``shared``: its bytes are its share of a batch."""
         if short:
             self.board.passed(trial)
         status, loss = record["status"], record.get("loss")
         planned, own = self.inside.planned.get(trial), record.get("planned_bytes")
-        grown = own is not None and planned is not None and own > planned
+        grown = own is not None and planned is not None and own > planned and not shared
         label = self._label(trial) if grown or self.board.shows(status, loss) else ""
         self.board.stopped(trial, status, label, loss, record)
         if grown:

@@ -98,6 +98,22 @@ def test_an_end_in_a_later_write_and_a_retry_have_lines_of_their_own(book):
     assert book.board.notes == ["x=2 failed: E: no"]
 
 
+def test_a_trial_that_needs_more_than_its_plan_is_told_but_not_a_share_of_a_batch(book):
+    a, b, c = book.names
+    book.inside = replace(book.inside, planned=dict.fromkeys(book.names, 100))
+    book.note(m.WriteBegun(1, (a, b), (1, 1), PLACE))
+    book.note(m.WriteEnded(a, 1, ROW | {"planned_bytes": 120}))
+    write(book)
+    book.note(m.WriteEnded(b, 1, ROW | {"planned_bytes": 120}))
+    book.note(m.BatchOver(1))
+    write(book)
+    assert book.board.notes == []
+    book.note(m.WriteStarted(c, 1, PLACE))
+    book.note(m.WriteEnded(c, 1, ROW | {"planned_bytes": 120}))
+    write(book)
+    assert book.board.notes == ["x=3: planned 100 bytes, its own plan says 120; see Job.shape_key"]
+
+
 def test_a_trial_that_was_cancelled_while_it_ran_has_an_attempt_and_one_that_waited_has_none(book):
     a, b, _ = book.names
     record = {"status": "cancelled", "failure": Failure.cancelled, "error": ERROR}
