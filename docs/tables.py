@@ -17,13 +17,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from qdrun.compiler import face
+from qdrun.compiler.face import graph
 from qdrun.compiler.frontend.library.functions import Intrinsic
 from qdrun.compiler.frontend.library.methods import METHODS
 from qdrun.compiler.ir.builder import Builder
 from qdrun.compiler.ir.nodes import Const, Op, Operand
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import ALL, DType, f64, u1
-from qdrun.compiler.lang import algorithms, simt
+from qdrun.compiler.lang import algorithms, linalg, simt
 from qdrun.compiler.lang import math as qd_math
 from qdrun.compiler.lang.autograd import ad
 from qdrun.compiler.lang.data import types as qd_types
@@ -228,25 +229,17 @@ DERIVATIVES = {
 }
 """What reverse mode does with a function of kernels or of arrays; "yes" for those that are not here."""
 GROUPS = {
-    "programs": (
-        "lang.init",
-        "program.program",
-        "program.graph",
-        "lang.kernel",
-        "lang.function",
-        "lang.compile_ahead",
-        "options",
-    ),
-    "data": (
-        *("lang.data.field", "lang.data.ndarray", "lang.data.tensor", "lang.data.matrix", "lang.data.struct"),
-        *("lang.data.struct_field", "lang.data.current_root", "program.layout.tree", "program.layout.offsets"),
-    ),
-    "marks": ("frontend.markers", "frontend.syntax.block"),
-    "numbers": ("frontend.library.functions",),
-    "other packages": ("lang.compat.kinds", "lang.compat.names", "lang.compat.logs"),
-    "errors": ("errors",),
+    "frontend.library": "numbers",
+    "frontend": "marks",
+    "lang.compat": "other packages",
+    "lang.data": "data",
+    "program.layout": "data",
+    "lang": "programs",
+    "program": "programs",
+    "options": "programs",
+    "errors": "errors",
 }
-"""The tables of docs/names.md, and the modules below ``qdrun.compiler`` in which their names are defined."""
+"""The tables of docs/names.md by the folders below ``qdrun.compiler`` that define names; the first one that fits."""
 CONSTRUCTED = ("Vector", "Matrix", "Struct", "Tape", "FwdMode", "PrefixSumExecutor", "SharedArray")
 """The classes that users construct: their signatures are shown."""
 
@@ -315,8 +308,12 @@ def public_names() -> dict[str, object]:
 
 def names_of(group: str) -> str:
     """The names of ``qd`` that are defined in the modules of a group."""
-    assert {of_module(v) for v in public_names().values()} <= {m for modules in GROUPS.values() for m in modules}
-    return name_rows("qd.", {n: v for n, v in public_names().items() if of_module(v) in GROUPS[group]})
+    return name_rows("qd.", {n: v for n, v in public_names().items() if group_of(v) == group})
+
+
+def group_of(value: object) -> str:
+    """The table in which a name of ``qd`` is listed."""
+    return next(group for folder, group in GROUPS.items() if f"{of_module(value)}.".startswith(f"{folder}."))
 
 
 def names_in(module: ModuleType, prefix: str) -> str:
@@ -392,11 +389,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "math functions": math_functions,
     "types": types,
     "options": options,
-    **{f"names of {group}": partial(names_of, group) for group in GROUPS},
+    **{f"names of {group}": partial(names_of, group) for group in dict.fromkeys(GROUPS.values())},
     "names of ad": partial(names_in, ad, "qd.ad."),
     "names of math": partial(names_in, qd_math, "qd.math."),
     "names of algorithms": partial(names_in, algorithms, "qd.algorithms."),
+    "names of linalg": partial(names_in, linalg, "qd.linalg."),
+    "names of graph": partial(names_in, graph, "qd.graph."),
     "names of blocks": partial(names_in, simt.block, "qd.simt.block."),
+    "names of subgroups": partial(names_in, simt.subgroup, "qd.simt.subgroup."),
+    "names of warps": partial(names_in, simt.warp, "qd.simt.warp."),
+    "names of grids": partial(names_in, simt.grid, "qd.simt.grid."),
     "names of types": partial(names_in, qd_types, "qd.types."),
     "methods of matrices": methods_of_matrices,
     "config keys": config_keys,
