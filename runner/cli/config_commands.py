@@ -150,12 +150,13 @@ def examples(
         from ..examples.catalog import examples as every
         from ..text_grid import grid
 
-        rows = [(one.job, one.config.name, str(one.seconds), one.shows) for one in every()]
+        rows = [(one.job, one.config.name, one.seconds, one.shows) for one in every()]
         if as_json:
             keys = ("name", "config", "seconds", "shows")
             print_document("examples", {"examples": [dict(zip(keys, row)) for row in rows]})
         else:
-            print(grid(["example", "config", "seconds", "shows"], rows))
+            shown = [(job, config, "" if seconds is None else str(seconds), shows) for job, config, seconds, shows in rows]
+            print(grid(["example", "config", "seconds", "shows"], shown))
             print("\nqdrun examples copy NAME    copies a job and its configs to this folder")
 
 

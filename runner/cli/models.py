@@ -451,7 +451,7 @@ class ExampleRow(Part):
 
     name: str = about("name of its job")
     config: str = about("file name of the config")
-    seconds: int = about("seconds on two cores, with the start of Ray")
+    seconds: int | None = about("seconds on two cores, with the start of Ray; null if unknown")
     shows: str = about("what it shows")
 
 

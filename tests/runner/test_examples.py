@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
 from qdrun.runner.examples import catalog
-from qdrun.runner.examples.catalog import ExampleError, examples, of_name
+from qdrun.runner.examples.catalog import examples, of_name
 from qdrun.runner.examples.sweep import sweep_text
 from qdrun.runner.study.prepare import prepare
 
@@ -83,7 +83,9 @@ def test_every_config_is_listed_with_what_it_shows_and_its_seconds():
     listed = json.loads(call("examples", "--json").stdout)["examples"]
     assert {row["config"] for row in listed} == {path.name for path in (ROOT / "configs").glob("*.yaml")}
     for row in listed:
-        assert row["seconds"] >= 1 and len(row["shows"]) > 20, row
+        assert row["seconds"] and len(row["shows"]) > 20, (
+            f"configs/{row['config']}: begin with `# what it shows`, then `#   qdrun submit configs/.. 5 s on two cores`"
+        )
     text = call("examples").stdout
     assert "bounce_once_optimize.yaml" in text and "qdrun examples copy NAME" in text
 
@@ -108,11 +110,11 @@ def test_an_example_is_found_by_its_config_too_and_an_unknown_one_is_refused(her
     assert call("examples", "copy", code=2).stderr.count("qdrun examples") and [p.name for p in here.iterdir()] == ["q"]
 
 
-def test_a_config_without_its_seconds_is_noticed(tmp_path, monkeypatch):
+def test_a_config_without_its_seconds_is_listed_all_the_same(tmp_path, monkeypatch):
     (tmp_path / "a.yaml").write_text("# A sweep.\n#   qdrun submit configs/a.yaml\nversion: 1\njob: {target: 'a:B'}\n")
     monkeypatch.setattr(catalog.configs, "__file__", str(tmp_path / "__init__.py"))
-    with pytest.raises(ExampleError, match=r"a.yaml: its comment does not say what it shows and how long it takes\n  do: "):
-        examples()
+    assert [(one.shows, one.seconds, one.job) for one in examples()] == [("A sweep.", None, "a")]
+    assert "A sweep." in call("examples").stdout
 
 
 def test_nothing_is_overwritten_and_then_nothing_is_written(here):
