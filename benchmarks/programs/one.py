@@ -1,4 +1,5 @@
-"""Runs one program without a screen: ``python one.py SIDE PROGRAM FRAMES OUT [arguments]``. SIDE is qdrun or taichi.
+"""Runs one program without a screen: ``python one.py SIDE PROGRAM FRAMES OUT [arguments]``. SIDE is qdrun or taichi; qdrun:strict and
+taichi:strict run it as ``strict`` says, qdrun:debug with checks of every index.
 
 Writes what the program's fields and arrays hold when its frames are over, and the seconds of each frame, to OUT (a pickle). The program
 runs on the CPU, in f32 unless it asks for something else, with no cache on disk.
@@ -22,13 +23,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 import headless
+import strict
 
 MOST = 2_000_000
 """Numbers that are kept of one array."""
 
 
-def load(side: str) -> Any:
-    """The module that ``import taichi`` gives to the program."""
+def load(side: str, mode: str) -> Any:
+    """The module that ``import taichi`` gives to the program. ``mode``: strict, debug or empty."""
     if side == "qdrun":
         import qdrun.compat
 
@@ -36,12 +38,16 @@ def load(side: str) -> Any:
     import taichi
 
     begin = taichi.init
+    asked = strict.prepare(taichi, lambda: len(headless.CLOCK.moments)) if mode == "strict" else {}
 
     def init(arch: Any = None, **options: Any) -> Any:
-        options |= {"offline_cache": False, "print_ir": False, "log_level": "warn"}
         for name in ("debug", "kernel_profiler"):
             options.pop(name, None)
-        return begin(arch=taichi.cpu, **options)
+        options |= {"offline_cache": False, "print_ir": False, "log_level": "warn", **asked}
+        program = begin(arch=taichi.cpu, **options, **({"debug": True} if mode == "debug" else {}))
+        if mode == "strict":
+            strict.replace_draws(taichi)
+        return program
 
     taichi.init = init
     return taichi
@@ -103,7 +109,7 @@ def beside(program: str) -> None:
 
 def run(side: str, program: str, frames: int, arguments: list[str]) -> dict[str, Any]:
     """The outcome of a program."""
-    taichi = load(side)
+    taichi = load(*side.split(":"), *([] if ":" in side else [""]))
     headless.replace(taichi, frames)
     headless.CLOCK.sync = taichi.sync
     beside(program)
