@@ -113,9 +113,9 @@ from .lang.compat.logs import (
 from .lang.compat.names import cfg, dump_compile_config, extension, is_extension_enabled, pure, pyfunc, real_func
 from .lang.compile_ahead import compile_ahead as compile
 from .lang.data import types
-from .lang.data.current_root import RootProxy, deactivate_all_snodes
 from .lang.data.dtypes import float16, float32, float64, int8, int16, int32, int64, uint1, uint8, uint16, uint32, uint64
-from .lang.data.field import Field, field
+from .lang.data.field import Field
+from .lang.data.make_field import field
 from .lang.data.matrix import Matrix, Vector
 from .lang.data.ndarray import Ndarray, from_dlpack, ndarray
 from .lang.data.struct import Struct, dataclass
@@ -129,6 +129,7 @@ from .lang.launches import graph
 from .lang.launches.perf_dispatch import perf_dispatch
 from .lang.launches.staged_kernel import GraphStatus
 from .lang.launches.streams import Event, Stream, create_event, create_stream
+from .lang.layout_tree import RootProxy, deactivate_all_snodes
 from .options import Arch
 from .program.graph import Graph, capture
 from .program.layout.offsets import Order as Layout

@@ -4,11 +4,11 @@ import pytest
 from qdrun.compiler.errors import QdrunIndexError, QdrunRuntimeError, QdrunRuntimeTypeError, QdrunTypeError
 from qdrun.compiler.frontend.values.tensor import TensorRef
 from qdrun.compiler.ir.types import f32, f64, i32
-from qdrun.compiler.lang.data.current_root import root
-from qdrun.compiler.lang.data.field import field
+from qdrun.compiler.lang.data.make_field import field
 from qdrun.compiler.lang.data.matrix import Matrix, Vector
 from qdrun.compiler.lang.data.types import vector
 from qdrun.compiler.lang.init import init
+from qdrun.compiler.lang.layout_tree import root
 from qdrun.compiler.program.layout.tree import i
 
 

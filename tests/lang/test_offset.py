@@ -232,12 +232,6 @@ def test_wrong_offsets_are_refused():
             make(*((2,) if make is qd.Vector.ndarray else ()), qd.f32, shape=3, offset=1)
 
 
-def test_components_of_a_field_without_a_place_are_refused_by_name():
-    v = qd.Vector.field(2, qd.f32, name="v")
-    with pytest.raises(qd.QdrunRuntimeError, match="field `v` is not placed, and its components cannot be placed one by one"):
-        qd.root.dense(qd.i, 4).place(v.get_scalar_field(0))
-
-
 def test_a_constant_index_outside_is_refused_while_compiling():
     x = qd.field(qd.f64, shape=4, offset=-2, name="x")
 

@@ -3,7 +3,7 @@ import pytest
 
 from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.compiler.ir.types import f32, f64, i8, i32
-from qdrun.compiler.lang.data.field import make_field
+from qdrun.compiler.lang.data.make_field import make_field
 from qdrun.compiler.program.layout import tree as snode
 from qdrun.compiler.program.layout.materialize import materialize
 from qdrun.compiler.program.layout.tree import Root, axes

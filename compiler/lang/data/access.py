@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import QdrunIndexError, QdrunTypeError
 from ...frontend.values import matrix as front
+from ...frontend.values.values import flat_index
 from ...ir.trials import TrialLayout
 from ...ir.types import from_numpy
 from ...runtime.mirror import Mirror, copy, store
@@ -262,3 +263,20 @@ def assign_array(
     if new.shape != array.shape:
         raise QdrunTypeError(f"`{name}` has shape {array.shape}, the array has shape {new.shape}")
     copy(mirror, array, other, new)
+
+
+def component_number(element: tuple[int, ...], name: str, indices: tuple[int, ...]) -> int:
+    """The number of a component in an element. A matrix takes one index for a component of its first column.
+
+    Raises:
+        QdrunIndexError: there is no such component.
+    """
+    at = (*indices, 0) if len(element) == 2 and len(indices) == 1 else indices[: len(element) or None]
+    if len(at) != len(element) or not all(0 <= i < n for i, n in zip(at, element)):
+        raise QdrunIndexError(f"`{name}` has no component {indices}: its elements have shape {element}")
+    return flat_index(element, at)
+
+
+def part_indices(element: tuple[int, ...], k: int) -> tuple[int, ...]:
+    """The indices of a component in an element, by its number."""
+    return tuple(int(i) for i in np.unravel_index(k, element))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...ir.types import DType
-from .field import Field, make_field
+from .field import Field
+from .make_field import make_field
 from .ndarray import Ndarray, make_ndarray
 from .struct import StructType
 from .struct_field import StructField, make_struct_field

@@ -6,20 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QdrunIndexError, QdrunRuntimeError, QdrunRuntimeTypeError, QdrunSyntaxError, QdrunTypeError
+from ...errors import QdrunRuntimeError, QdrunTypeError
 from ...frontend.values.tensor import TensorRef
-from ...frontend.values.values import StructForm, count, flat_index
+from ...frontend.values.values import count
 from ...ir.nodes import Place
 from ...ir.types import DType, i32
-from ...program.layout.offsets import PLANES, Order, lowest, nesting, permutation
+from ...program.layout.offsets import PLANES, lowest
 from ...program.layout.sparse import activate, at_active
-from ...program.layout.tree import Axes, Root, SNode, TreeLeaf, level_of
-from ...program.program import Program, current_program
+from ...program.layout.tree import Axes, Root, SNode, TreeLeaf, planes_like
+from ...program.program import Program
 from ...runtime.base import Allocation
 from ...runtime.mirror import Mirror
-from .access import assign_array
-from .dtypes import resolve
-from .element_types import MatrixType
+from .access import assign_array, component_number, part_indices
 from .placed import Placed, shared_gradient
 
 ROLES = {"": "", "grad": "needs_grad=True", "dual": "needs_dual=True"}
@@ -56,6 +54,7 @@ class Field(Placed, TreeLeaf):
         self._relatives: dict[str, Field] = {}
         self._layout: tuple[int, ...] | None = None
         self._lowest: tuple[int, ...] | None = None  # the index of the first element; gradients ask their field
+        self._parts: dict[int, Component] = {}  # components that were asked for before the field was placed
         self.planar = False  # each component has a plane of its own; known once the field is placed
 
     @property
@@ -165,18 +164,18 @@ class Field(Placed, TreeLeaf):
         return SNode(self._root, self.parent(), Axes(), ())
 
     def get_scalar_field(self, *indices: int) -> Field:
-        """One component as a field of numbers, on the same memory.
+        """One component as a field of numbers, on the same memory. That of a field without a place can be placed: a field is placed once
+        all of its components are.
 
         Raises:
-            QdrunRuntimeError: the field is not placed. (Its components cannot be placed one by one.)
             QdrunIndexError: there is no such component.
         """
-        if not self.placed:
-            raise QdrunRuntimeError(
-                f"field `{self.name}` is not placed, and its components cannot be placed one by one\n"
-                "  do: place it as a whole, or make it with a shape and layout=qd.Layout.SOA for a plane for each component"
-            )
-        return component(self, indices)
+        k = component_number(self.element, self.name, indices)
+        if self.placed:
+            return component(self, indices, k)
+        if k not in self._parts:
+            self._parts[k] = Component(self, indices, k)
+        return self._parts[k]
 
     def attach(self, node: SNode, offset: Any = None) -> None:
         """Remember the level that it is placed in, and the lowest index of each axis; ``SNode.place`` calls this.
@@ -215,6 +214,8 @@ class Field(Placed, TreeLeaf):
             self._lowest = begins
         self.level = node
         self.planar = any(PLANES in level.axes for level in node.upward())
+        for part in self._parts.values():
+            part.level, part._lowest, part.planar = node, self._begins, self.planar
 
     def activity(self, what: str) -> Field:
         """See ``TreeLeaf``. It is named after this field."""
@@ -233,10 +234,14 @@ class Field(Placed, TreeLeaf):
                 for p, own in zip(owner._places, relative._places):
                     setattr(p, role, own)
         self._first._ref = None
+        for part in self._parts.values():
+            share(self, part, part._k)
 
     def release(self) -> None:
         """Let go of the memory; the program is being closed."""
         self._view = None
+        for part in self._parts.values():
+            part._view = None
 
     @property
     def _mirror(self) -> Mirror | None:  # type: ignore[override]
@@ -270,7 +275,10 @@ class Field(Placed, TreeLeaf):
         return self._view
 
     def _unplaced(self) -> QdrunRuntimeError:
-        if self.role:
+        if self._parts:
+            rest = [k for k in range(self.components) if k not in self._parts or self._parts[k].wanted is None]
+            how = "place its other components, too: " + ", ".join(f"{list(part_indices(self.element, k))}" for k in rest)
+        elif self.role:
             how = f"declare the field with {ROLES[self.role]}, or place it: qd.root.dense(..).place(x.{self.role})"
         else:
             how = "give qd.field a shape, or place it: qd.root.dense(qd.i, n).place(x)"
@@ -358,108 +366,73 @@ class Field(Placed, TreeLeaf):
         return f"<field {self.name}: {self.dtype}{list(self.element) or ''}, {shape}>"
 
 
-def field(
-    dtype: Any,
-    shape: int | tuple[int, ...] | None = None,
-    order: str | None = None,
-    name: str = "",
-    offset: int | tuple[int, ...] | None = None,
-    needs_grad: bool = False,
-    needs_dual: bool = False,
-    layout: Any = None,
-    per_trial: bool = True,
-) -> Field:
-    """Make a field.
+class Component(Field):
+    """A component of a field that had no place when it was asked for. With the last component that is placed, the field is.
 
-    Args:
-        dtype: a scalar type (``qd.f32``, ``float``), a vector, matrix or struct type.
-        shape: the extents, () for one number; None leaves the placement to ``qd.root``.
-        order: the nesting of the axes in memory, as "ji"; without it the last axis is contiguous.
-        name: what messages call it.
-        offset: the lowest index of each axis, instead of 0; indices run up to ``offset + shape - 1``.
-        needs_grad: also place ``x.grad``.
-        needs_dual: also place ``x.dual``.
-        layout: ``order`` as a tuple of axes, (1, 0); or, for vectors and matrices, ``qd.Layout.SOA``: a plane for each component.
-        per_trial: False: all trials of a batched program share it, and kernels only read it. It has no gradient there.
-
-    Raises:
-        QdrunTypeError: a gradient of an integer field.
-        QdrunRuntimeError: a gradient of what trials share.
-        QdrunSyntaxError: an offset without a shape, or of another length.
-        QdrunValueError: a layout that is no permutation of the axes.
+    Attributes:
+        wanted: where it was placed, and with which offset; None: not yet.
     """
-    if isinstance(dtype, StructForm):
-        return dtype.field(shape, name, offset, needs_grad, needs_dual, layout, per_trial)  # type: ignore[attr-defined]
-    how = {"name": name, "order": order, "layout": layout, "offset": offset, "per_trial": per_trial}
-    if isinstance(dtype, MatrixType):
-        return dtype.field(shape, needs_grad=needs_grad, needs_dual=needs_dual, **how)
-    return make_field(resolve(dtype), shape, (), needs_grad, needs_dual, **how)
 
+    def __init__(self, whole: Field, indices: tuple[int, ...], k: int) -> None:
+        super().__init__(whole._root, whole.dtype, (), part_name(whole, indices), whole.role)
+        self.per_trial, self._whole_field, self._indices, self._k = whole.per_trial, whole, indices, k
+        self.wanted: tuple[SNode, Any] | None = None
 
-def make_field(
-    dtype: DType,
-    shape: Any,
-    element: tuple[int, ...],
-    needs_grad: bool = False,
-    needs_dual: bool = False,
-    name: str = "",
-    order: str | None = None,
-    root: Root | None = None,
-    layout: Any = None,
-    offset: Any = None,
-    per_trial: bool = True,
-) -> Field:
-    """A field of any element shape; ``root`` is that of the current program unless it is given."""
-    if (needs_grad or needs_dual) and not dtype.is_real:
-        raise QdrunRuntimeTypeError(
-            f"{dtype} is not supported for a field with needs_grad=True or needs_dual=True\n  do: use qd.f32 or qd.f64"
-        )
-    if root is None:
-        root = current_program().root
-    out = Field(root, dtype, element, name or root.next_name())
-    out.named, out.per_trial = bool(name), per_trial
-    if root.is_shared(out) and (needs_grad or needs_dual):
-        raise shared_gradient(f"field `{out.name}`")
-    if shape is None:
-        if offset is not None:
-            raise QdrunSyntaxError(
-                f"`{out.name}` has an offset, but no shape\n  do: give a shape, or place it: qd.root.dense(..).place(x, offset=..)"
-            )
-        if order is not None or layout not in (None, Order.AOS, Order.NULL):
+    def _relative(self, role: str) -> Field:
+        return self._whole_field._relative(role).get_scalar_field(*self._indices)
+
+    @property
+    def placed(self) -> bool:
+        """Whether the field that it belongs to has a place."""
+        return self._whole_field.placed
+
+    def _unplaced(self) -> QdrunRuntimeError:
+        return self._whole_field._unplaced()
+
+    def enter(self, node: SNode, offset: Any) -> None:
+        """Take a place in a level. Components in one level are interleaved there; otherwise each has a plane of its own.
+
+        Raises:
+            QdrunRuntimeError: it has a place already, or another shape or offset than the components before; see ``Field.attach``.
+        """
+        whole = self._whole_field
+        if self.wanted is not None or whole.level is not None:
+            raise QdrunRuntimeError(f"field `{self.name}` is placed already; a field has one place")
+        before = [part.wanted for part in whole._parts.values() if part.wanted is not None]
+        if any((level.shape, begins) != (node.shape, offset) for level, begins in before):
+            other, begins = before[0]
             raise QdrunRuntimeError(
-                f"`{out.name}` has an order or a layout, but no shape; do: give a shape, or place it with qd.root.dense"
+                f"`{self.name}` is placed with the shape {node.shape} and the offset {offset}, another component of `{whole.name}` with"
+                f" {other.shape} and {begins}\n  do: place all components of a field with one shape"
             )
-        out.along = _asked_for(out, needs_grad, needs_dual)[1:]
-        return out
-    extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    axes = nesting(extents, order) if layout is None or isinstance(layout, Order) else permutation(layout, len(extents))
-    out._layout = axes if axes != tuple(range(len(extents))) else None
-    wanted = _asked_for(out, needs_grad, needs_dual)
-    if layout is not Order.SOA or not element:
-        level_of(root, extents, axes).place(*wanted, offset=offset)
-        return out
-    for each in wanted:  # planes of its own for the field, and for its gradient
-        level_of(root.dense(Axes((PLANES,)), out.components), extents, axes).place(each, offset=offset)
-    return out
+        self.wanted = node, offset
+        if len(before) + 1 == whole.components:
+            apart = not node.sparse and any(level is not node for level, _ in before)
+            (planes_like(node, whole.components) if apart else node).place(whole, offset=offset)
 
 
-def _asked_for(out: Field, needs_grad: bool, needs_dual: bool) -> list[Field]:
-    """The field, then its gradient and its dual as far as they are to be stored."""
-    return [out, *([out.grad] if needs_grad else []), *([out.dual] if needs_dual else [])]
+def part_name(whole: Field, indices: tuple[int, ...]) -> str:
+    """What messages call a component."""
+    return f"{whole.name}[{', '.join(map(str, indices))}]"
 
 
-def component(whole: Field, indices: tuple[int, ...]) -> Field:
-    """One component of a field of vectors or matrices as a field of numbers on the same memory; see ``Field.get_scalar_field``."""
-    at = (*indices, 0) if len(whole.element) == 2 and len(indices) == 1 else indices[: len(whole.element) or None]
-    if len(at) != len(whole.element) or not all(0 <= i < n for i, n in zip(at, whole.element)):
-        raise QdrunIndexError(f"`{whole.name}` has no component {indices}: its elements have shape {whole.element}")
-    k = flat_index(whole.element, at)
-    view, places = whole._all, whole._places
-    out = Field(whole._root, whole.dtype, (), f"{whole.name}[{', '.join(map(str, indices))}]", whole.role)
+def component(whole: Field, indices: tuple[int, ...], k: int) -> Field:
+    """One component of a placed field of vectors or matrices as a field of numbers on the same memory."""
+    out = Field(whole._root, whole.dtype, (), part_name(whole, indices), whole.role)
     out.level, out._layout, out._lowest, out.per_trial = whole.parent(), whole._layout, whole._begins, whole.per_trial
     for role in ("grad", "dual"):
         if not whole.role and role in whole._relatives and whole._relatives[role].placed:
-            out._relatives[role] = component(whole._relatives[role], indices)
+            out._relatives[role] = component(whole._relatives[role], indices, k)
             out._relatives[role].primal = out
-    out._places, out._view, out._storage = (places[k],), view[(..., *at)], whole._storage
+    _ = whole._all
+    share(whole, out, k)
     return out
+
+
+def share(whole: Field, part: Field, k: int) -> None:
+    """Give a component its part of the memory of its field."""
+    part._places, part._view, part._storage = (
+        (whole._places[k],),
+        whole._view[(..., *part_indices(whole.element, k))],
+        whole._storage,
+    )

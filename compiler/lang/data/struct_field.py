@@ -15,7 +15,8 @@ from ...refused import REFUSED, Refused
 from .access import element_index
 from .dtypes import resolve
 from .element_types import MatrixType
-from .field import Field, make_field
+from .field import Field
+from .make_field import make_field
 from .struct import METHODS, Struct, StructType, items_of
 
 

@@ -13,7 +13,8 @@ from ...program.layout.offsets import permutation
 from ..interop import Exchange
 from .dtypes import resolve
 from .element_types import MatrixType
-from .field import Field, make_field
+from .field import Field
+from .make_field import make_field
 from .ndarray import Ndarray, make_ndarray
 
 

@@ -83,6 +83,13 @@ class TreeLeaf:
         cells = self.level.cells
         return LeafRef(self.name, self._places, self.element, tuple(cells), tuple(cells.values()), self.hidden)
 
+    def enter(self, node: SNode, offset: Any) -> None:
+        """Take a place in a level."""
+        for level in node.upward():
+            level.begin_activity(self)
+        self.attach(node, offset)
+        node.adopt(self)
+
     def attach(self, node: SNode, offset: Any = None) -> None:
         """Remember the level that it is placed in, and the lowest index of each axis."""
         raise NotImplementedError
@@ -219,7 +226,7 @@ class SNode:
         if any(not isinstance(e, (int, np.integer)) or e <= 0 for e in extents):
             raise QdrunRuntimeError(f"the extents of a {kind} level are positive integers, not {extents}")
         node = SNode(self.root, self, over, tuple(int(e) for e in extents), kind)
-        self._adopt(node)
+        self.adopt(node)
         return node
 
     def place(self, *fields: TreeLeaf | Sequence[TreeLeaf], offset: int | Sequence[int] | None = None) -> SNode:
@@ -243,13 +250,10 @@ class SNode:
                 continue
             if not isinstance(f, TreeLeaf):
                 raise QdrunRuntimeError(f"place() takes fields, not {type(f).__name__}; do: make it with qd.field(dtype)")
-            for level in self.upward():
-                level._begin_activity(f)
-            f.attach(self, offset)
-            self._adopt(f)
+            f.enter(self, offset)
         return self
 
-    def _begin_activity(self, leaf: TreeLeaf) -> None:
+    def begin_activity(self, leaf: TreeLeaf) -> None:
         """Place the activity of a sparse level, for the first leaf in it."""
         if self.kind == "dense" or self.flags is not None:
             return
@@ -258,7 +262,7 @@ class SNode:
         self.flags, self.visited = leaf.activity("length" if self.kind == "dynamic" else "active"), leaf.activity("visited")
         for each in (self.flags, self.visited):
             each.level = home
-            home._adopt(each)
+            home.adopt(each)
 
     @property
     def sparse(self) -> bool:
@@ -317,7 +321,12 @@ class SNode:
             elif not attrgetter(role)(child).placed:
                 self.place(attrgetter(role)(child))
 
-    def _adopt(self, child: SNode | TreeLeaf) -> None:
+    def adopt(self, child: SNode | TreeLeaf) -> None:
+        """Add a child.
+
+        Raises:
+            QdrunRuntimeError: the level has memory already.
+        """
         top = self
         while top._above is not None and top._above._above is not None:
             top = top._above
@@ -376,6 +385,15 @@ def leaves_of(node: SNode) -> Iterator[TreeLeaf]:
             yield from leaves_of(child)
         else:
             yield child
+
+
+def planes_like(node: SNode, components: int) -> SNode:
+    """A level with the axes of another one, for a field whose components have a plane each."""
+    *levels, top = node.upward()
+    new = top.dense(Axes((PLANES,)), components)
+    for level in reversed(levels):
+        new = new.dense(level.axes, level.extents)
+    return new
 
 
 def level_of(top: SNode, extents: tuple[int, ...], nested: tuple[int, ...] | None) -> SNode:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...frontend.values.levels import LevelRef
-from ...program.program import current_program
+from ..frontend.values.levels import LevelRef
+from ..program.program import current_program
 
 
 class RootProxy:
