@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,10 @@ def replace(module: Any, frames: int) -> None:
     CLOCK = Clock(frames)
     module.GUI, module.ui = Window, Ui()
     module.tools, module.profiler = Anything(), Anything()
+    with suppress(ImportError):
+        import cv2
+
+        cv2.imshow, cv2.waitKey = lambda *args: CLOCK.tick(), lambda *args: -1
     module.rgb_to_hex = lambda c: int(c[0] * 255) * 65536 + int(c[1] * 255) * 256 + int(c[2] * 255)
     tape = module.ad.Tape
     leave = tape.__exit__

@@ -266,7 +266,7 @@ def test_misuse_is_refused_by_name():
 
     for wrong, text in (
         (lambda: qd.ad.grad_replaced(k), "grad_replaced takes a Python function, and `k` is a kernel"),
-        (lambda: qd.ad.no_grad(k), "no_grad takes a Python function, and `k` is a kernel"),
+        (lambda: qd.ad.no_grad(qd.func(plain)), "no_grad takes a Python function, and `plain` is a func"),
         (lambda: qd.ad.grad_for(k), "the primal must be a Python function, and `k` is a kernel"),
         (lambda: qd.ad.grad_for(s.add), "the primal must be a Python function, and `add` is a kernel"),
         (lambda: qd.ad.grad_for(plain), r"grad_for: `plain` must be decorated with @qd.ad.grad_replaced"),
@@ -399,3 +399,34 @@ def test_a_tape_in_a_gradient_would_clear_the_gradients_on_their_way():
     with pytest.raises(qd.QdrunRuntimeError, match="a tape inside the gradient of another would clear"):
         with qd.ad.Tape(loss=s.total):
             f()
+
+
+def test_no_grad_hides_a_kernel():
+    s = Sum()
+
+    @qd.data_oriented
+    class Scaled:
+        @qd.ad.no_grad
+        @qd.kernel
+        def shift(self, by: qd.f64):
+            for i in s.x:
+                s.total[None] += by * s.x[i] ** 2
+
+    @qd.ad.no_grad
+    @qd.kernel
+    def copy(out: qd.types.ndarray()):
+        for i in s.x:
+            out[i] = s.x[i]
+            s.total[None] += s.x[i]
+
+    shown, scaled = np.zeros(N), Scaled()
+    with qd.ad.Tape(loss=s.total):
+        s.add(2.0)
+        copy(shown)
+        scaled.shift(3.0)
+    x = s.x.to_numpy()
+    assert (shown == x).all() and np.allclose(s.total[None], (3 * x + 3 * x**2).sum(), rtol=1e-13)
+    assert (s.x.grad.to_numpy() == 2).all()
+    copy(shown)
+    scaled.shift(1.0)
+    assert "no_grad copy" in repr(copy)

@@ -150,12 +150,13 @@ def grad_for(primal: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def no_grad(func: Callable[..., Any]) -> Any:
-    """Hide a Python function from the tape: what the kernels inside compute counts as constant.
+    """Hide a Python function or a kernel from the tape: what it computes counts as constant.
 
     Raises:
-        QdrunRuntimeError: ``func`` is a kernel, or has a gradient of its own already.
+        QdrunRuntimeError: ``func`` is a function of kernels, or has a gradient of its own already.
     """
-    _refuse_kernel(func, "no_grad")
+    if not isinstance(func, KernelFunction):
+        _refuse_kernel(func, "no_grad")
     return Replaced(func, _nothing)
 
 

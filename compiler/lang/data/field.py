@@ -424,15 +424,11 @@ def component(whole: Field, indices: tuple[int, ...], k: int) -> Field:
         if not whole.role and role in whole._relatives and whole._relatives[role].placed:
             out._relatives[role] = component(whole._relatives[role], indices, k)
             out._relatives[role].primal = out
-    _ = whole._all
     share(whole, out, k)
     return out
 
 
 def share(whole: Field, part: Field, k: int) -> None:
     """Give a component its part of the memory of its field."""
-    part._places, part._view, part._storage = (
-        (whole._places[k],),
-        whole._view[(..., *part_indices(whole.element, k))],
-        whole._storage,
-    )
+    view = whole._all
+    part._places, part._view, part._storage = (whole._places[k],), view[(..., *part_indices(whole.element, k))], whole._storage
