@@ -96,6 +96,8 @@ def check(program: Program, path: Path, ways: list[Config], interpret: bool) -> 
     for way in ways:
         out.compared.append(way.name)
         got = run(path, text, way)
+        if got.error and way.sparse and "is a sparse field" in got.error:
+            continue  # a part of the field as an array of its own
         if got.error:
             return _failed(got, way, True)
         if program.inexact and not way.exact:

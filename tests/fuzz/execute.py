@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from qdrun.compiler.runtime.cpu import device
 from qdrun.compiler.runtime.python import interpret
 
 from .scalars import TRANSCENDENTAL, libm
+from .sparse import sparse_fields
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,18 @@ class Config:
     """Where a program runs: options of ``qd.init``; ``level`` is LLVM's. ``second``: what is compared is a second run: of the
     file, which finds what the first one kept on disk (``file``); of ``main`` alone, whose launches are native (``main``); of the file with
     other constants than those that the first one compiled (``constants``). It draws the random numbers of a first run. ``exact``: its
-    mathematics is the C library's."""
+    mathematics is the C library's. ``sparse``: its fields are sparse."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     level: int = 2
     second: str = ""
     exact: bool = True
+    sparse: bool = False
+
+    def fields(self) -> AbstractContextManager[None]:
+        """A block in which fields are made as it asks for."""
+        return sparse_fields() if self.sparse else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ OTHERS = (
     Config("level 0", {"cpu_max_num_threads": 1, "cpu_lanes": 1}, level=0),
     Config("cached", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "offline_cache": True}, second="file"),
     Config("constants", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "offline_cache": True}, second="constants"),
+    Config("sparse", {"cpu_max_num_threads": 1, "cpu_lanes": 1}, sparse=True),
     Config("relaunched", {"cpu_max_num_threads": 1, "cpu_lanes": 1}, second="main"),
     Config("emulated", {"arch": "cuda", "device": "emulated"}, exact=False),
 )
@@ -198,7 +205,7 @@ def run(path: Path, text: str, config: Config) -> Outcome:
         warnings.simplefilter("ignore")
         try:
             program = start(config, options_of(text))
-            with level(config):
+            with level(config), config.fields():
                 if config.second == "constants":
                     path.write_text(other_constants(text))
                     with suppress(qd.QdrunError):

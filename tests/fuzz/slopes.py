@@ -85,11 +85,12 @@ class Case:
 
 @contextmanager
 def case(path: Path, text: str, config: Config, **more: Any) -> Iterator[Case]:
-    c = Case(path, text, config, **more)
-    try:
-        yield c
-    finally:
-        c.program.close()
+    with config.fields():
+        c = Case(path, text, config, **more)
+        try:
+            yield c
+        finally:
+            c.program.close()
 
 
 def same(kind: str, want: np.ndarray, got: np.ndarray) -> None:
@@ -279,7 +280,7 @@ def _elsewhere(
     path: Path, text: str, want: np.ndarray, spread: np.ndarray, rng: random.Random, devices: list[str], out: Result
 ) -> None:
     """Threads, lanes and devices: sums in another order and other last bits of sines, no more."""
-    ways = rng.sample([c for c in OTHERS if c.name in ("threads", "lanes 4", "default", "debug")], 1)
+    ways = rng.sample([c for c in OTHERS if c.name in ("threads", "lanes 4", "default", "debug", "sparse")], 1)
     if "emulated" in devices and rng.random() < 0.25:
         ways += [c for c in OTHERS if c.name == "emulated"]
     if "cuda" in devices:

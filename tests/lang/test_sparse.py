@@ -290,6 +290,29 @@ def test_lists_grow_to_their_capacity(program, rng):
     assert length.to_numpy().sum() == 0 and x.to_numpy().sum() == 0
 
 
+def test_lists_have_methods(program):
+    x, whole, s = qd.field(qd.i32), qd.Vector.field(2, qd.f64), qd.types.struct(a=qd.i32, b=qd.f64).field()
+    qd.root.dense(qd.ij, (2, 3)).dynamic(qd.k, 5).place(x)
+    qd.root.dynamic(qd.i, 6).place(whole)
+    qd.root.pointer(qd.i, 4).dynamic(qd.j, 6).place(s)
+
+    @qd.kernel
+    def grow() -> qd.i32:
+        for i, j in qd.ndrange(2, 3):
+            for k in range(i + j):
+                x[i, j].append(k)
+        for i in range(4):
+            whole.append([1.0 * i, 2.0])
+        qd.append(s.parent(), 3, qd.Struct(a=7, b=0.5))
+        if x[1, 2].length() == 3:
+            x[1, 2].deactivate()
+        return 100 * x[1, 1].length() + 10 * x[1, 2].length() + whole.length()
+
+    assert grow() == 204
+    assert (np.sort(whole.to_numpy()[:4, 0]) == range(4)).all() and x.to_numpy().sum() == 0 + 0 + 1 + 0 + 1
+    assert s.a.to_numpy()[3].tolist() == [7, 0, 0, 0, 0, 0] and s.b.to_numpy().sum() == 0.5
+
+
 def test_a_list_that_is_full_stops_the_launch(program):
     x, y = qd.field(qd.i32, name="x"), qd.field(qd.i32, name="y")
     lists = qd.root.pointer(qd.i, 3).dynamic(qd.j, 4)

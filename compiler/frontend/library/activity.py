@@ -13,7 +13,7 @@ from ..source.keywords import signature
 from ..state.context import describe
 from ..values import levels, ops
 from ..values.levels import Index, LevelRef
-from ..values.matrix import check_index
+from ..values.matrix import build, check_index
 from ..values.structs import StructTensor
 from ..values.tensor import TensorRef
 from ..values.values import Matrix, Struct
@@ -37,6 +37,50 @@ class LevelFunction:
 
     def __repr__(self) -> str:
         return f"<qdrun function {self.__name__}>"
+
+
+class List:
+    """``x[i]`` of a field in a dynamic level, without the index in the list. ``index``: that of the list."""
+
+    def __init__(self, level: LevelRef, index: tuple[Any, ...]) -> None:
+        self._level, self._index = level, index
+
+    @property
+    def append(self) -> ListMethod:
+        """``x[i].append(value)``."""
+        return ListMethod(append, self._level, self._index)
+
+    @property
+    def length(self) -> ListMethod:
+        """``x[i].length()``."""
+        return ListMethod(length, self._level, self._index)
+
+    @property
+    def deactivate(self) -> ListMethod:
+        """``x[i].deactivate()``."""
+        return ListMethod(deactivate, self._level, self._index)
+
+
+class ListMethod:
+    """A function of lists, bound to one."""
+
+    def __init__(self, function: LevelFunction, level: LevelRef, index: tuple[Any, ...]) -> None:
+        self.__name__ = function.__name__
+        self._function, self._level, self._index = function, level, index
+
+    def __call__(self, *args: Any) -> Any:
+        """Refuse a call from Python."""
+        kernel_only(self.__name__)
+
+    def __qd_lower__(self, b: FrontBuilder, *args: Any) -> Any:
+        """A call inside a kernel."""
+        return self._function.__qd_lower__(b, self._level, list(self._index), *args)
+
+
+def list_of(ref: TensorRef, index: tuple[Any, ...]) -> List | None:
+    """The list that an index of a field names; None: it is an element, or there are no lists."""
+    level = ref.level
+    return List(level, index) if level is not None and level.kind == "dynamic" and len(index) == ref.ndim - 1 else None
 
 
 def _level(what: str, node: Any, *kinds: str) -> LevelRef:
@@ -125,7 +169,7 @@ def _lower_append(b: FrontBuilder, node: Any, indices: Any, val: Any) -> Operand
     level = _level("append", node, "dynamic")
     assert level.flags is not None and level.above is not None
     index = _checked(b, "append", level.above, indices)
-    given = _values(level, val)
+    given = _values(b, level, val)
     if len(given) != len(level.below):
         hint = "append a struct or a tuple with a value for each field" if len(level.below) > 1 else "append one value"
         raise QdrunTypeError(f"append() got {len(given)} values for the {len(level.below)} fields of the list", hint=hint)
@@ -143,13 +187,14 @@ def _lower_append(b: FrontBuilder, node: Any, indices: Any, val: Any) -> Operand
     return position
 
 
-def _values(level: LevelRef, val: Any) -> list[Any]:
+def _values(b: FrontBuilder, level: LevelRef, val: Any) -> list[Any]:
     """What ``append`` writes to each field of the list: the members of a struct, the parts of a tuple."""
     if isinstance(val, Struct):
         return list(val.items.values())
     elements = [leaf.element for leaf in level.below]
-    several = isinstance(val, (list, tuple)) and (len(elements) > 1 or not elements[0])
-    return list(val) if several else [val]
+    if not isinstance(val, (list, tuple)):
+        return [val]
+    return list(val) if len(elements) > 1 or not elements[0] else [build(b, val)]
 
 
 def _lower_rescale(b: FrontBuilder, source: Any, target: Any, indices: Any) -> Matrix:

@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 from ...errors import QdrunCompilationError, QdrunIndexError, QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const, Local, Op
+from ..library.activity import List, list_of
 from ..library.methods import attribute
 from ..source.parse import read_function
 from ..state.context import Context, describe, is_runtime, is_static
@@ -225,6 +226,9 @@ def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
         if sliced is not None:
             return sliced
     if isinstance(base, TensorRef):
+        found = list_of(base, index)
+        if found is not None:
+            return found
         with cx.scratch():  # a wrong index is an error of the subscript, not of the operation on the element
             base.index(cx.b, tuple(map(number, index)))
         return ElementTarget(base, tuple(map(number, index)))
@@ -364,7 +368,8 @@ def _attribute(cx: Context, base: Any, name: str) -> Any:
     if isinstance(base, Matrix):
         return attribute(cx.b, base, name)
     if isinstance(base, TensorRef):
-        return base.attribute(cx.b, name)
+        whole = list_of(base, ()) if hasattr(List, name) else None  # x.append() is x[()].append()
+        return base.attribute(cx.b, name) if whole is None else getattr(whole, name)
     if isinstance(base, (Op, Const)):
         hint = "vectors, matrices, fields and Python objects have attributes"
         raise QdrunTypeError(f"a number has no attribute `{name}`", hint=hint)

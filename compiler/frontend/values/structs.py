@@ -55,7 +55,7 @@ class StructTensor:
         return StructTensor(f"{self.name}.{role}", self.form, found) if found else None
 
     def attribute(self, b: FrontBuilder, name: str) -> Any:
-        """``f.name``: a member's tensor, ``grad``, ``dual``, ``shape``, ``keys``.
+        """``f.name``: a member's tensor, ``grad``, ``dual``, ``shape``, ``keys``; of sparse fields ``parent`` and ``snode``.
 
         Raises:
             QdrunNameError: there is no such member, or no gradient is stored.
@@ -73,6 +73,8 @@ class StructTensor:
             return self.first.begins
         if name == "keys":
             return tuple(self.items)
+        if name in ("parent", "snode") and self.first.level is not None:
+            return self.first.attribute(b, name)
         raise no_member(self.form, self.items, name)
 
 

@@ -1,0 +1,40 @@
+"""Every field of a program in sparse levels, all of whose cells are active: the program must compute what it computes on dense fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from qdrun.compiler.lang.data import field as fields
+from qdrun.compiler.program.layout.tree import Axes, Root
+
+
+@contextmanager
+def sparse_fields() -> Iterator[None]:
+    """Inside the block ``qd.field(shape=..)`` places fields in pointer and bitmasked levels, in turn, on the host."""
+    before, settle, turn = fields.level_of, fields.Field.settle, count()
+
+    def level_of(top: Any, extents: tuple[int, ...], nested: tuple[int, ...] | None) -> Any:
+        if not isinstance(top, Root) or not extents or nested is not None:
+            return before(top, extents, nested)
+        axes = Axes(range(len(extents)))
+        match next(turn) % 3:
+            case 0:
+                return top.bitmasked(axes, extents)
+            case 1:
+                half = tuple(2 if n % 2 == 0 else 1 for n in extents)
+                return top.pointer(axes, half).bitmasked(axes, tuple(n // h for n, h in zip(extents, half)))
+        return top.pointer(axes, 1).dense(axes, extents)
+
+    def activate(self: Any, places: Any, view: Any) -> None:
+        settle(self, places, view)
+        if self.hidden and self.name.endswith(".active"):
+            view[...] = 1
+
+    fields.level_of, fields.Field.settle = level_of, activate
+    try:
+        yield
+    finally:
+        fields.level_of, fields.Field.settle = before, settle
