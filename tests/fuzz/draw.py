@@ -14,7 +14,7 @@ SWITCHES = (
     "while break continue loops ndrange grouped static structfor falling func early reference template vector matrix struct method ternary"
     " boolop chain atomic cast bitcast ndarray numpy returns serial dynamic tuple walrus bits division power shift minmax rounding"
     " augmented annotated reduction oriented slice swizzle shape u1 toplevel range64 random"
-    " layout views again vectors records pairs endless nested algebra"
+    " layout views again vectors records pairs endless nested algebra parts"
 ).split()
 """What programs may have; each program has some of it, so that no part drowns in the others."""
 

@@ -56,6 +56,7 @@ class Writer(Statements):
         self.forms: list[Form] = []
         self.everything: list[Array] = []
         self.struct_fields: list[tuple[Array, Form]] = []
+        self.wholes: list[str] = []  # ndarrays of which kernels get a part
         self.main: list[str] = []
         self.reducers: list[Name] = []
 
@@ -116,6 +117,13 @@ class Writer(Statements):
             self.main.append(f"{a.name}.from_numpy({content})")
         elif kind == "numpy":
             self.main.append(f"{a.name} = {content}")
+        elif len(shape) == 1 and c.has("parts", 0.5):
+            before, after = c.number(0, 3), c.number(0, 3)
+            whole = replace(a, name=f"{a.name}w", shape=(before + shape[0] + after,))
+            around = ((before, after), *((0, 0) for _ in element))
+            self.main += [f"{whole.name} = {_maker(whole, 'ndarray')}", f"{whole.name}.from_numpy(np.pad({content}, {around}))"]
+            self.main.append(f"{a.name} = {whole.name}[{before}:{before + shape[0]}]")
+            self.wholes.append(whole.name)
         else:
             self.main += [f"{a.name} = {_maker(a, 'ndarray')}", f"{a.name}.from_numpy({content})"]
 
@@ -332,8 +340,8 @@ class Writer(Statements):
         lines = ["def main():", "    out = {}", *("    " + line for line in self.main)]
         for a in self.everything:
             lines.append(f'    out["{a.name}"] = {a.name}' + (".to_numpy()" if a.kind != "numpy" else ""))
-        for a, _ in self.struct_fields:
-            lines.append(f'    out["{a.name}"] = {a.name}.to_numpy()')
+        for name in (*self.wholes, *(a.name for a, _ in self.struct_fields)):
+            lines.append(f'    out["{name}"] = {name}.to_numpy()')
         return [*lines, "    return out"]
 
 

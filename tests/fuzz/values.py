@@ -96,6 +96,13 @@ class Tensor:
     def to_numpy(self) -> np.ndarray:
         return self.data.copy()
 
+    def __getitem__(self, part: slice) -> Tensor:
+        """A part of an ndarray, in the same memory."""
+        data = self.data[part]
+        out = Tensor(self.type, data.shape[:1], self.element)
+        out.data, out.known = data, False
+        return out
+
     def load(self, index: tuple[int, ...]) -> Any:
         self._check(index)
         if not self.element:
