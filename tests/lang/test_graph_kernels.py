@@ -439,6 +439,37 @@ def test_what_parts_of_a_function_would_not_get_alike_is_refused():
     assert c[None] == 0
 
 
+def test_time_steps_on_windows_run_again_what_the_device_counted():
+    """A step sets the number itself; the closed form beside it."""
+    x = qd.field(qd.f64, shape=9, needs_grad=True)
+    rate, loss = (qd.field(qd.f64, shape=(), needs_grad=True) for _ in range(2))
+    counter, p = number(0), np.random.default_rng().uniform(0.05, 0.15)
+
+    @qd.kernel(graph=True)
+    def grow(k: qd.i32, counter: I0):
+        for _ in range(1):
+            x[k + 1] = x[k]
+        while qd.graph.do_while(counter):
+            for _ in range(1):
+                x[k + 1] += rate[None] * x[k]
+            counter[()] -= 1
+
+    @qd.kernel
+    def measure():
+        loss[None] += x[8]
+
+    def step(t, k):
+        counter[None] = 2
+        grow(k, counter)
+
+    rate[None], x[0] = p, 1.0
+    with qd.ad.Tape(loss=loss, validation=True):
+        qd.ad.checkpointed_steps(step, 20, [x])
+        measure()
+    np.testing.assert_allclose(loss[None], (1 + 2 * p) ** 20, rtol=1e-12)
+    np.testing.assert_allclose(rate.grad[None], 40 * (1 + 2 * p) ** 19, rtol=1e-12)
+
+
 def refused(said, error=qd.QdrunSyntaxError):
     return pytest.raises(error, match=rf"(?s){said}.*test_graph_kernels.py:\d+.*do: ")
 

@@ -185,6 +185,16 @@ class BoundStagedKernel:
     def __init__(self, kernel: StagedKernel, instance: Any) -> None:
         self.kernel, self.instance = kernel, instance
 
+    @property
+    def __name__(self) -> str:
+        """That of the function."""
+        return self.kernel.source.name
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The function."""
+        return self.kernel.source.fn
+
     def __call__(self, *args: Any, **kwargs: Any) -> GraphStatus | None:
         """See ``StagedKernel``."""
         return self.kernel(self.instance, *args, **kwargs)
