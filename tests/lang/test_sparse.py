@@ -435,6 +435,11 @@ def test_what_levels_refuse(program):
             qd.QdrunRuntimeError, match=r"`far.grad` has the active cells of `far`; do: place it in the same level"
         ):
             at.place(far.grad)
+    v = qd.Vector.field(2, qd.f64, name="v")
+    qd.root.bitmasked(qd.i, 4).place(v.get_scalar_field(0))
+    for at in (qd.root.dense(qd.i, 4), qd.root.bitmasked(qd.i, 4)):
+        with pytest.raises(qd.QdrunRuntimeError, match="the components of `v` have their active cells in common"):
+            at.place(v.get_scalar_field(1))
     with pytest.raises(qd.QdrunRuntimeError, match=r"activate\(\) was called outside of a kernel"):
         qd.activate(lists, 0)
     masked = qd.root.bitmasked(qd.i, 4)

@@ -405,9 +405,13 @@ class Component(Field):
                 f"`{self.name}` is placed with the shape {node.shape} and the offset {offset}, another component of `{whole.name}` with"
                 f" {other.shape} and {begins}\n  do: place all components of a field with one shape"
             )
+        if any(level is not node and (level.sparse or node.sparse) for level, _ in before):
+            raise QdrunRuntimeError(
+                f"the components of `{whole.name}` have their active cells in common\n  do: place all of them in one sparse level"
+            )
         self.wanted = node, offset
         if len(before) + 1 == whole.components:
-            apart = not node.sparse and any(level is not node for level, _ in before)
+            apart = any(level is not node for level, _ in before)
             (planes_like(node, whole.components) if apart else node).place(whole, offset=offset)
 
 
