@@ -129,7 +129,7 @@ from .lang.launches import graph
 from .lang.launches.perf_dispatch import perf_dispatch
 from .lang.launches.staged_kernel import GraphStatus
 from .lang.launches.streams import Event, Stream, create_event, create_stream
-from .lang.layout_tree import RootProxy, deactivate_all_snodes
+from .lang.layout_tree import FieldsBuilder, RootProxy, deactivate_all_snodes
 from .options import Arch
 from .program.graph import Graph, capture
 from .program.layout.offsets import Order as Layout

@@ -40,7 +40,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         "buffer_view_type experimental interop lang compound_types enums ndarray_type primitive_types utils".split(), _INNER
     ),
-    "FieldsBuilder": ("fields are placed under qd.root only", "close the program, or keep one program for each set of fields"),
     "Format": ("texture formats are not supported", "use fields"),
     **{f"algorithms.{name}": (_IN_KERNELS, instead) for name, instead in _ALGORITHMS.items()},
     "profiler": _PROFILER,

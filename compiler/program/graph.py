@@ -56,6 +56,7 @@ class Graph:
         plans = {id(plan): plan for *_, plan in recording.gradients}
         planes = {plane for plan in plans.values() for plane in plan.planes}
         self._heap = {plane: self.program.heap_memory(plane) for plane in PLANES if plane in planes}
+        self._fields = {memory.serial: memory for e in recording.executables for memory in e.owners.values()}.values()
         self._workers = self._most_workers()
         self._draws = {launch.executable: launch.seed for launch in recording.launched if launch.seed is not None}
         self._end = weakref.finalize(self, device.drop_graph, handle)
@@ -136,6 +137,8 @@ class Graph:
                     f"{self!r} uses an adstack heap that the program has replaced by another since\n  do: capture it again, after"
                     " the gradients that need most"
                 )
+        if any(memory.freed for memory in self._fields):
+            return f"{self!r} uses a field that was destroyed\n  do: make the field anew, and capture it again"
         same = () if self.program.trial_state is None else self.program.trial_state.same
         for field in self.assumes:
             if not any(field is x for x in same):

@@ -21,6 +21,7 @@ from ..options import Arch, Options
 from ..runtime.native.launch import Launch, forget_bound
 from .factory import TensorFactory
 from .launch_lock import wait_until
+from .layout.tree import SNode, leaves_of
 from .memory.memory_regions import memory_of, shown
 from .memory.process_memory import Accounts
 from .memory.versions import Versions
@@ -148,6 +149,34 @@ class Program(Accounts):
             CURRENT.set(None)
         if failure is not None:
             raise failure
+
+    def destroy(self, part: SNode) -> None:
+        """Free the fields of a tree of its own. Kernels that use them are forgotten.
+
+        Raises:
+            QdrunRuntimeError: something records launches, which may need the fields.
+        """
+        if any(r is not None for r in (self._tape, self._forward, self._second_order, self._recording, self._rehearsal)):
+            raise QdrunRuntimeError(
+                "fields are destroyed while launches are recorded, which may need them\n"
+                "  do: destroy them after the tape, the forward mode or the graph"
+            )
+        self.synchronize()
+        leaves: list[Any] = list(leaves_of(part))
+        memory = {f._storage.serial: f._storage for f in leaves if f._storage is not None}
+        with self.alone():
+            for kernel, variants in list(self.variants.items()):
+                for key, variant in list(variants.items()):
+                    if any(map(variant.uses, memory.values())):
+                        variants.pop(key).close()
+                        for native in (self.native_launches, self.native_gradients, *self._first_order):
+                            native.pop(kernel, None)
+            forget_bound()
+            for leaf in leaves:
+                leaf.release()
+            self.root.forget(part)
+        for allocation in memory.values():
+            self.device.free(allocation)
 
     def _end(self) -> QdrunRuntimeError | None:
         """Wait for the last launches; what they report, or what failed."""

@@ -27,7 +27,7 @@ from .call import Key
 from .devices import open_device
 from .launch_lock import Alone
 from .layout.materialize import materialize, own_shapes
-from .layout.tree import Root
+from .layout.tree import Root, SNode
 from .memory.data_versions import DataVersions
 from .memory.memory_regions import MemoryRegion, PlacedArray, Shown, memory_base
 from .recording import LaunchPlace, Recording
@@ -240,13 +240,13 @@ class ProgramState:
         self.trials = self.device.trials = self.trials_of(self.trials.count)
         self.trial_state.place(self.trials, self.allocate)
 
-    def materialize(self) -> None:
-        """Give storage to every field that was placed since the last time."""
+    def materialize(self, part: SNode | None = None) -> None:
+        """Give storage to every field that was placed since the last time, or to those of a tree of its own."""
         with self._turn:
-            shapes = own_shapes(self.root)
+            shapes = own_shapes(self.root, part)
             if shapes:
                 self.lay_out_trials(shapes)
-            materialize(self.root, self.allocate, self.device.free)
+            materialize(self.root, self.allocate, self.device.free, part)
 
     def tensors(self) -> list[Any]:
         """Every field (not their gradients) and every ndarray with a gradient."""

@@ -68,6 +68,8 @@ class Variant:
             self.compiled_kernel = self.compiled_kernel.second_order()
         self.owners = {b: m for b, m in zip(self.compiled_kernel.buffers, memory) if isinstance(m, Allocation)}
         if any(m.category != EXTERNAL and m.ptr not in program.device.live for m in self.owners.values()):
+            if any(m.freed for m in self.owners.values()):
+                raise QdrunRuntimeError(f"kernel `{source.name}` uses a field that was destroyed\n  do: make the field anew")
             raise QdrunRuntimeError(
                 f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
                 " inside `with program:` of the program that they belong to"

@@ -267,11 +267,16 @@ class Field(Placed, TreeLeaf):
         program = self._owner
         if getattr(program, "closed", False):
             raise QdrunRuntimeError(f"field `{self.name}` belongs to a program that is closed; do: make it after qd.init()")
+        if self._storage is not None and self._storage.freed:
+            raise QdrunRuntimeError(f"field `{self.name}` was destroyed with its FieldsBuilder; do: make it anew")
         if self._view is None:
             if not self.placed:
                 raise self._unplaced()
             program.materialize()
-            assert self._view is not None
+            if self._view is None:
+                raise QdrunRuntimeError(
+                    f"field `{self.name}` has no memory: it is placed in a FieldsBuilder; do: builder.finalize() before its first use"
+                )
         return self._view
 
     def _unplaced(self) -> QdrunRuntimeError:

@@ -61,44 +61,56 @@ def _has_sparse(node: SNode) -> bool:
     return any(level.kind != "dense" for level in _levels(node))
 
 
-def pending_layout(root: Root, category: str, per_trial: bool | None = None) -> Layout:
+def pending_layout(pending: Sequence[SNode | TreeLeaf], category: str, per_trial: bool | None = None) -> Layout:
     """The layout of what waits for memory of one category (``fields`` or ``gradients``).
 
     Args:
-        root: of the tree.
+        pending: levels and leaves, each of which begins on a cache line.
         category: of memory.
         per_trial: of a batched program, the layout of what each trial has its own of, or of what they share; None: it is not batched.
 
     Raises:
         QdrunRuntimeError: a blocked layout.
     """
-    trees = [t for c in root.pending for t in _trees(c, category, per_trial)]
+    trees = [t for c in pending for t in _trees(c, category, per_trial)]
     return layout(Dense(children=trees), TRIAL_ALIGNMENT if per_trial else CHILD_ALIGNMENT)
 
 
-def own_shapes(root: Root) -> list[tuple[int, ...]]:
-    """The shapes of what waits for memory that each trial of a batch has its own part of."""
-    if root.trials is None or not root.pending:
+def _waiting(root: Root, part: SNode | None) -> list[SNode | TreeLeaf]:
+    """What waits for memory: under the root, or in a tree of its own."""
+    return root.pending if part is None else list(part.children)
+
+
+def own_shapes(root: Root, part: SNode | None = None) -> list[tuple[int, ...]]:
+    """The shapes of what waits for memory that each trial of a batch has its own part of. ``part``: see ``materialize``."""
+    pending = _waiting(root, part)
+    if root.trials is None or not pending:
         return []
-    leaves = [f for c in root.pending for f in (leaves_of(c) if isinstance(c, SNode) else (c,))]
+    leaves = [f for c in pending for f in (leaves_of(c) if isinstance(c, SNode) else (c,))]
     return [f.level.shape for f in leaves if f.per_trial and f.level is not None]
 
 
-def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], None]) -> None:
+def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], None], part: SNode | None = None) -> None:
     """Give memory to everything that was placed since the last time. Does nothing when nothing was.
+
+    Args:
+        root: of the tree.
+        allocate: gives memory of a category.
+        free: takes it back.
+        part: a tree of its own, which gets memory of its own; None: what waits under the root.
 
     Raises:
         QdrunRuntimeError: a blocked layout.
         OutOfMemory: from ``allocate``; names the largest field. What was allocated before it is given back with ``free``.
     """
-    pending = root.pending
+    pending = _waiting(root, part)
     if not pending:
         return
     _place_along(pending)
-    pending = root.pending  # a 0-D gradient is a child of the root itself
+    pending = _waiting(root, part)  # a 0-D gradient is a child of the root itself
     found: list[tuple[Layout, int, Allocation]] = []
     for category, per_trial in _parts(root):
-        placed = pending_layout(root, category, per_trial)
+        placed = pending_layout(pending, category, per_trial)
         each = trial_bytes(placed.nbytes) if per_trial else 0
         nbytes = root.trials.bytes(each) if root.trials is not None and per_trial else placed.nbytes
         try:

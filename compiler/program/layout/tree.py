@@ -368,6 +368,15 @@ class Root(SNode):
         """Whether all trials of a batched program have the field in common."""
         return self.trials is not None and not leaf.per_trial
 
+    def own(self, part: SNode) -> None:
+        """Count a tree of its own, which has memory now, among the children."""
+        self.children.append(part)
+        self.done.add(part)
+
+    def forget(self, part: SNode) -> None:
+        """Take such a tree out again. Nothing can be placed in it."""
+        self.children.remove(part)
+
     def next_name(self) -> str:
         """A name for a field that was given none: its number in the program, so that it is the same in every run."""
         self._names += 1
@@ -389,8 +398,8 @@ def leaves_of(node: SNode) -> Iterator[TreeLeaf]:
 
 def planes_like(node: SNode, components: int) -> SNode:
     """A level with the axes of another one, for a field whose components have a plane each."""
-    *levels, top = node.upward()
-    new = top.dense(Axes((PLANES,)), components)
+    levels = [level for level in node.upward() if level.axes]
+    new = next(level for level in node.upward() if not level.axes).dense(Axes((PLANES,)), components)
     for level in reversed(levels):
         new = new.dense(level.axes, level.extents)
     return new
