@@ -404,6 +404,28 @@ def test_stages_follow_what_static_finds_in_the_object():
     assert counting.out[None] == 54.0
 
 
+def test_a_function_may_be_defined_after_its_kernel():
+    @qd.kernel(graph=True)
+    def early(c: I0):
+        late(c)
+
+    @qd.kernel(graph=True)
+    def never(c: I0):
+        if qd.static(unknown > 1):  # noqa: F821
+            late(c)
+
+    @qd.func
+    def late(c: qd.template()):
+        while qd.graph.do_while(c):
+            c[()] -= 1
+
+    c = number(4)
+    early(c)
+    assert c[None] == 0
+    with pytest.raises(qd.QdrunNameError, match="`unknown` is not defined"):
+        never(c)
+
+
 def test_what_parts_of_a_function_would_not_get_alike_is_refused():
     @qd.func
     def count(c: qd.template(), value):

@@ -21,6 +21,10 @@ class Undecided(Exception):
     """The stages of a kernel depend on its arguments, and there are none yet."""
 
 
+class Missing(LookupError):
+    """A name outside of a function has no value, or none yet."""
+
+
 @dataclass(frozen=True)
 class Fact:
     """A value that stages depend on.
@@ -117,7 +121,7 @@ class Scope:
         try:
             return self.source.peek(name)
         except QdrunError as e:
-            raise LookupError(name) from e
+            raise Missing(name) from e
 
     def constant(self, node: ast.expr) -> Any:
         """The value of what does not depend on arguments; None if it does, or there is none."""

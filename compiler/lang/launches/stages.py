@@ -18,7 +18,7 @@ from ...errors import QdrunSyntaxError
 from ...frontend.regions import checkpoint, graph_do_while
 from ...frontend.source.parse import FunctionSource
 from ...ir.nodes import Loc
-from .scopes import Fact, Scope, Undecided
+from .scopes import Fact, Missing, Scope, Undecided
 from .stage_values import is_repeatable, pass_values
 
 
@@ -166,7 +166,8 @@ class _Splitter:
         if isinstance(node, ast.With) and self._is_call(scope, node.items[0].context_expr, checkpoint) and not nested:
             return [self._pause(scope, node)]
         if isinstance(node, ast.If) and scope.is_static(node.test):
-            inner = self._drafts(scope, node.body if self._know(scope.truth(node.test)) else node.orelse, nested)
+            known, truth = self._known(scope.truth(node.test))
+            inner = self._drafts(scope, node.body if truth else node.orelse, nested) if known else []
             return None if all(isinstance(d, _Draft) for d in inner) else inner
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             return self._inlined(scope, node.value)
@@ -224,10 +225,7 @@ class _Splitter:
     # ---- functions with stages
     def _inlined(self, scope: Scope, call: ast.Call) -> list[Any] | None:
         """The stages of a call, if it calls a function that has some."""
-        try:
-            callee = self._know(scope.fact(call.func))
-        except (AttributeError, LookupError):
-            return None
+        _, callee = self._known(scope.fact(call.func))
         source = getattr(callee, "__qd_func__", None)
         if (
             not isinstance(source, FunctionSource)
@@ -276,19 +274,23 @@ class _Splitter:
         found = _Piece(piece) if owner is None else _BoundPiece(piece, owner)
         return _Draft([ast.copy_location(ast.Expr(made), call)], {name: found})
 
-    def _know(self, fact: Fact) -> Any:
-        """The value of what the stages depend on.
+    def _known(self, fact: Fact) -> tuple[bool, Any]:
+        """Whether a value that the stages may depend on is there, and the value. Where it is none, lowering says so.
 
         Raises:
-            Undecided: it depends on arguments, and there are none.
+            Undecided: it depends on arguments, or on a name that is not defined yet, and nothing was called yet.
         """
-        if not fact.depends:
-            return fact.find(())
-        if self._given is None:
+        if fact.depends and self._given is None:
             raise Undecided
-        made = replace(fact, value=fact.find(self._given))
-        self.facts.append(made)
-        return made.value
+        try:
+            value = fact.find(self._given or ())
+        except Exception as e:  # a condition is the user's own code
+            if isinstance(e, Missing) and self._given is None:
+                raise Undecided from None
+            return False, None
+        if fact.depends:
+            self.facts.append(replace(fact, value=value))
+        return True, value
 
     def _error(self, scope: Scope, what: str, node: ast.AST, hint: str) -> QdrunSyntaxError:
         return QdrunSyntaxError(what, scope.source.loc(node, self.kernel.source.name), hint)
