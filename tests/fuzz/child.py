@@ -16,6 +16,7 @@ from typing import Any
 from .check import Finding, Result, check, choose
 from .execute import use_libm
 from .program import Program, generate
+from .second import check_second
 from .slopes import check_smooth
 from .smooth import generate_smooth
 
@@ -41,7 +42,10 @@ def examine_text(program: Program, seed: int, index: int, devices: list[str], fo
     interpret = random.Random(f"{seed}:{index}:interpret").random() < 0.3
     try:
         if program.differentiable:
-            return check_smooth(program, path, seed, index, devices)
+            result = check_smooth(program, path, seed, index, devices)
+            if not result.finding and not result.refused:
+                check_second(program.text, path, seed, index, result)
+            return result
         return check(program, path, choose(seed, index, devices), interpret)
     except Exception:
         return Result(finding=Finding("the comparison failed", traceback.format_exc()))

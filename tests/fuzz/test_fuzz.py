@@ -14,19 +14,21 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+import qdrun as qd
 from qdrun.compiler.codegen.llvm import task_emitter
 from qdrun.compiler.frontend.values import fold
 from qdrun.compiler.ir import meaning
 from qdrun.compiler.ir.nodes import GlobalStore, Op
 from qdrun.compiler.passes.reverse import derivatives
 from qdrun.compiler.runtime.python import interpret
-from tests.fuzz import check, child, execute, parent
+from tests.fuzz import check, child, execute, parent, second, slopes
 from tests.fuzz.__main__ import main as command
 from tests.fuzz.check import Result, modelled
 from tests.fuzz.compare import differences, unexplained
 from tests.fuzz.draw import SWITCHES
 from tests.fuzz.program import Program, generate
 from tests.fuzz.shrink import shrink
+from tests.fuzz.smooth import generate_smooth
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +115,25 @@ def test_a_wrong_derivative_is_found_and_made_small(tmp_path, monkeypatch):
     text = small(tmp_path, program, result, index)
     assert "qd.cos(" in text
     assert len(text) < len(program.text) / 2
+
+
+def test_second_derivatives_and_fixed_points_are_compared_and_faults_in_them_found(tmp_path, monkeypatch):
+    text = generate_smooth(1, 11).text
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    assert second.hessian(text, path, np.random.default_rng(1)) and second.fixed_point(text, path, np.random.default_rng(1))
+    product = qd.ad.hvp
+
+    def wrong(*args):
+        found = product(*args)
+        return found._replace(product=[p * 1.01 for p in found.product])
+
+    monkeypatch.setattr(qd.ad, "hvp", wrong)
+    with pytest.raises(slopes.Wrong, match="hvp"):
+        second.hessian(text, path, np.random.default_rng(1))
+    monkeypatch.setattr(qd.ad.FixedPoint, "grad", qd.ad.FixedPoint.release)
+    with pytest.raises(slopes.Wrong, match="fixed_point"):
+        second.fixed_point(text, path, np.random.default_rng(1))
 
 
 def test_what_mathematics_cannot_explain_is_a_difference():

@@ -304,3 +304,46 @@ def test_a_loop_to_convergence_within_a_kernel_keeps_nothing_if_its_last_step_is
     np.testing.assert_allclose(found - 0.4 * np.sin(found), values, rtol=1e-13)
     np.testing.assert_allclose(a.grad.to_numpy(), 1 / (1 - 0.4 * np.cos(found)), rtol=1e-12)
     assert kepler.grad.plan().bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_that_python_sets_to_zero_in_each_step_have_their_gradient_once(seed):
+    """``x = b + tanh(sum of a_i x_i) / 20``, where the sum is filled with 0 before each step adds to it."""
+    qd.init(default_fp=qd.f64)
+    a, b, x, y = (qd.field(qd.f64, N, needs_grad=True) for _ in range(4))
+    total, loss = (qd.field(qd.f64, (), needs_grad=True) for _ in range(2))
+
+    @qd.kernel
+    def add():
+        for i in x:
+            total[None] += a[i] * x[i]
+
+    @qd.kernel
+    def move():
+        for i in x:
+            y[i] = b[i] + 0.05 * qd.tanh(total[None])
+
+    @qd.kernel
+    def weigh():
+        for i in x:
+            loss[None] += (i + 1.0) * x[i] ** 2
+
+    def step():
+        total.fill(0.0)
+        add()
+        move()
+
+    def loss_of(values: np.ndarray) -> float:
+        p = np.full(N, 0.1)
+        for _ in range(100):
+            p = values[N:] + 0.05 * np.tanh(values[:N] @ p)
+        return float((np.arange(1, N + 1) * p**2).sum())
+
+    values = np.concatenate([numbers(seed), numbers(seed + 10)])
+    a.from_numpy(values[:N])
+    b.from_numpy(values[N:])
+    with qd.ad.Tape(loss=loss):
+        qd.ad.fixed_point(step, x, y)
+        weigh()
+    differences = [(loss_of(values + h) - loss_of(values - h)) / 2e-6 for h in 1e-6 * np.eye(2 * N)]
+    np.testing.assert_allclose(np.concatenate([a.grad.to_numpy(), b.grad.to_numpy()]), differences, atol=1e-8)

@@ -8,7 +8,7 @@ and scalar arguments; a later write is a conflict unless one of these differs. E
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -149,6 +149,11 @@ class Overwrites:
     def loses(self) -> bool:
         """Whether some kernel stores a differentiable value to an array without a gradient."""
         return any(variant.flows.loses for variant in self.variants)
+
+    def happened_before(self, launches: int) -> None:
+        """Enter all writes once more, so many launches earlier: the same ran before, and no gradient goes past an assignment to that."""
+        for spot, use in list(all_uses(self.writes)):
+            add_use(self.writes, spot, replace(use, when=use.when - launches, kernel="the step before"))
 
     def stops(self, write: HostWrite) -> bool:
         """Whether an earlier launch wrote what Python overwrites, so that the gradient must not flow past the assignment."""

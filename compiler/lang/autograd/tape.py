@@ -320,6 +320,7 @@ class WindowTape(Tape):
     def __init__(self, outer: Tape, program: Program, before: Window | None) -> None:
         super().__init__(clear_gradients=False, validation=outer.validation)
         self._outer, self._program, self._thread, self._before = outer, program, outer._thread, before
+        self.repeats = False  # whether the same launches ran before
         self._ends: list[int] = []  # launches up to the end of each step
 
     def step_done(self) -> None:
@@ -355,6 +356,8 @@ class WindowTape(Tape):
             found = Overwrites.of(self._timed(), self._host_writes)
             if self._before is not None:
                 enter(found, handed_over(self._before))
+            if self.repeats:
+                found.happened_before(len(self._calls) + 1)
         self._check_versions(program)
         self._replay(found)
 

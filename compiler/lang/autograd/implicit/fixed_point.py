@@ -121,6 +121,7 @@ class FixedPoint(Composite):
     def _recording(self) -> WindowTape:
         assert self._tape is not None
         inner = self._tape.of_window(None)
+        inner.repeats = True
         with recorded_by(self._program, inner):
             self._step()
         return inner
