@@ -109,8 +109,11 @@ class AmdHardware(OnChipVariables):
             e.module.declare(full, f"declare i32 @{full}(i32, i32)")
             byte = e.t(f"shl i32 {lane}, 2")
             return e.t(f"call i32 @{full}(i32 {byte}, i32 {value}) convergent nomerge")
-        name, mine = f"qd_lanes_{e.threads_of_block}", self.thread_in_block(e)
-        base = self.shared_variable(e, name, f"[{e.threads_of_block} x i32]")
+        places, mine = (
+            -(-e.threads_of_block // WAVE) * WAVE,
+            self.thread_in_block(e),
+        )  # a small block has lanes without a thread, too
+        base = self.shared_variable(e, f"qd_lanes_{places}", f"[{places} x i32]")
         wave = e.hoist("wave", f"and i32 {mine}, {-WAVE}")
         e.put(f"store i32 {value}, ptr {e.t(f'getelementptr i32, ptr {base}, i32 {mine}')}")
         self.wave_barrier(e)

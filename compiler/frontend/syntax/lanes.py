@@ -98,18 +98,12 @@ def _size(cx: Context) -> int:
 
 
 def _loop(cx: Context, name: str) -> Task:
-    """The loop around.
+    """The loop around. If its blocks are no whole number of subgroups, the last one has fewer threads.
 
     Raises:
-        QdrunTypeError: there is none, or its blocks are no whole number of subgroups.
+        QdrunTypeError: there is none.
     """
-    task, size = loop_of_blocks(cx, f"subgroup.{name}"), _size(cx)
-    if task.block % size:
-        raise QdrunTypeError(
-            f"`simt.subgroup.{name}` needs whole subgroups of {size} threads, and this loop has block_dim={task.block}",
-            hint=f"give qd.loop_config(block_dim=..) a multiple of {size}",
-        )
-    return task
+    return loop_of_blocks(cx, f"subgroup.{name}")
 
 
 def _given(cx: Context, node: ast.Call, fn: Callable[..., Any]) -> list[Any]:
@@ -129,14 +123,14 @@ def _log2_group_size(cx: Context, node: ast.Call) -> int:
 
 def _invocation_id(cx: Context, node: ast.Call) -> Operand:
     no_arguments(node, "subgroup.invocation_id")
-    _loop(cx, "invocation_id")
-    return _lane(cx)
+    return _lane(cx, _loop(cx, "invocation_id"))
 
 
-def _lane(cx: Context) -> Operand:
+def _lane(cx: Context, task: Task) -> Operand:
     if _size(cx) == 1:
         return Const(0, i32)
-    return cx.b.cast(cx.b.op("and", cx.b.op("iter", dtype=i64), Const(_size(cx) - 1, i64)), i32)
+    number = thread_number(cx, task) if task.block % _size(cx) else cx.b.op("iter", dtype=i64)
+    return cx.b.cast(cx.b.op("and", number, Const(_size(cx) - 1, i64)), i32)
 
 
 def _all_lanes(cx: Context, node: ast.Call) -> bool:
@@ -146,7 +140,7 @@ def _all_lanes(cx: Context, node: ast.Call) -> bool:
         if not (isinstance(axis.begin, Const) and isinstance(axis.end, Const)):
             return _size(cx) == 1
         n *= max(0, int(axis.end.value) - int(axis.begin.value))
-    return n % (task.block if _size(cx) > 1 else 1) == 0
+    return _size(cx) == 1 or (n % task.block == 0 and task.block % _size(cx) == 0)
 
 
 def _from_lane(cx: Context, node: ast.Call) -> Any:
@@ -194,7 +188,7 @@ def _exchanged(cx: Context, task: Task, value: Operand, lane: Operand) -> Operan
         return cx.b.op("shuffle", value, lane, dtype=value.dtype)
     if value.dtype is u1:
         return ops.truth(cx.b, _exchanged(cx, task, cx.b.cast(value, u8), lane))
-    place, mine = _memory(cx, task, value.dtype, task.block), thread_number(cx, task)
+    place, mine = _memory(cx, task, value.dtype, -(-task.block // LANES) * LANES), thread_number(cx, task)
     cx.b.gstore(place, (mine,), value)
     _meet(cx)
     first = cx.b.op("and", mine, Const(-LANES, i64))
@@ -223,12 +217,12 @@ def _votes(cx: Context, node: ast.Call) -> Operand:
         return cx.b.cast(flag, u64)
     if cx.options.lanes:
         return cx.b.op("ballot", flag, dtype=u64)
-    place = _memory(cx, task, u32, task.block // LANES)
+    place = _memory(cx, task, u32, -(-task.block // LANES))
     index = (cx.b.op("sar", thread_number(cx, task), Const(LANES.bit_length() - 1, i64)),)
-    with cx.b.if_(cx.b.op("eq", _lane(cx), Const(0, i32))):
+    with cx.b.if_(cx.b.op("eq", _lane(cx, task), Const(0, i32))):
         cx.b.gstore(place, index, Const(0, u32))
     _meet(cx)
-    mine = cx.b.op("shl", cx.b.cast(flag, u32), cx.b.cast(_lane(cx), u32))
+    mine = cx.b.op("shl", cx.b.cast(flag, u32), cx.b.cast(_lane(cx, task), u32))
     cx.b.atomic("or", place, index, mine)
     _meet(cx)
     found = cx.b.gload(place, index)
@@ -238,6 +232,8 @@ def _votes(cx: Context, node: ast.Call) -> Operand:
 
 def _sync(cx: Context, node: ast.Call) -> None:
     no_arguments(node, "subgroup.sync")
+    if cx.where != "parallel":
+        return  # one thread runs here
     _loop(cx, "sync")
     if _size(cx) > 1:
         _meet(cx, "wave" if cx.options.lanes else "exchange")
