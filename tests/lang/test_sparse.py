@@ -492,6 +492,25 @@ def test_what_levels_refuse(program):
             run(call)
 
 
+def test_what_takes_whole_arrays_refuses_sparse_fields(program):
+    x = qd.field(qd.f64, name="x")
+    qd.root.bitmasked(qd.i, 8).place(x, x.grad)
+    y, loss = qd.ndarray(qd.f64, 8), qd.field(qd.f64, shape=(), needs_grad=True)
+
+    def steps():
+        with qd.ad.Tape(loss):
+            qd.ad.checkpointed_steps(lambda t, k: None, 4, state=[x])
+
+    for call in (
+        lambda: qd.algorithms.exclusive_scan(x, y),
+        lambda: qd.algorithms.parallel_sort(x),
+        lambda: qd.linalg.MatrixFreeCG(qd.linalg.LinearOperator(lambda a, b: None), y, x),
+        steps,
+    ):
+        with pytest.raises(qd.QdrunTypeError, match="`x` is a sparse field\n  do: copy it to a dense field"):
+            call()
+
+
 def test_an_index_of_a_level_is_checked_in_debug_mode(program):
     block = qd.root.pointer(qd.i, 4)
     block.dense(qd.i, 4).place(qd.field(qd.i32, name="x"))

@@ -18,12 +18,13 @@ def unwrapped(array: Any, what: str, name: str) -> Any:
     """The field or the ndarray.
 
     Raises:
-        QdrunTypeError: it is something else, such as a numpy array.
+        QdrunTypeError: it is something else, such as a numpy array, or sparse.
     """
     array = array._unwrap() if isinstance(array, Tensor) else array
     if not isinstance(array, (Field, Ndarray)):
         given = type(array).__name__
         raise QdrunTypeError(f"algorithms.{what}: `{name}` is {given}, not a field or an ndarray", hint="make a qd.ndarray")
+    array.refuse_sparse(f"algorithms.{what}")
     return array
 
 

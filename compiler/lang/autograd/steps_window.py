@@ -32,6 +32,7 @@ def arrays_of(what: str, given: Any, caller: str = "checkpointed_steps") -> list
 
     Raises:
         QdrunRuntimeError: something else is among them.
+        QdrunTypeError: a sparse field is.
     """
     tensors = given if isinstance(given, (list, tuple)) else [given]
     out: list[Any] = []
@@ -39,6 +40,7 @@ def arrays_of(what: str, given: Any, caller: str = "checkpointed_steps") -> list
         if isinstance(tensor, StructField):
             out += tensor.leaves()
         elif isinstance(tensor, (Field, Ndarray)) and not getattr(tensor, "role", ""):
+            tensor.refuse_sparse(f"{caller}: {what}")
             out.append(tensor)
         else:
             raise QdrunRuntimeError(

@@ -66,6 +66,17 @@ class Placed(Exchange):
         """The level that a sparse field is placed in; None: all elements are active."""
         return None
 
+    def refuse_sparse(self, what: str) -> None:
+        """Check that an algorithm may take it as an array of all of its elements.
+
+        Raises:
+            QdrunTypeError: it is a sparse field.
+        """
+        if self._level is not None:
+            raise QdrunTypeError(
+                f"{what}: {self._called()} is a sparse field", hint="copy it to a dense field or an ndarray first"
+            )
+
     # ---- trials
     @property
     def _trials(self) -> TrialLayout | None:

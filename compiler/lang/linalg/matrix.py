@@ -323,6 +323,7 @@ def _vector(array: Any, dtype: DType, length: int, what: str) -> Any:
     if not isinstance(array, (Field, Ndarray)) or array.element_shape or array.dtype != dtype:
         of = getattr(array, "dtype", "")
         raise QdrunTypeError(f"{what}: {type(array).__name__} of {of} is no field or ndarray of {dtype}")
+    array.refuse_sparse(what)
     if array.shape != (length,):
         raise QdrunValueError(f"{what}: an array of the shape {array.shape} has not {length} elements on one axis")
     return array

@@ -112,6 +112,7 @@ def _pair(what: str, b: Any, x: Any) -> tuple[Any, Any]:
     for name, array in (("b", b), ("x", x)):
         if not isinstance(array, (Field, Ndarray)):
             raise QdrunTypeError(f"{what}: `{name}` is {type(array).__name__}, not a field or an ndarray")
+        array.refuse_sparse(what)
         if array.dtype not in (f32, f64):
             raise QdrunTypeError(f"{what}: `{name}` has the type {array.dtype}, not f32 or f64")
         if isinstance(array, Field) and any(array.offset):
