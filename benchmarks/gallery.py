@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from qdrun.compiler.errors import OutOfMemory
-from qdrun.jobs.base import BatchSession, Finished, Job, Session, execute, why_not_batched
+from qdrun.jobs.base import BatchSession, Finished, Job, Outcome, Session, execute, why_not_batched
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize.descent import body_of
 
@@ -35,6 +35,7 @@ class Case:
         params: beside the ``size`` of the reference.
         rule: options of the descent.
         precision: of the program, where it is not the job's.
+        body: a descent of its own, in place of ``rule``.
     """
 
     target: str
@@ -43,6 +44,7 @@ class Case:
     params: dict[str, Any] = field(default_factory=dict)
     rule: dict[str, Any] | None = None
     precision: str = ""
+    body: Callable[[Session], Outcome] | None = None
 
 
 def history(done: Finished) -> np.ndarray:
@@ -53,6 +55,18 @@ def history(done: Finished) -> np.ndarray:
 def sgd(steps: int, rate: float, *params: str) -> dict[str, Any]:
     """A section of plain gradient descent."""
     return {"rule": "sgd", "steps": steps, "learning_rate": rate, "params": list(params)}
+
+
+def fwi(session: Session) -> Outcome:
+    """Five iterations of Devito's tutorial: steps along the gradient by 1 / velocity^2, of 0.05 km/s at its largest."""
+    params, losses = session.job.params, []
+    velocity = np.array(params.velocity)
+    for _ in range(5):
+        outcome = session.run(params.model_copy(update={"velocity": velocity.tolist()}))
+        losses.append(outcome.loss)
+        slope = -0.5 * velocity**3 * outcome.gradients["velocity"]
+        velocity = np.clip(velocity + 0.05 * slope / slope.max(), 2.0, 3.5)
+    return Outcome(loss=losses[-1], gradients=outcome.gradients, outputs={"opt.history": losses})
 
 
 CASES = {
@@ -70,6 +84,12 @@ CASES = {
     ),
     "diffmpm2d": Case("gallery.diffmpm2d:Diffmpm2d", rule=sgd(29, 10.0, "velocity"), precision="f64"),
     "burgers_inverse": Case("gallery.burgers_inverse:BurgersInverse", rule=sgd(45, 5.0, "initial")),
+    "fwi_circle": Case(
+        "gallery.fwi_circle:FwiCircle",
+        tuple(f"objective {k}" for k in range(1, 6)),
+        lambda done, known: history(done),
+        body=fwi,
+    ),
     "cloth": Case(
         "gallery.cloth:Cloth",
         ("centre x", "centre y", "centre z"),
@@ -100,7 +120,7 @@ def rows(name: str, backend: str, threads: int | None, batches: list[int]) -> It
     section = case.rule and OptimizeSection.model_validate({"keep": "last", **case.rule}).model_dump(
         mode="json", exclude_unset=True
     )
-    done = execute(cls(params), backend=backend, threads=threads, memory_limit_bytes=None, body=body_of(section))
+    done = execute(cls(params), backend=backend, threads=threads, memory_limit_bytes=None, body=case.body or body_of(section))
     shared = [f"{seconds(cls, params, backend, threads):.3g}", f"{done.plan.bytes:,}", f"{done.peak_bytes:,}"]
     shared.append(best_rate(cls, params, backend, threads, batches))
     names = case.quantities or tuple(f"loss, step {at}" for at in known["at"])
