@@ -87,17 +87,17 @@ class FwiCircle(Job[FwiCircleParams]):
             return qd.max(0.0, 1.0 - qd.abs(s * (cells - 1.0) / (shots - 1.0) + layer - j))
 
         @qd.kernel
-        def advance(now: qd.template(), a: qd.i32, old: qd.template(), b: qd.i32):
+        def advance(now: qd.template, a: qd.i32, old: qd.template, b: qd.i32):
             for s, i, j in qd.ndrange(shots, n, n):
                 old[b + 1, s, i + 2, j + 2] = following(now, a, old, b, s, i, j, 1.0 / velocity[i * n + j] ** 2)
 
         @qd.kernel
-        def fire(waves: qd.template(), a: qd.i32, t: qd.i32):
+        def fire(waves: qd.template, a: qd.i32, t: qd.i32):
             for s, j in qd.ndrange(shots, n):
                 waves[a, s, layer + 5, j + 2] += (dt * velocity[(layer + 3) * n + j]) ** 2 * share(s, j) * wavelet[t]
 
         @qd.kernel
-        def compare(waves: qd.template(), a: qd.i32, t: qd.i32):
+        def compare(waves: qd.template, a: qd.i32, t: qd.i32):
             for s, r in qd.ndrange(shots, cells):
                 loss[None] += 0.5 * (waves[a, s, layer + cells - 1, layer + r + 2] - recorded[t, s, r]) ** 2
 
