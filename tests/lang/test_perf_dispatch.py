@@ -78,6 +78,24 @@ def test_they_are_timed_again_after_so_many_calls_or_seconds():
     assert calls.count("slow") == 1
 
 
+def test_later_programs_keep_the_choice_of_their_backend_and_warm_up_again():
+    calls = []
+    work = dispatcher(calls, repeat_after_count=2)
+    for _ in range(5):
+        work(1)
+    assert calls[4:] == ["fast"] and work.choices == {1: "fast"}
+    with qd.init():
+        work(1)  # the second call since the choice: they are timed again, in this program
+        for _ in range(4):
+            work(1)
+        assert calls[5:] == ["fast", "slow", "fast", "slow", "fast"]
+    with qd.init(arch=qd.python):
+        assert work.choices == {}
+        work(1)
+        work(1)
+    assert calls[10:] == ["fast", "slow"] and work.choices == {1: "fast"}
+
+
 def test_one_that_can_run_is_not_timed_and_none_is_an_error():
     calls = []
     work = dispatcher(calls)

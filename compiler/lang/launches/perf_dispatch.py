@@ -36,7 +36,7 @@ class _Geometry:
     Attributes:
         calls, seconds: of each candidate since the last choice: calls, and the time of those that were timed.
         chosen: the fastest; None while they are timed.
-        warm: they were timed before: everything is compiled.
+        warm: the number of the program in which they were timed: everything is compiled there; 0: of none.
         since: calls since the choice.
         at: when it was made.
     """
@@ -44,7 +44,7 @@ class _Geometry:
     calls: dict[_Candidate, int] = field(default_factory=dict)
     seconds: dict[_Candidate, list[float]] = field(default_factory=dict)
     chosen: _Candidate | None = None
-    warm: bool = False
+    warm: int = 0
     since: int = 0
     at: float = 0.0
 
@@ -74,7 +74,7 @@ class PerfDispatcher:
         self._count = REPEAT_AFTER if neither else repeat_after_count or 0
         self._seconds = repeat_after_seconds or 0.0
         self._candidates: list[_Candidate] = []
-        self._geometries: dict[Hashable, _Geometry] = {}
+        self._geometries: dict[tuple[str, Hashable], _Geometry] = {}  # of each backend
 
     def register(
         self, implementation: Callable[..., Any] | None = None, *, is_compatible: Callable[..., bool] | None = None
@@ -104,8 +104,12 @@ class PerfDispatcher:
 
     @property
     def choices(self) -> dict[Hashable, str]:
-        """The name of the function that was chosen for each geometry; of those that are being timed there is none."""
-        return {key: g.chosen.name for key, g in self._geometries.items() if g.chosen is not None}
+        """The name of the function that was chosen for each geometry on the backend of the current program; of those that are being
+        timed there is none.
+        """
+        here = current_program().arch.value
+        found = ((geometry, g.chosen) for (arch, geometry), g in self._geometries.items() if arch == here)
+        return {geometry: chosen.name for geometry, chosen in found if chosen is not None}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one of the functions, and return its result: the next one to be timed, or the fastest.
@@ -113,7 +117,8 @@ class PerfDispatcher:
         Raises:
             QdrunRuntimeError: none can run with these arguments.
         """
-        geometry = self._geometries.setdefault(self._geometry_of(*args, **kwargs), _Geometry())
+        program = current_program()
+        geometry = self._geometries.setdefault((program.arch.value, self._geometry_of(*args, **kwargs)), _Geometry())
         if geometry.chosen is not None and not self._is_due(geometry):
             return geometry.chosen.fn(*args, **kwargs)
         able = [c for c in self._candidates if c.is_compatible is None or c.is_compatible(*args, **kwargs)]
@@ -122,7 +127,6 @@ class PerfDispatcher:
                 f"`{self.__name__}` has no implementation for these arguments\n"
                 f"  do: register one whose is_compatible accepts them; there are {[c.name for c in self._candidates]}"
             )
-        program = current_program()
         if program.recording is not None or program.rehearsal is not None:  # nothing runs, so nothing can be timed
             return (geometry.chosen or able[0]).fn(*args, **kwargs)
         geometry.chosen = None
@@ -139,14 +143,14 @@ class PerfDispatcher:
 
     def _timed(self, geometry: _Geometry, able: list[_Candidate], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function with the fewest calls so far; time it unless it is warming up."""
-        warmups, calls = self._warmups[geometry.warm], geometry.calls
+        program = current_program()
+        warmups, calls = self._warmups[geometry.warm == program.number], geometry.calls
         candidate = min(able, key=lambda c: calls.get(c, 0))
         number = calls.get(candidate, 0)
         if number < warmups:
             result = candidate.fn(*args, **kwargs)
             calls[candidate] = number + 1
             return result
-        program = current_program()
         program.synchronize()  # what was launched before is none of its time
         begin = time.perf_counter()
         result = candidate.fn(*args, **kwargs)
@@ -154,7 +158,7 @@ class PerfDispatcher:
         geometry.seconds.setdefault(candidate, []).append(time.perf_counter() - begin)
         calls[candidate] = number + 1
         if all(calls.get(c, 0) >= warmups + self._active for c in able):
-            geometry.warm = True
+            geometry.warm = program.number
             geometry.choose(min(able, key=lambda c: sum(geometry.seconds[c]) / len(geometry.seconds[c])))
         return result
 
@@ -170,12 +174,13 @@ def perf_dispatch(
 ) -> Callable[[Callable[..., Any]], PerfDispatcher]:
     """Decorate a function whose calls run the fastest of the functions that are registered with it; its own body never runs.
 
-    Each call runs one of them, so that they need not be repeatable, only equal in what they do.
+    Each call runs one of them, so that they need not be repeatable, only equal in what they do. Each backend has its own choices, which
+    later programs keep.
 
     Args:
         get_geometry_hash: gets the arguments of a call; calls with equal results share a choice.
         first_warmup: calls of each function before the first timing, which compile it.
-        warmup: the same before later timings.
+        warmup: the same before later timings in the same program.
         active: timed calls of each; the mean counts.
         repeat_after_count: time them again after so many calls of a geometry; 0 or less: never. None: after 300, unless
             ``repeat_after_seconds`` is given.
