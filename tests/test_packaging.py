@@ -1,5 +1,6 @@
 """What gets installed: every package and every config, under ``qdrun`` alone; and what importing it does not load."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -28,6 +29,14 @@ def packages_on_disk() -> set[str]:
 
 def test_pyproject_lists_every_package():
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages_on_disk()
+
+
+def test_the_page_about_installing_names_every_extra_and_the_container_has_a_python_that_fits():
+    page = (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
+    assert not [extra for extra in PROJECT["project"]["optional-dependencies"] if f"`{extra}`" not in page]
+    minor = int(re.search(r"^FROM .*python:3\.(\d+)-", (ROOT / "Containerfile").read_text(encoding="utf-8"), re.M)[1])
+    low, high = (int(n) for n in re.findall(r"3\.(\d+)", PROJECT["project"]["requires-python"]))
+    assert low <= minor < high
 
 
 @pytest.mark.slow

@@ -240,15 +240,8 @@ def test_links_lead_somewhere(page):
 SOURCES = ("compiler", "runner", "jobs", "configs", "tests", "benchmarks", "docs")
 # Folders of a run, and placeholders for a user's own file.
 NOT_OURS = {
-    "requests/",
-    "owners/",
-    "inputs/",
-    "file.py",
-    "path/to/file.py",
-    "name.py",
-    "pendulum.py",
-    "pendulums.py",
-    "robots/",
+    *("requests/", "owners/", "inputs/", "dist/", "robots/"),
+    *("file.py", "path/to/file.py", "name.py", "pendulum.py", "pendulums.py"),
 }
 
 
