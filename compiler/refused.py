@@ -36,7 +36,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys("Mesh MeshInstance mesh_local mesh_patch_idx".split(), _MESH),
     "DeviceCapability": ("programs do not ask what a device can do", "see `qdrun devices`, or program.device"),
     **dict.fromkeys("clock_counter clock_freq_hz".split(), _CLOCK),
-    "sparse": ("its only name is usage, of sparse fields, which are not supported", "use dense fields"),
+    "sparse": ("its only name, usage, tells of a pool of memory, which sparse fields do not have here", "ask program.usage()"),
     **dict.fromkeys(
         "buffer_view_type experimental interop lang compound_types enums ndarray_type primitive_types utils".split(), _INNER
     ),

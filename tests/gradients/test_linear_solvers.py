@@ -382,3 +382,57 @@ def test_a_solver_in_forward_mode_is_refused(program):
         qd.ad.FwdMode(loss=out, param=tangent, seed=[1.0, 0.0]),
     ):
         qd.linalg.MatrixFreeCG(qd.linalg.LinearOperator(p.symmetric), p.b, p.x)
+
+
+def test_newtons_method_as_a_fixed_point_has_the_gradient_of_the_root(program):
+    """``2 x_i - 0.4 (neighbours) + c_i x_i^3 = p_i`` on a ring, with a linear solve in each step."""
+    n, rng = 6, np.random.default_rng(8)
+    x, new, f, d, p, c = (qd.field(qd.f64, n, needs_grad=True) for _ in range(6))
+    loss = qd.field(qd.f64, (), needs_grad=True)
+
+    @qd.kernel
+    def equation():
+        for i in x:
+            f[i] = 2 * x[i] - 0.4 * (x[(i + 1) % n] + x[(i + n - 1) % n]) + c[i] * x[i] ** 3 - p[i]
+
+    @qd.kernel
+    def tangent(v: qd.template(), out: qd.template()):
+        for i in v:
+            out[i] = (2 + 3 * c[i] * x[i] ** 2) * v[i] - 0.4 * (v[(i + 1) % n] + v[(i + n - 1) % n])
+
+    @qd.kernel
+    def move():
+        for i in x:
+            new[i] = x[i] - d[i]
+
+    @qd.kernel
+    def total():
+        for i in x:
+            loss[None] += (i + 1) * x[i] ** 2
+
+    def step() -> None:
+        equation()
+        qd.linalg.MatrixFreeCG(qd.linalg.LinearOperator(tangent), f, d, tol=1e-13)
+        move()
+
+    def run(right: np.ndarray, cubic: np.ndarray) -> float:
+        p.from_numpy(right)
+        c.from_numpy(cubic)
+        x.fill(0.5)
+        qd.ad.fixed_point(step, x, new)
+        loss[None] = 0.0
+        total()
+        return loss[None]
+
+    right, cubic = rng.normal(size=n), rng.uniform(0.5, 2, n)
+    p.from_numpy(right)
+    c.from_numpy(cubic)
+    x.fill(0.5)
+    with qd.ad.Tape(loss=loss):
+        found = qd.ad.fixed_point(step, x, new)
+        total()
+    assert found.steps < 10 and found.adjoint_steps <= 3  # the derivative of a step of Newton's method is 0 there
+    gradients = p.grad.to_numpy(), c.grad.to_numpy()
+    for h in 1e-6 * np.eye(n):
+        np.testing.assert_allclose(gradients[0] @ h, (run(right + h, cubic) - run(right - h, cubic)) / 2, atol=1e-13)
+        np.testing.assert_allclose(gradients[1] @ h, (run(right, cubic + h) - run(right, cubic - h)) / 2, atol=1e-13)

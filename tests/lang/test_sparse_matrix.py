@@ -222,3 +222,26 @@ def test_what_cannot_be_is_refused_by_name():
 def test_a_batched_program_is_refused():
     with qd.init(batch=2), pytest.raises(qd.QdrunRuntimeError, match="SparseMatrixBuilder in a batched program"):
         qd.linalg.SparseMatrixBuilder(2, 2, max_num_triplets=4)
+
+
+def test_a_matrix_whose_places_need_64_bits():
+    n = 50_000
+    builder = qd.linalg.SparseMatrixBuilder(n, n, max_num_triplets=3 * n, dtype=qd.f64)
+
+    @qd.kernel
+    def chain(A: qd.types.sparse_matrix_builder()):
+        for i in range(n):
+            A[i, i] += 3.0
+            if i > 0:
+                A[i, i - 1] -= 1.0
+                A[i - 1, i] -= 1.0
+
+    chain(builder)
+    A = builder.build()
+    assert A.pattern.nnz == 3 * n - 2 and A[n - 1, n - 2] == -1.0 and A[0, n - 1] == 0.0
+    want = np.random.default_rng(0).normal(size=n)
+    b = A @ want
+    np.testing.assert_allclose(b[1:-1], 3 * want[1:-1] - want[:-2] - want[2:], atol=1e-12)
+    solver = qd.linalg.SparseSolver(qd.f64, "LLT")
+    solver.compute(A)
+    np.testing.assert_allclose(solver.solve(b), want, atol=1e-12)
