@@ -49,6 +49,12 @@ def warps(request):
         yield
 
 
+@pytest.fixture
+def amd():
+    with opened("amdgpu"):
+        yield
+
+
 def groups(values, size):
     """The values of each subgroup."""
     return np.split(values, range(size, len(values), size))
@@ -182,6 +188,55 @@ def test_the_last_subgroup_of_a_block_may_be_smaller(size, block):
             v, lane = data[here], np.arange(here.stop - k)
             np.testing.assert_array_equal(out.to_numpy()[here].T, [0 * v + v.sum(), np.cumsum(v) - v, v[lane - lane // 2]])
             assert (sets.to_numpy()[here] == (1 << len(v)) - 1).all()
+
+
+@qd.func
+def after(a, b):
+    """Associative, and not commutative: the last of two values that is not 0."""
+    return a if b == 0 else b
+
+
+@pytest.mark.parametrize("n", SOME)
+def test_blocks_combine_what_their_subgroups_have(n, request):
+    if not ON_GPU:
+        request.getfixturevalue("amd")
+    block = qd.simt.block
+    x, out, pairs = (
+        qd.field(qd.f64, shape=2 * BLOCK),
+        qd.field(qd.f64, shape=(2 * BLOCK, 7)),
+        qd.Vector.field(2, qd.f64, shape=2 * BLOCK),
+    )
+    data = reals(2 * BLOCK)
+    x.from_numpy(data)
+
+    @qd.kernel
+    def parts(count: qd.i32):
+        qd.loop_config(block_dim=BLOCK)
+        for i in range(2 * BLOCK if qd.static(n is None) else count):
+            for _ in range(2):  # twice: the memory of the first round is used again
+                v = x[i]
+                out[i, 0], out[i, 1] = block.reduce_add(v, BLOCK, qd.f64), block.reduce_all_min(v, BLOCK, qd.f64)
+                out[i, 2], out[i, 3] = block.reduce(v, BLOCK, after, qd.f64), block.inclusive_add(v, BLOCK, qd.f64)
+                out[i, 4], out[i, 5] = block.exclusive_add(v, BLOCK, qd.f64), block.inclusive_scan(v, BLOCK, after, qd.f64)
+                out[i, 6] = block.sync_count_nonzero(v > 2)
+                if block.sync_any_nonzero(v > 100):  # the same for all threads: they may meet in it
+                    block.sync()
+                pairs[i] = block.inclusive_add(qd.Vector([v, 1.0]), BLOCK, qd.types.vector(2, qd.f64))
+
+    parts(n or 2 * BLOCK)
+    for v, found, two in zip(*(groups(a[:n], BLOCK) for a in (data, out.to_numpy(), pairs.to_numpy()))):
+        last = [next((w for w in v[: k + 1][::-1] if w), 0.0) for k in range(len(v))]
+        columns = [
+            0 * v + v.sum(),
+            0 * v + v.min(),
+            0 * v + last[-1],
+            np.cumsum(v),
+            np.cumsum(v) - v,
+            last,
+            0 * v + (v > 2).sum(),
+        ]
+        np.testing.assert_array_equal(found.T, columns)
+        np.testing.assert_array_equal(two.T, [np.cumsum(v), 1.0 + np.arange(len(v))])
 
 
 def segments(v, heads, size):

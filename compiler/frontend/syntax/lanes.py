@@ -44,6 +44,11 @@ def all_lanes() -> bool:
     _kernel_only("all_lanes")
 
 
+def exchanges() -> bool:
+    """Whether instructions exchange values of lanes, and the blocks of the loop are a whole number of subgroups; a compile-time value."""
+    _kernel_only("exchanges")
+
+
 def from_lane(value: Any, lane: Any) -> Any:
     """The value that the thread of a lane gives, of any type; lanes count modulo ``group_size()``. One without an iteration gives
     an undefined value.
@@ -141,6 +146,11 @@ def _all_lanes(cx: Context, node: ast.Call) -> bool:
             return _size(cx) == 1
         n *= max(0, int(axis.end.value) - int(axis.begin.value))
     return _size(cx) == 1 or (n % task.block == 0 and task.block % _size(cx) == 0)
+
+
+def _exchanges(cx: Context, node: ast.Call) -> bool:
+    no_arguments(node, "subgroup.exchanges")
+    return cx.options.lanes > 0 and _loop(cx, "exchanges").block % cx.options.lanes == 0
 
 
 def _from_lane(cx: Context, node: ast.Call) -> Any:
@@ -266,6 +276,7 @@ SPECIAL: dict[Any, Callable[[Context, ast.Call], Any]] = {
     log2_group_size: _log2_group_size,
     invocation_id: _invocation_id,
     all_lanes: _all_lanes,
+    exchanges: _exchanges,
     from_lane: _from_lane,
     offset: _offset,
     warp: _warp,

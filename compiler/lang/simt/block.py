@@ -11,13 +11,15 @@ from typing import Any
 from ...frontend.library.functions import cast as _cast
 from ...frontend.library.functions import max as _max
 from ...frontend.library.functions import min as _min
-from ...frontend.markers import atomic_max, static_assert
+from ...frontend.markers import atomic_max, static, static_assert
 from ...frontend.syntax.block import SharedArray, block_size, global_thread_idx, sync, thread_idx
+from ...frontend.syntax.lanes import all_lanes, exchanges, group_size, invocation_id, log2_group_size
 from ...frontend.syntax.lanes import fence as _fence
 from ...ir.meaning import identity as _identity
 from ...ir.types import i32
 from ...refused import refused_names
 from ..function import func
+from .tiles import inclusive_tiled, reduce_tiled
 
 
 @func
@@ -42,6 +44,35 @@ def reduce_all(value: Any, block_dim: Any, op: Any, dtype: Any) -> Any:
     ``block_dim``: that of the loop; ``dtype``: the type of the values.
     """
     static_assert(block_dim == block_size(), "block_dim is not that of the loop around")
+    return _subgroups_reduced(value, op, dtype) if static(exchanges()) else _threads_reduced(value, block_dim, op, dtype)
+
+
+@func
+def _subgroups_reduced(value: Any, op: Any, dtype: Any) -> Any:
+    """``reduce_all`` where lanes exchange values: each subgroup combines its own, and all threads what these have."""
+    size, mine = static(block_size() // group_size()), thread_idx() // group_size()
+    parts, count = SharedArray(size, dtype), SharedArray(1, i32)
+    own: dtype = value  # pyright: ignore[reportInvalidTypeForm]
+    own = reduce_tiled(own, op, log2_group_size())
+    sync()  # the last use of these arrays is over
+    if static(not all_lanes()):
+        if thread_idx() == 0:
+            count[0] = 0
+        sync()
+    if invocation_id() == 0:
+        parts[mine] = own
+        if static(not all_lanes()):
+            atomic_max(count[0], mine + 1)
+    sync()
+    whole = parts[0]
+    for w in range(1, size if static(all_lanes()) else count[0]):
+        whole = op(whole, parts[w])
+    return whole
+
+
+@func
+def _threads_reduced(value: Any, block_dim: Any, op: Any, dtype: Any) -> Any:
+    """``reduce_all`` through memory: a tree of the values of all threads."""
     parts, count = SharedArray(block_dim, dtype), SharedArray(1, i32)
     t = thread_idx()
     sync()  # the last use of these arrays is over
@@ -91,6 +122,31 @@ reduce_add, reduce_min, reduce_max = reduce_all_add, reduce_all_min, reduce_all_
 def inclusive_scan(value: Any, block_dim: Any, op: Any, dtype: Any) -> Any:
     """The values of this thread and of all before it in the block, combined by ``op``, an associative func of two values."""
     static_assert(block_dim == block_size(), "block_dim is not that of the loop around")
+    return _subgroups_scanned(value, op, dtype) if static(exchanges()) else _threads_scanned(value, block_dim, op, dtype)
+
+
+@func
+def _subgroups_scanned(value: Any, op: Any, dtype: Any) -> Any:
+    """``inclusive_scan`` where lanes exchange values: that of each subgroup, after what the subgroups before it have."""
+    mine = thread_idx() // group_size()
+    parts = SharedArray(static(block_size() // group_size()), dtype)
+    total: dtype = value  # pyright: ignore[reportInvalidTypeForm]
+    total = inclusive_tiled(total, op, log2_group_size())
+    sync()  # the last use of the array is over
+    if invocation_id() == group_size() - 1:
+        parts[mine] = total
+    sync()
+    if mine > 0:
+        ahead = parts[0]
+        for w in range(1, mine):
+            ahead = op(ahead, parts[w])
+        total = op(ahead, total)
+    return total
+
+
+@func
+def _threads_scanned(value: Any, block_dim: Any, op: Any, dtype: Any) -> Any:
+    """``inclusive_scan`` through memory: every thread doubles its reach."""
     parts = SharedArray(block_dim, dtype)
     t = thread_idx()
     sync()  # the last use of the array is over
