@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 LANGUAGE = ("field", "kernel_language", "kernel_arguments", "linalg", "structs", "snode", "custom_gradients")
 PARTS = {
     "language": [f"tests/lang/test_{n}.py" for n in LANGUAGE],
+    "launches": [f"tests/lang/test_{n}.py" for n in ("graph_kernels", "streams", "perf_dispatch", "buffer_views")],
     "gradients": ["tests/gradients/test_structs.py", "tests/lang/test_forward_mode.py", "tests/lang/test_overwrites.py"],
     "torture": ["tests/gradients/torture", "-k", "loop or while or nest"],  # all of it takes four minutes
 }

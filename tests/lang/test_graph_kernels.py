@@ -204,6 +204,37 @@ def test_sections_run_in_order():
     assert log.to_numpy()[:6].tolist() == [1, 2, 7, 1, 2, 0] and log.to_numpy()[20:].tolist() == list(range(40))
 
 
+def test_sections_have_gradients():
+    x, y, z = (qd.field(qd.f64, shape=5, needs_grad=True) for _ in range(3))
+
+    @qd.func
+    def doubled():
+        with qd.stream_parallel():
+            for i in z:
+                z[i] += 2.0 * x[i]
+
+    @qd.kernel(graph=True)
+    def sections():
+        with qd.graph.parallel_context():
+            with qd.graph.parallel():
+                for i in y:
+                    y[i] = x[i] ** 2
+            with qd.graph.parallel():
+                for i in z:
+                    z[i] = qd.sin(x[i])
+        doubled()
+        for i in y:
+            y[i] += z[i] * x[i]
+
+    a, w = np.random.default_rng().uniform(0.5, 1.5, (2, 5))
+    x.from_numpy(a)
+    sections()
+    np.testing.assert_allclose(y.to_numpy(), a**2 + (np.sin(a) + 2 * a) * a, rtol=1e-14)
+    y.grad.from_numpy(w)
+    sections.grad()
+    np.testing.assert_allclose(x.grad.to_numpy(), w * (2 * a + np.cos(a) * a + np.sin(a) + 4 * a), rtol=1e-13)
+
+
 def test_gradients_on_a_tape_are_those_of_the_launches_that_ran():
     """A sum that grows as often as the device says, and what is computed from it; the closed form beside it."""
     rng = np.random.default_rng()
