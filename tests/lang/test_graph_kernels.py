@@ -614,6 +614,19 @@ def test_checkpoints_that_cannot_be_are_refused():
 
     with refused(r"`qd.checkpoint` is not possible here: a stage stands at the top level"):
         nested(number(0))
+
+    @qd.func
+    def loops(c: qd.template()):
+        while qd.graph.do_while(c):
+            c[()] = 0
+
+    @qd.kernel(graph=True, checkpoints=True)
+    def within(c: I0):
+        with qd.checkpoint(1, yield_on=c):
+            loops(c)
+
+    with refused(r"`qd.graph.do_while` is not possible here: a stage stands at the top level"):
+        within(number(1))
     with pytest.raises(qd.QdrunTypeError, match=r"kernel\(checkpoints=True\) without graph=True\n  do: "):
         qd.kernel(checkpoints=True)
 

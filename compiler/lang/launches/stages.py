@@ -169,7 +169,7 @@ class _Splitter:
             known, truth = self._known(scope.truth(node.test))
             inner = self._drafts(scope, node.body if truth else node.orelse, nested) if known else []
             return None if all(isinstance(d, _Draft) for d in inner) else inner
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not nested:
             return self._inlined(scope, node.value)
         return None
 
