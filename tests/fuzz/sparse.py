@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from qdrun.compiler.lang.data import field as fields
+from qdrun.compiler.lang.data import make_field as makers
+from qdrun.compiler.lang.data.field import Field
 from qdrun.compiler.program.layout.tree import Axes, Root
 
 
 @contextmanager
 def sparse_fields() -> Iterator[None]:
     """Inside the block ``qd.field(shape=..)`` places fields in pointer and bitmasked levels, in turn, on the host."""
-    before, settle, turn = fields.level_of, fields.Field.settle, count()
+    before, settle, turn = makers.level_of, Field.settle, count()
 
     def level_of(top: Any, extents: tuple[int, ...], nested: tuple[int, ...] | None) -> Any:
         if not isinstance(top, Root) or not extents or nested is not None:
@@ -33,8 +34,8 @@ def sparse_fields() -> Iterator[None]:
         if self.hidden and self.name.endswith(".active"):
             view[...] = 1
 
-    fields.level_of, fields.Field.settle = level_of, activate
+    makers.level_of, Field.settle = level_of, activate
     try:
         yield
     finally:
-        fields.level_of, fields.Field.settle = before, settle
+        makers.level_of, Field.settle = before, settle
