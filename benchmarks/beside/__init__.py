@@ -1,0 +1,1 @@
+"""Jobs of the gallery beside the same simulation in other frameworks."""
