@@ -174,6 +174,34 @@ def test_a_checkpoint_pauses_and_resumes_where_it_stood():
         paused.resume(*arguments, from_checkpoint=5)
 
 
+def test_a_checkpoint_has_loops():
+    @qd.func
+    def count(c: qd.template(), total: qd.template()):
+        while qd.graph.do_while(c):
+            total[()] += 1
+            c[()] -= 1
+
+    @qd.kernel(graph=True, checkpoints=True)
+    def steps(c: I0, d: I0, total: I0, full: I0):
+        with qd.checkpoint(1, yield_on=full):
+            count(c, total)
+            while qd.graph.do_while(d):
+                total[()] += 10
+                d[()] -= 1
+            if total[()] < 50:
+                full[()] = 1
+                c[()] = d[()] = 1
+        total[()] += 1000
+
+    c, d, total, full = number(3), number(2), number(0), number(0)
+    status, launches = steps(c, d, total, full), 1
+    while status.yielded:
+        full[None] = 0
+        status = steps.resume(c, d, total, full, from_checkpoint=status.checkpoint)
+        launches += 1
+    assert total[None] == 23 + 11 * 3 + 1000 and launches == 4
+
+
 def test_sections_run_in_order():
     log, at = log_of(), number(0)
 
@@ -616,16 +644,16 @@ def test_checkpoints_that_cannot_be_are_refused():
         nested(number(0))
 
     @qd.func
-    def loops(c: qd.template()):
-        while qd.graph.do_while(c):
+    def pauses(c: qd.template()):
+        with qd.checkpoint(3, yield_on=c):
             c[()] = 0
 
     @qd.kernel(graph=True, checkpoints=True)
     def within(c: I0):
         with qd.checkpoint(1, yield_on=c):
-            loops(c)
+            pauses(c)
 
-    with refused(r"`qd.graph.do_while` is not possible here: a stage stands at the top level"):
+    with refused(r"`qd.checkpoint` is not possible here: a stage stands at the top level"):
         within(number(1))
     with pytest.raises(qd.QdrunTypeError, match=r"kernel\(checkpoints=True\) without graph=True\n  do: "):
         qd.kernel(checkpoints=True)

@@ -130,13 +130,13 @@ class _Splitter:
         self._open: list[Any] = []  # functions that are being read
         self._numbers = iter(range(1 << 30))
 
-    def stages_of(self, scope: Scope, statements: Sequence[ast.stmt]) -> list[Any] | None:
+    def stages_of(self, scope: Scope, statements: Sequence[ast.stmt], nested: bool = False) -> list[Any] | None:
         """The drafts of a whole function, their values passed on; None: it has no stages.
 
         Raises:
             QdrunSyntaxError: it returns.
         """
-        drafts = self._drafts(scope, statements, nested=False)
+        drafts = self._drafts(scope, statements, nested)
         if all(isinstance(d, _Draft) for d in drafts):
             return None
         for node in ast.walk(scope.source.tree):
@@ -147,7 +147,7 @@ class _Splitter:
         return drafts
 
     def _drafts(self, scope: Scope, statements: Sequence[ast.stmt], nested: bool) -> list[Any]:
-        """The stages of a list of statements. ``nested``: in a checkpoint, which has no others inside."""
+        """The stages of a list of statements. ``nested``: in a checkpoint, which has no other inside."""
         out: list[Any] = []
         for node in statements:
             for stage in self._stages(scope, node, nested) or [_Draft([node])]:
@@ -161,26 +161,26 @@ class _Splitter:
 
     def _stages(self, scope: Scope, node: ast.stmt, nested: bool) -> list[Any] | None:
         """The stages of a statement; None: it is work."""
-        if isinstance(node, ast.While) and self._is_call(scope, node.test, graph_do_while) and not nested:
-            return [self._loop(scope, node)]
+        if isinstance(node, ast.While) and self._is_call(scope, node.test, graph_do_while):
+            return [self._loop(scope, node, nested)]
         if isinstance(node, ast.With) and self._is_call(scope, node.items[0].context_expr, checkpoint) and not nested:
             return [self._pause(scope, node)]
         if isinstance(node, ast.If) and scope.is_static(node.test):
             known, truth = self._known(scope.truth(node.test))
             inner = self._drafts(scope, node.body if truth else node.orelse, nested) if known else []
             return None if all(isinstance(d, _Draft) for d in inner) else inner
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not nested:
-            return self._inlined(scope, node.value)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            return self._inlined(scope, node.value, nested)
         return None
 
-    def _loop(self, scope: Scope, node: ast.While) -> Loop:
+    def _loop(self, scope: Scope, node: ast.While, nested: bool) -> Loop:
         if node.orelse:
             raise self._error(scope, "a loop with `else` cannot be used in a kernel", node, "write it after the loop")
         assert isinstance(node.test, ast.Call)
         arguments = self._arguments(scope, node.test, ("condition",))
         flag = self._flag(scope, arguments["condition"], "qd.graph.do_while(..)")
         before = len(self._labels)
-        body = self._drafts(scope, node.body, nested=False)
+        body = self._drafts(scope, node.body, nested)
         return Loop(flag, tuple(body), tuple(self._labels[before:]))
 
     def _pause(self, scope: Scope, node: ast.With) -> Pause:
@@ -223,7 +223,7 @@ class _Splitter:
         return isinstance(node, ast.Call) and scope.constant(node.func) is marker
 
     # ---- functions with stages
-    def _inlined(self, scope: Scope, call: ast.Call) -> list[Any] | None:
+    def _inlined(self, scope: Scope, call: ast.Call, nested: bool) -> list[Any] | None:
         """The stages of a call, if it calls a function that has some."""
         _, callee = self._known(scope.fact(call.func))
         source = getattr(callee, "__qd_func__", None)
@@ -238,7 +238,7 @@ class _Splitter:
             return None
         self._open.append(source.fn)
         try:
-            drafts = self.stages_of(inner, source.tree.body)
+            drafts = self.stages_of(inner, source.tree.body, nested)
         finally:
             self._open.pop()
         if drafts is None:
