@@ -128,3 +128,15 @@ def test_names_are_the_same_in_every_run(program):
     program.close()
     with init():
         assert field(f32, 1).name == first
+
+
+@pytest.mark.parametrize("shape", [(2,), (4097,), (37, 91, 3)])
+@pytest.mark.parametrize("dtype", [f32, f64, i32])
+def test_fill_repeats_a_vector_or_a_matrix(shape, dtype):
+    for element, kind in (((3,), Vector), ((2, 2), Matrix)):
+        x = kind.field(*element, dtype, shape)
+        value = np.random.default_rng().uniform(-9, 9, element)
+        x.fill(kind(value.tolist()))
+        wanted = np.empty(shape + element, dtype.numpy)
+        wanted[...] = value
+        assert (x.to_numpy() == wanted).all()

@@ -141,3 +141,29 @@ def test_misuse_is_refused_by_name(program):
     with pytest.warns(RuntimeWarning, match="a FieldsBuilder without fields is finalized"):
         qd.FieldsBuilder().finalize()
     qd.FieldsBuilder().finalize(raise_warning=False).destroy()
+
+
+def test_lazy_gradients_after_a_kernel_are_those_of_new_fields(program):
+    old = qd.field(qd.f64, 3)
+
+    @qd.kernel
+    def begin():
+        for i in old:
+            old[i] = 2.0
+
+    begin()
+    x, loss = qd.field(qd.f64), qd.field(qd.f64)
+    qd.root.dense(qd.i, 3).place(x)
+    qd.root.place(loss)
+    qd.root.lazy_grad()
+    assert x.has_grad() and loss.has_grad() and not old.has_grad()
+
+    @qd.kernel
+    def k():
+        for i in x:
+            loss[None] += x[i] ** 2 * old[i]
+
+    x.fill(3.0)
+    with qd.ad.Tape(loss):
+        k()
+    assert (x.grad.to_numpy() == 12).all()

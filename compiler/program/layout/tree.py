@@ -299,7 +299,10 @@ class SNode:
         return LevelRef(self.name, self.kind, tuple(self.cells), self.shape, above, flags, visited, below)
 
     def lazy_grad(self) -> None:
-        """Place a gradient beside every real field of this level and of those below it that has none."""
+        """Place a gradient beside every real field of this level and of those below it that has none.
+
+        Under the root, once a kernel has run: beside those that have no memory yet, as kernels would not see gradients of the others.
+        """
         self._lazy("grad")
 
     def lazy_dual(self) -> None:
@@ -312,8 +315,12 @@ class SNode:
         self._lazy("dual")
         self._lazy("dual.grad")
 
+    def _extensible(self) -> list[SNode | TreeLeaf]:
+        """The children that may get gradients."""
+        return list(self.children)
+
     def _lazy(self, role: str) -> None:
-        for child in list(self.children):
+        for child in self._extensible():
             if isinstance(child, SNode):
                 child._lazy(role)
             elif child.role or not child.dtype.is_real or self.root.is_shared(child):
@@ -358,6 +365,9 @@ class Root(SNode):
         return [
             c for c in self.children if c not in self.done and (not isinstance(c, SNode) or any(True for _ in leaves_of(c)))
         ]
+
+    def _extensible(self) -> list[SNode | TreeLeaf]:
+        return self.pending if getattr(self.program, "variants", None) else super()._extensible()
 
     @property
     def trials(self) -> TrialLayout | None:
