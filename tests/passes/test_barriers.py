@@ -4,9 +4,9 @@ import pytest
 from irtools import axis, body, f, field, on_copy
 
 from qdrun.compiler.ir.alias import may_alias, same_array
-from qdrun.compiler.ir.builder import Builder
+from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import Buffer, Kernel, Place, Task
-from qdrun.compiler.ir.types import f32, i32
+from qdrun.compiler.ir.types import f32, i32, u64
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.passes.clone import clone_kernel
 from qdrun.compiler.passes.parallel.reduce import reduce_kernel
@@ -38,20 +38,20 @@ def count(kernel, what):
     return sum(what in line for line in body(kernel))
 
 
-def wait(b):
-    b.op("barrier", dtype=i32)
+def wait(b, how="barrier"):
+    b.op(how, dtype=i32, attr="grid" if how == "fence" else None)
 
 
 @pytest.mark.parametrize("place", [x, shared()], ids=["field", "block"])
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("there", ["barrier", "fence", ""])
 def test_what_was_stored_is_not_what_is_read_after_a_barrier(place, there):
     def build(b, i):
         b.gstore(place, (i,), f(1.0))
         if there:
-            wait(b)
+            wait(b, there)
         b.gstore(y, (i,), b.gload(place, (i,)))
 
-    assert count(forward(meeting(build)), "gload") == there
+    assert count(forward(meeting(build)), "gload") == bool(there)
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -111,3 +111,21 @@ def test_sums_stay_atomic_where_threads_meet():
         b.op("atomic", f(1.0), dtype=f32, attr=(total, "add"))
 
     assert not reduce_kernel(meeting(build)).tasks[0].reductions
+
+
+def test_equal_exchanges_of_lanes_stay_apart_and_unused_ones_go():
+    """Other lanes may give something else the second time, and every lane drops what none uses."""
+
+    def build(b, i):
+        value = b.gload(x, (i,))
+        lane = const_i32(3)
+        b.op("shuffle", value, lane, dtype=f32)
+        first, second = (b.op("shuffle", value, lane, dtype=f32) for _ in range(2))
+        flag = b.op("gt", first, second)
+        b.op("ballot", flag, dtype=u64)
+        b.gstore(y, (i,), b.op("add", first, second))
+        wait(b, "fence")
+
+    found = simplify(meeting(build))
+    assert count(found, "shuffle") == 2 and count(found, "ballot") == 0 and count(found, "fence") == 1
+    assert count(cse(meeting(build)), "shuffle") == 3
