@@ -96,8 +96,38 @@ CASES = {
         lambda done, known: done.outcome.outputs["centre"],
         {"drag": 0.0, "velocity": [2.0, 3.0, 0.5]},
     ),
+    "wave": Case(
+        "gallery.wave:Wave",
+        ("loss of a mode",),
+        lambda done, known: done.outcome.loss,
+        {
+            "height": np.outer(*(np.sin(np.pi * m * np.arange(64) / 63) for m in (3, 2))).ravel().tolist(),
+            "target": [0.0] * 4096,
+        },
+    ),
+    "mpm3d_push": Case(
+        "gallery.mpm3d_push:Mpm3dPush",
+        ("mean x", "mean y", "mean z"),
+        lambda done, known: done.outcome.outputs["mean"],
+        {"grip": 0.0},
+    ),
+    "sysid_pendulum": Case(
+        "gallery.sysid_pendulum:SysidPendulum",
+        ("mass", "length", "damping"),
+        lambda done, known: [done.outcome.outputs[f"opt.{name}"] for name in ("mass", "length", "damping")],
+        {"mass": 1.5, "length": 0.85, "damping": 0.4},
+        {"rule": "levenberg_marquardt", "steps": 60, "params": ["mass", "length", "damping"], "keep": "best"},
+    ),
+    "billiards": Case("billiards:Billiards", ("loss",), lambda done, known: done.outcome.loss),
+    "lj_cluster": Case(
+        "lj_cluster:LjCluster",
+        ("energy",),
+        lambda done, known: done.outcome.loss,
+        {"start": 5.0},
+        {"rule": "lbfgs", "steps": 400, "params": ["positions"], "keep": "best", "stop": {"gradient_norm": 1e-9}},
+    ),
 }
-"""The jobs with a reference that one run or one descent meets. The others (``fluid_checkpoint``, ``sysid_pendulum``, ..) have tests."""
+"""The jobs with a reference that one run or one descent meets. The others (``fluid_checkpoint``, ``policy_walker``) have tests."""
 
 
 def reference(name: str) -> dict[str, Any]:
