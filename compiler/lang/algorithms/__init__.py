@@ -6,12 +6,14 @@ from ...refused import refused_names
 from .choosing import compact, reduce_by_key, unique
 from .combine import PrefixSumExecutor, exclusive_scan, inclusive_scan, reduce
 from .counting import histogram
+from .neighbours import HashGrid
 from .sorting import argsort, gather, parallel_sort
 
 __getattr__ = refused_names(__name__, "algorithms.")
 
 
 __all__ = [
+    "HashGrid",
     "PrefixSumExecutor",
     "argsort",
     "compact",
