@@ -436,3 +436,43 @@ def test_newtons_method_as_a_fixed_point_has_the_gradient_of_the_root(program):
     for h in 1e-6 * np.eye(n):
         np.testing.assert_allclose(gradients[0] @ h, (run(right + h, cubic) - run(right - h, cubic)) / 2, atol=1e-13)
         np.testing.assert_allclose(gradients[1] @ h, (run(right, cubic + h) - run(right, cubic - h)) / 2, atol=1e-13)
+
+
+@pytest.mark.parametrize("method", ["MatrixFreeCG", "MatrixFreeBICGSTAB"])
+def test_what_a_product_leaves_out_is_zero_in_each_solve(program, method):
+    """The border is 0 in ``b`` and ``x``, and the product does not write it."""
+    n, rng = 8, np.random.default_rng(3)
+    b, x = (qd.field(qd.f64, n, needs_grad=True) for _ in range(2))
+    loss = qd.field(qd.f64, (), needs_grad=True)
+
+    @qd.kernel
+    def full(v: qd.template(), out: qd.template()):
+        for i in v:
+            out[i] = (3.0 + i) * v[i]
+
+    @qd.kernel
+    def inner(v: qd.template(), out: qd.template()):
+        for i in range(1, n - 1):
+            out[i] = 2.5 * v[i] - v[i - 1] - v[i + 1]
+
+    @qd.kernel
+    def total():
+        for i in x:
+            loss[None] += (i + 1) * x[i] ** 2
+
+    solver = getattr(qd.linalg, method)
+    b.from_numpy(rng.normal(size=n))
+    with qd.ad.Tape(loss=loss):
+        assert solver(qd.linalg.LinearOperator(full, transpose=full), b, x, tol=1e-12)
+        total()
+    right = np.concatenate([[0.0], rng.normal(size=n - 2), [0.0]])
+    b.from_numpy(right)
+    x.fill(0.0)
+    with qd.ad.Tape(loss=loss):
+        assert solver(qd.linalg.LinearOperator(inner, transpose=inner), b, x, tol=1e-12)
+        total()
+    dense = (2.5 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1))[1:-1, 1:-1]
+    want = np.linalg.solve(dense, right[1:-1])
+    np.testing.assert_allclose(x.to_numpy()[1:-1], want, atol=1e-10)
+    adjoint = np.linalg.solve(dense, 2 * np.arange(2, n) * want)
+    np.testing.assert_allclose(b.grad.to_numpy()[1:-1], adjoint, atol=1e-9)

@@ -15,6 +15,7 @@ import numpy as np
 from ...frontend.library.functions import cast, max, sqrt
 from ...frontend.markers import grouped, static
 from ...program.program import current_program
+from ..autograd.steps import recorded_by
 from ..data.ndarray import Ndarray, make_ndarray
 from ..data.tensor import Tensor
 from ..data.types import Template
@@ -184,7 +185,7 @@ class Iterated:
 
 @contextmanager
 def vectors(like: Any, count: int, grad: bool = False) -> Iterator[list[Ndarray]]:
-    """Arrays of the form of another one. The program keeps them for later calls; a call inside of the block gets others."""
+    """Arrays of zeros of the form of another one. The program keeps them for later calls; a call inside of the block gets others."""
     kept = current_program().scratch
     key = "linalg.vectors", like.shape, like.element_shape, like.dtype, grad
     pool: list[Ndarray] = kept.setdefault(key, [])
@@ -192,6 +193,9 @@ def vectors(like: Any, count: int, grad: bool = False) -> Iterator[list[Ndarray]
         pool.pop(0) if pool else make_ndarray(like.dtype, like.shape, like.element_shape, grad, layout=None)
         for _ in range(count)
     ]
+    with recorded_by(current_program(), None):
+        for array in made:
+            array.fill(0)  # a product may leave elements out
     try:
         yield made
     finally:
