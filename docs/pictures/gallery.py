@@ -1,4 +1,4 @@
-"""Copies the pictures of finished runs of the gallery here: python docs/pictures/gallery.py RUN .. (runs of configs/*_optimize.yaml).
+"""Copies the pictures of finished runs of the gallery here: python docs/pictures/gallery.py RUN .. (runs of classes named ``..Picture``).
 
 The picture of the best trial becomes ``gallery-<job>.png``. Small pictures are enlarged without smoothing, large ones are reduced.
 """
