@@ -116,9 +116,19 @@ def agree(line, model):
 
 @pytest.mark.parametrize("tree", TREES)
 def test_random_operations_agree_with_the_model(program, rng, tree):
+    operate(rng, tree, 40)
+
+
+def test_the_interpreter_agrees_with_the_model(rng):
+    with qd.init(arch=qd.python, default_fp=qd.f64):
+        operate(rng, "pointer.bitmasked", 12)
+
+
+def operate(rng, tree, count):
+    """Random operations, each compared with the model."""
     line, model = Line(tree), Model(TREES[tree][1])
     assert line.x.shape == (N,) and line.level.shape == (N,)
-    for _ in range(40):
+    for _ in range(count):
         i, v = int(rng.integers(N)), float(rng.integers(1, 9))
         k = int(rng.integers(len(line.levels)))
         cell = i // model.sizes[k]
