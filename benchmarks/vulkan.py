@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--sides", default="qdrun:cuda,qdrun:vulkan,quadrants:cuda,quadrants:vulkan")
     parser.add_argument("--only", default="", help="cases, with commas")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--together", type=int, default=8)
+    parser.add_argument("--together", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=1.0, help="to measure one function")
     parser.add_argument("--case-limit", type=float, default=90.0, help="seconds of one process")
     parser.add_argument("--limit", type=float, default=460.0, help="seconds of everything; what is left over then is named")

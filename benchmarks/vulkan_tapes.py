@@ -21,7 +21,7 @@ from benchmarks.cuda_one import measured, opened
 from benchmarks.cuda_report import table
 
 
-def plans_with(lib: Any, shared: int, cache: int) -> None:
+def plans_with(lib: Any, shared: int, cache: int, most: int) -> None:
     """From now on plans of the program have so many bytes of on-chip memory for a thread, and its code has tapes there."""
     from qdrun.compiler.program import state
     from qdrun.compiler.tape.machine import Machine, cuda, machine
@@ -32,7 +32,7 @@ def plans_with(lib: Any, shared: int, cache: int) -> None:
         own = machine(arch, workers, fast_math=fast_math)
         if not shared:
             return replace(own, shared=0, block=1, cache=0, most=0, small=0)
-        return replace(own, shared=shared, block=on_chip.block, cache=cache, most=on_chip.most, small=on_chip.small)
+        return replace(own, shared=shared, block=on_chip.block, cache=cache, most=most or on_chip.most, small=on_chip.small)
 
     state.machine = other
     device = lib.current_program().device
@@ -44,7 +44,7 @@ def one(asked: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.cuda_cases import sin_recurrence
 
     lib = opened("qdrun", asked.arch, accurate=asked.accurate, device=asked.device)
-    plans_with(lib, int(asked.bytes), asked.cache)
+    plans_with(lib, int(asked.bytes), asked.cache, asked.most)
     case = sin_recurrence(lib, asked.steps, asked.n, asked.fp)
     gradient, (kernel, args) = case.timed["gradient"], case.reverse[0]
     gradient()
@@ -72,6 +72,9 @@ def main() -> None:
     parser.add_argument(
         "--cache", type=int, default=24 << 20, help="smaller tapes stay in the heap; 1 for a try with few iterations"
     )
+    parser.add_argument(
+        "--most", type=int, default=0, help="threads in flight where all tapes are on chip; 0: those of CUDA's plans"
+    )
     parser.add_argument("--steps", type=int, default=1024)
     parser.add_argument("--n", type=int, default=1 << 22, help="iterations")
     parser.add_argument("--seconds", type=float, default=1.0)
@@ -85,7 +88,7 @@ def main() -> None:
         return
     rows = [["arch", "numbers", "bytes on chip", "ms", "heap", "levels", "segment", "rows", "error"]]
     same = ["--one", "--steps", str(asked.steps), "--n", str(asked.n), "--seconds", str(asked.seconds)]
-    same += ["--cache", str(asked.cache)]
+    same += ["--cache", str(asked.cache), "--most", str(asked.most)]
     same += ["--together", str(asked.together)] + ["--accurate"] * asked.accurate
     for fp in asked.fp.split(","):
         for shared in asked.bytes.split(","):

@@ -27,11 +27,6 @@ CUDA_SHARED = 284
 
 Six blocks fit on a multiprocessor of an H100 or H200; with 368 bytes and four blocks the sin recurrence takes 5 % longer.
 """
-VULKAN_SHARED = 100
-"""The same on a GPU by Vulkan: 12.5 KiB per block, of the 16 KiB that every device has.
-
-More is slower than the heap on an H200: its driver runs few such blocks at once (``benchmarks/vulkan_tapes.py``).
-"""
 CUDA_CACHE = 24 << 20
 """Bytes of tapes that fit into an L2 cache of 50 MB or more. Beyond that, recomputing a segment is faster than reading it."""
 
@@ -112,7 +107,7 @@ def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -
     if arch == "cuda":
         return replace(cuda(workers), approximate=fast_math)
     if arch == "vulkan":
-        return replace(cuda(workers), arch=arch, shared=VULKAN_SHARED, approximate=True)
+        return replace(cuda(workers), arch=arch, approximate=True)
     if arch in ("amdgpu", "metal"):
         threads, metal = workers or GPU_THREADS, arch == "metal"
         return Machine(arch, threads, wide=not metal, interleaved=True, approximate=metal, trial_lanes=TRIAL_LANES)

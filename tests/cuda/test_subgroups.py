@@ -11,7 +11,8 @@ import pytest
 import qdrun as qd
 
 sg, warp = qd.simt.subgroup, qd.simt.warp
-ON_GPU = os.environ.get("QDRUN_TEST_ARCH") == "cuda"
+ARCH = os.environ.get("QDRUN_TEST_ARCH", "cpu")
+ON_GPU = ARCH == "cuda"
 DEVICES = {
     "emulated": {"arch": qd.cuda, "device": "emulated"},
     "amdgpu": {"arch": qd.amdgpu, "device": "emulated:gfx942"},
@@ -541,7 +542,7 @@ def test_a_gradient_is_refused_where_threads_meet(gpu):
         kernel.grad()
 
 
-@pytest.mark.skipif(ON_GPU, reason="of the processor")
+@pytest.mark.skipif(ARCH != "cpu", reason="of the processor")
 def test_a_subgroup_of_one_iteration_has_a_gradient():
     with qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False):
         kernel, x, y = looping(summed)
@@ -553,7 +554,7 @@ def test_a_subgroup_of_one_iteration_has_a_gradient():
         np.testing.assert_allclose(x.grad.to_numpy(), 4 * start, rtol=1e-14)
 
 
-@pytest.mark.skipif(ON_GPU, reason="of other devices")
+@pytest.mark.skipif(ARCH != "cpu", reason="of other devices")
 @pytest.mark.parametrize(("name", "lanes"), [("cpu", 1), ("amdgpu", 64)])
 def test_warps_are_refused_where_they_are_not(name, lanes):
     with opened(name):

@@ -225,8 +225,8 @@ def test_how_it_is_shown():
         }
     ]
     assert "plane=on-chip bytes=33,280 = 128 threads x 260 bytes" in list(debug_lines(found))[-1]
-    small = plan(one_loop(1024), machine("vulkan")).tasks[0]
-    assert small.shared_bytes == 100 and small.rows == 65_536
+    same = plan(one_loop(1024), machine("vulkan")).tasks[0]
+    assert same.shared_bytes == 260 and same.rows == 262_144
     there = plan(one_loop(1024), machine("amdgpu"))
     assert "on chip" not in str(there) and "shared" not in there.to_json() and "shared_bytes" not in there.rows()[0]
     assert there.bytes == 65_536 * 1024 * 4

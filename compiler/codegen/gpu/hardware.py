@@ -37,6 +37,8 @@ class GpuTarget(Target):
             atomics of 4 bytes do.
         lanes: threads of a wave that exchange values by instructions, when all of them come to one; 0: there are no such instructions.
         tapes_on_chip: adstack tapes lie in on-chip memory, unless a plan says otherwise; else all of them lie in the heap.
+        private_tapes: that memory is an array of each thread, not a part of the block's.
+        loop_copies: iterations of a short loop that the text has one after the other, at most. 1: its compiler unrolls.
         launch_end: the driver's number that ends the list of what a launch is given.
     """
 
@@ -56,7 +58,13 @@ class GpuTarget(Target):
     coherent: bool = True
     lanes: int = 0
     tapes_on_chip: bool = True
+    private_tapes: bool = False
+    loop_copies: int = 1
     launch_end: int = 0
+
+    def tape_owners(self, block: int) -> int:
+        """Threads of a block whose tapes are in the memory that a launch asks for: all, or one with ``private_tapes``."""
+        return 1 if self.private_tapes else block
 
     @property
     def mask(self) -> DType:

@@ -176,7 +176,11 @@ class TaskEmitter(Emitter):
             mask = self.narrow(enter) if enter else self.active()
             self.put(f"store <{self.lanes} x i1> {mask}, ptr {live}")
             enter = self.any(mask)
-        self.branch(enter or "true", body, out)
+        times = 1 if v or s.end is None or s.step != 1 else self.copies_of(s)
+        if times > 1:
+            self._several(s, index, times, enter, body, out)
+        else:
+            self.branch(enter or "true", body, out)
         self.at(body)
         if v:
             self.mask = self.t(f"load <{self.lanes} x i1>, ptr {live}")
@@ -188,6 +192,32 @@ class TaskEmitter(Emitter):
             self._latch(s, index, trips, body, out)
         self.mask = outer
         self.at(out)
+
+    def copies_of(self, s: Loop) -> int:
+        """Iterations of a loop that are written one after the other; 1: the compiler of the text unrolls loops itself."""
+        return 1
+
+    def _several(self, s: Loop, index: str, times: int, enter: str, body: str, out: str) -> None:
+        """So many iterations at a time, as long as there are as many. Then to ``body`` if some are left."""
+        ty = self.ty(s.index.dtype, False)
+        assert s.end is not None
+        end, first, several, rest = self.operand(s.end, False), self.label("first"), self.label("several"), self.label("rest")
+        self.branch(enter, first, out)
+        self.at(first)
+        left = self.t(f"sub {ty} {end}, {self.operand(s.begin, False)}")
+        self.branch(self.t(f"icmp uge {ty} {left}, {times}"), several, rest)
+        self.at(several)
+        begin = self.t(f"load {ty}, ptr {index}")
+        for k in range(times):
+            self.values[s.index] = (self.t(f"add {ty} {begin}, {k}"), False)
+            self.block(s.body)
+        begin = self.t(f"add {ty} {begin}, {times}")
+        self.put(f"store {ty} {begin}, ptr {index}")
+        left = self.t(f"sub {ty} {end}, {begin}")
+        self.branch(self.t(f"icmp uge {ty} {left}, {times}"), several, rest)
+        self.at(rest)
+        left = self.t(f"load {ty}, ptr {index}")
+        self.branch(self.t(f"icmp ne {ty} {left}, {end}"), body, out)
 
     def _step(self, s: Loop, index: str, vi: bool, vc: bool) -> str:
         """Advance the index. Returns the condition to continue ("" if only an exit ends the loop)."""

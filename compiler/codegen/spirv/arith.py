@@ -78,10 +78,11 @@ def compare(f: Body, x: Compare) -> None:
     if x.type == "ptr" and x.a in f.places:  # on chip, never null
         f.values[x.result] = f.module.constant("i1", "true")
         return
-    a, b = f.operand(x.type, x.a), f.operand(x.type, x.b)
     if x.op == "fcmp":
-        f.values[x.result] = _compare_reals(f, x.order, a, b)
-    elif x.type == "i1":
+        f.values[x.result] = _compare_reals(f, x.order, f.compared(x.type, x.a), f.compared(x.type, x.b))
+        return
+    a, b = f.operand(x.type, x.a), f.operand(x.type, x.b)
+    if x.type == "i1":
         f.values[x.result] = _compare_truths(f, x.order, a, b)
     else:
         f.values[x.result] = f.op(_ORDER[x.order], "i1", a, b)

@@ -13,7 +13,7 @@ from ..text.read import DeviceText
 from ..text.structure import Break, Continue, Else, EndIf, EndLoop, Event, If, Leave, Loop
 from .features import CUT_WORD
 from .module import Module
-from .opcodes import ALIGNED, BuiltIn, Decoration, Op, Storage
+from .opcodes import ALIGNED, BuiltIn, Decoration, Math, Op, Storage
 
 
 class SlotPlace(NamedTuple):
@@ -79,6 +79,7 @@ class Body:
         globals: variables of the module that it names.
         calls: functions of the text that it calls.
         on_chip: names of the variables in on-chip memory that it uses.
+        magnitudes: the registers of absolute values: the id of each number.
         foldable: registers that the driver may find the values of, if that matters (``Features.folds_wrongly``).
     """
 
@@ -93,6 +94,7 @@ class Body:
     globals: dict[int, None] = field(default_factory=dict)
     calls: dict[str, None] = field(default_factory=dict)
     on_chip: set[str] = field(default_factory=set)
+    magnitudes: dict[str, int] = field(default_factory=dict)
     foldable: frozenset[str] = frozenset()
     _open: list[_Condition | _Loop] = field(default_factory=list)
     _reached: bool = True
@@ -126,6 +128,14 @@ class Body:
     def operand(self, name: str, text: str) -> int:
         """A register or a literal of a type."""
         return self.values[text] if text[0] == "%" else self.module.constant(name, text)
+
+    def compared(self, name: str, text: str) -> int:
+        """The same for a comparison of floats: there an absolute value is an instruction, which costs nothing on GPUs. Elsewhere it is not:
+        it may make a subnormal number zero.
+        """
+        if text in self.magnitudes and name != "half" and text not in self.foldable:
+            return self.math(Math.FAbs, name, self.magnitudes[text])
+        return self.operand(name, text)
 
     def named(self, variable: int) -> int:
         """Note that the function names a variable of the module."""

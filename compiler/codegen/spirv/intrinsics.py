@@ -74,8 +74,13 @@ def _extreme_real(order: int) -> Emit:
 
 
 def _fabs(f: Body, ty: str, a: list[int], x: Call) -> int:
-    """By its bits: one driver gets the absolute value of a literal wrong."""
-    bits, name = bits_of(f, ty, a[0])
+    """By its bits: one driver gets the absolute value of a literal wrong. Comparisons use the instruction (``Body.compared``)."""
+    f.magnitudes[x.result] = a[0]
+    return _magnitude(f, ty, a[0])
+
+
+def _magnitude(f: Body, ty: str, value: int) -> int:
+    bits, name = bits_of(f, ty, value)
     return float_of_bits(f, ty, f.op(Op.BitwiseAnd, name, bits, f.module.number((1 << BITS[ty] - 1) - 1, name)))
 
 
@@ -90,7 +95,7 @@ def _copysign(f: Body, ty: str, a: list[int], x: Call) -> int:
 def _round(f: Body, ty: str, a: list[int], x: Call) -> int:
     """Halves go away from zero, which GLSL's function need not do."""
     whole = f.math(Math.Trunc, ty, a[0])
-    rest = _fabs(f, ty, [f.exact(Op.FSub, ty, a[0], whole)], x)
+    rest = _magnitude(f, ty, f.exact(Op.FSub, ty, a[0], whole))
     one = _copysign(f, ty, [f.module.constant(ty, "1.0"), a[0]], x)
     up = f.op(Op.FOrdGreaterThanEqual, "i1", rest, f.module.constant(ty, "0.5"))
     return f.op(Op.Select, ty, up, f.exact(Op.FAdd, ty, whole, one), whole)

@@ -2,6 +2,7 @@
 
 An address in the device's memory is a 64-bit number, which becomes a pointer at each access. On-chip memory is an array of 4-byte words
 for each variable: 8 bytes are two of them, 1 and 2 bytes are a part of one, which is written by two atomics that leave the rest alone.
+Tapes are such an array of each thread (``private_tapes``), as long as the launch says.
 A variable on which there are atomics of 8 bytes is an array of these. A constant table is a variable of the function.
 """
 
@@ -11,7 +12,7 @@ from ..text.lines import SIZES, Element, Extract, Insert, Load, OnChip, Slot, St
 from .bits import first_of, values_of, word_of
 from .body import Body, OnChipPlace, SlotPlace, TablePlace
 from .features import Untranslated
-from .module import BITS, SHARED_CONSTANT
+from .module import BITS, TAPES_CONSTANT
 from .opcodes import ALIGNED, Op, Scope, Semantics, Storage
 
 
@@ -103,12 +104,13 @@ def word_on_chip(f: Body, place: OnChipPlace, further: int = 0, ty: str = "i32")
     if (SIZES[ty] == 8) != what.wide:
         raise Untranslated
     size = SIZES[ty]
-    words = m.specialised(SHARED_CONSTANT, 1) if what.dynamic else m.number(max(1, -(-what.size // size)))
-    variable = f.named(m.variable(("on chip", what.name), Storage.Workgroup, m.array(ty, words)))
+    words = m.specialised(TAPES_CONSTANT, 1) if what.dynamic else m.number(max(1, -(-what.size // size)))
+    storage = Storage.Private if what.dynamic else Storage.Workgroup
+    variable = f.named(m.variable(("on chip", what.name), storage, m.array(ty, words)))
     at = f.op(Op.ShiftRightLogical, "i32", place.offset, m.number(size.bit_length() - 1))
     if further:
         at = f.op(Op.IAdd, "i32", at, m.number(further))
-    return f.emit(Op.AccessChain, m.pointer(Storage.Workgroup, m.type(ty)), variable, at)
+    return f.emit(Op.AccessChain, m.pointer(storage, m.type(ty)), variable, at)
 
 
 def _load_on_chip(f: Body, ty: str, place: OnChipPlace) -> int:

@@ -30,7 +30,7 @@ _CAPABILITY_OF = {
     "half": ("float16", Capability.Float16),
     "double": ("float64", Capability.Float64),
 }
-BLOCK_CONSTANT, SHARED_CONSTANT = 0, 1
+BLOCK_CONSTANT, TAPES_CONSTANT = 0, 1
 """Numbers of the specialisation constants: threads of a block, 4-byte words of the on-chip memory that the launch asks for."""
 
 

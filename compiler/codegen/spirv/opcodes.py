@@ -37,13 +37,26 @@ class Op:
 class Math:
     """Functions of GLSL.std.450."""
 
-    RoundEven, Trunc, Floor, Ceil, Sin, Cos, Exp2, Sqrt, Fma, FindILsb, FindUMsb = 2, 3, 8, 9, 13, 14, 29, 31, 50, 73, 75
+    RoundEven, Trunc, FAbs, Floor, Ceil, Sin, Cos, Exp2, Sqrt, Fma, FindILsb, FindUMsb = (
+        2,
+        3,
+        4,
+        8,
+        9,
+        13,
+        14,
+        29,
+        31,
+        50,
+        73,
+        75,
+    )
 
 
 class Storage:
     """Storage classes."""
 
-    Input, Workgroup, Function, PushConstant, PhysicalStorageBuffer = 1, 4, 7, 9, 5349
+    Input, Workgroup, Private, Function, PushConstant, PhysicalStorageBuffer = 1, 4, 6, 7, 9, 5349
 
 
 class Capability:

@@ -11,6 +11,8 @@ from .approximate import APPROXIMATIONS
 from .features import Features
 
 NAME = "vulkan"
+LOOP_COPIES = 4
+"""NVIDIA's compiler unrolls no loop in whose body there are branches, as accurate functions have, and heeds no hint of SPIR-V."""
 
 
 def spirv_target(features: Features, block: int = 128) -> GpuTarget:
@@ -25,4 +27,4 @@ def spirv_target(features: Features, block: int = 128) -> GpuTarget:
     has |= dict.fromkeys((i8, u8), features.int8 and features.storage8)
     missing = frozenset(dtype for dtype, there in has.items() if not there)
     own = {"approximations": APPROXIMATIONS, "missing": missing, "wide_atomics": features.int64_atomics}
-    return replace(translated_target(NAME, block), tapes_on_chip=True, **own)
+    return replace(translated_target(NAME, block), tapes_on_chip=True, private_tapes=True, loop_copies=LOOP_COPIES, **own)

@@ -41,7 +41,7 @@ class EntryFacts:
         pushed: they are the push constants; else their address is the one push constant.
         threads: of a block; 0: the launch decides.
         shared: bytes of on-chip memory that a block has in any case.
-        dynamic: it uses the on-chip memory that a launch asks for.
+        dynamic: it has tapes in memory of each thread, of which a launch says the bytes.
     """
 
     name: str

@@ -286,7 +286,8 @@ class TrialGraphs(Pacing):
         address = self.memory.allocate(words.nbytes)
         self.driver.upload(address, words.ctypes.data, words.nbytes, self.stream)
         seeds = [(after + at, number) for at, number in numbers]
-        return Walk(code, words, address, len(first), after, len(others), blocks, shared_bytes * shape.block, seeds)
+        tapes = shared_bytes * self._target.tape_owners(shape.block)
+        return Walk(code, words, address, len(first), after, len(others), blocks, tapes, seeds)
 
     def trial_threads(self, handle: int) -> tuple[int, int]:
         """Threads that share the iterations of a trial in a graph, and those of a block; zeros for a graph without launches."""

@@ -190,11 +190,11 @@ class OpenDevice:
             self.unload(module)
 
     # ---- what machine code asks for
-    def _serve(self, what: int, stream: int, function: int, block: int, shared: int) -> int:
+    def _serve(self, what: int, stream: int, function: int, block: int, tapes: int) -> int:
         """0, or the code of a failure."""
         try:
             if what == words.SERVE_PIPELINE:
-                self.make_pipeline(self._functions[function], block, shared)
+                self.make_pipeline(self._functions[function], block, tapes)
             elif what == words.SERVE_SLOT:
                 self.streams[stream].wait_for_slot()
             else:
@@ -206,18 +206,18 @@ class OpenDevice:
             self.refused = str(e)
             return (e.code if isinstance(e, DeviceError) else 0) or UNKNOWN
 
-    def make_pipeline(self, function: FunctionRecord, block: int, shared: int) -> None:
+    def make_pipeline(self, function: FunctionRecord, block: int, tapes: int) -> None:
         """See ``Pipelines.make``. Where the device is full, freed memory goes back to it first."""
         with self._making:
             try:
-                self.pipelines.make(function, block, shared)
+                self.pipelines.make(function, block, tapes)
             except DeviceError as e:
                 if e.code != OUT_OF_DEVICE_MEMORY:
                     raise
                 for stream in list(self.streams.values()):
                     stream.settle(0)
                 self.settle()
-                self.pipelines.make(function, block, shared)
+                self.pipelines.make(function, block, tapes)
 
 
 _opened: dict[int, OpenDevice] = {}

@@ -263,7 +263,8 @@ def _launch(
 ) -> None:
     shared = "0"
     if not f.before and any(on_chip(e, stack) for stack in f.task.stacks):
-        shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {block}')} to i32")
+        threads = "1" if target.private_tapes else block
+        shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {threads}')} to i32")
     launch_words(e, target, [_value(e, word, bounds) for word in f.words], position, blocks, block, shared)
 
 

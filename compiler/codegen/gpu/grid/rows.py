@@ -3,8 +3,9 @@
 The rows of the heap are interleaved, so that the threads of a warp write one line: word (row, slot, field) of a plane lies at word
 ``(offset + slot * width + field) * rows + row``. The row is the thread's number where every iteration needs one; behind a gate a thread
 claims one by a counter, unless there is a row for every thread. A stack on chip lies at byte
-``offset * block + ((slot * width + field) * block + thread) * size``: its ``offset`` is in bytes of one thread. Which stacks lie on chip
-is known when the code is made, how large they are when it is launched.
+``offset * block + ((slot * width + field) * block + thread) * size``: its ``offset`` is in bytes of one thread. With ``private_tapes`` the
+memory is the thread's own, as if a block were one thread. Which stacks lie on chip is known when the code is made, how large they are when
+it is launched.
 """
 
 from __future__ import annotations
@@ -149,23 +150,32 @@ def _on_chip(e: GridEmitter, name: str, size: int) -> str:
     """The same for an on-chip stack. On-chip offsets have 32 bits."""
     base = e.hardware.dynamic_shared(e)
     offset = e.t(f"trunc i64 {e.param(name)} to i32")
+    if e.target.private_tapes:
+        return e.t(f"getelementptr i8, ptr {base}, i32 {offset}")
     offset = e.t(f"mul nuw nsw i32 {offset}, {e.threads_of_block}")
     mine = e.t(f"mul nuw nsw i32 {e.hardware.thread_in_block(e)}, {size}")
     return e.t(f"getelementptr i8, ptr {base}, i32 {e.t(f'add nuw nsw i32 {offset}, {mine}')}")
 
 
 def unrolling(e: GridEmitter, s: Loop) -> str:
+    """What LLVM is told of a loop: see ``copies``."""
+    times = copies(e, s)
+    return unrolled(times) if times > 1 else "" if times else ROLLED
+
+
+def copies(e: GridEmitter, s: Loop) -> int:
     """How often an innermost loop is written out, where it reads or writes stacks or evaluates functions: each iteration counts and
     branches beside a body that may be short, constants are loaded again, and a GPU has no other means to read the next state early.
+    0: it must not be; 1: it need not be.
     """
     if s.exit is not None or any(isinstance(x, Loop) for x in s.body):
-        return ""
+        return 1
     weight, far, puts, functions = 0, False, False, False
     for x in walk(s.body):
         if isinstance(x, Loop):
-            return ""
+            return 1
         if isinstance(x, Op) and x.op == "atomic" and e.uniform.way(x):
-            return ""  # what the lanes of a warp do together stands once: LLVM would not copy it
+            return 1  # what the lanes of a warp do together stands once: LLVM would not copy it
         puts |= isinstance(x, StackPut)
         long = isinstance(x, Op) and x.op in _LONG
         functions |= long
@@ -173,12 +183,11 @@ def unrolling(e: GridEmitter, s: Loop) -> str:
         if isinstance(x, Op) and x.op == "stack_get" and isinstance(x.attr, tuple):
             far |= not on_chip(e, x.attr[0])
     if not (functions or e.task.stacks):
-        return ""
+        return 1
     if far and puts:  # slots that move, once in a while
-        return ROLLED
+        return 0
     often = weight <= (_MOST // 2 if far else _MOST // 4)
-    times = OFTEN if often else 4 if weight <= _MOST else 2 if weight <= 2 * _MOST else 1
-    return unrolled(times) if times > 1 else ""
+    return OFTEN if often else 4 if weight <= _MOST else 2 if weight <= 2 * _MOST else 1
 
 
 def word(e: GridEmitter, stack: Stack, field: int, slot: Operand) -> str:
@@ -188,7 +197,7 @@ def word(e: GridEmitter, stack: Stack, field: int, slot: Operand) -> str:
     place = [k for k, x in enumerate(stack.locals) if plane_of(x.dtype) == plane].index(field)
     base, at = e.stacks[stack.name, plane], e.operand(slot, False)
     if on_chip(e, stack):
-        step = size * e.threads_of_block
+        step = size * e.target.tape_owners(e.threads_of_block)
         if place:
             base = e.t(f"getelementptr i8, ptr {base}, i32 {place * step}")
         return e.t(f"getelementptr i8, ptr {base}, i64 {e.t(f'mul nsw i64 {at}, {width * step}')}")

@@ -50,6 +50,10 @@ class GridTaskEmitter(GridEmitter):
         """What LLVM is told of a loop."""
         return grid_rows.unrolling(self, s) or super().said_of(s)
 
+    def copies_of(self, s: Loop) -> int:
+        """As many as LLVM would make, up to the number of the target."""
+        return min(grid_rows.copies(self, s), self.target.loop_copies)
+
     def stack_word(self, stack: Stack, field: int, slot: Operand) -> tuple[str, str]:
         """The address of a state word, and its kind."""
         return grid_rows.word(self, stack, field, slot), "uniform"

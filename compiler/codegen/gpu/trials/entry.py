@@ -38,7 +38,7 @@ def emit_trial_entry(module: Module, info: KernelInfo, target: GpuTarget, words:
             trials = e.param(TRIALS)
             blocks = least(e, rounded_up(e, most, str(shape.block)), rounded_up(e, trials, str(shape.trials)))
             if shared != "0":
-                shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared}, {shape.block}')} to i32")
+                shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared}, {target.tape_owners(shape.block)}')} to i32")
             given = [("i64", trials)]
             for word in words:
                 given.append((word.ty, _read(e, word)))

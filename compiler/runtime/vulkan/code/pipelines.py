@@ -22,6 +22,10 @@ from ..results import FEATURE_NOT_PRESENT, INVALID_SHADER, UNKNOWN, device_error
 _COMPUTE_STAGE = 0x20
 _HEADER_BYTES = 32
 """Bytes of a pipeline cache that has nothing in it."""
+_LEAST_WORDS = 64
+"""Words of a thread's tapes, at least: NVIDIA's compiler makes an array of up to about 40 words registers and finds one by comparisons,
+which takes four times as long as memory (``benchmarks/vulkan_tapes.py``).
+"""
 
 
 def pack(code: Translated, keep: bool) -> bytes:
@@ -156,33 +160,33 @@ class Pipelines:
         return self._layouts[nbytes]
 
     # ---- pipelines
-    def make(self, function: FunctionRecord, block: int, shared: int) -> None:
+    def make(self, function: FunctionRecord, block: int, tapes: int) -> None:
         """The pipeline of a size, for machine code to find.
 
         Args:
             function: of a module.
             block: threads of a block.
-            shared: bytes of on-chip memory that the launch asks for.
+            tapes: bytes of each thread's own memory that the launch asks for.
 
         Raises:
             DeviceError: the driver refuses it, or the device has no room for such blocks; names the kernel and the bytes of SPIR-V.
         """
-        if (block, shared) in function.pipelines:
+        if (block, tapes) in function.pipelines:
             return
-        self._check_size(function, block, shared)
-        cache, known = self._cache(function, block, shared)
+        self._check_size(function, block)
+        cache, known = self._cache(function, block, tapes)
         api, new, made = self._api, Structures(self._api), self._api.ffi.new("VkPipeline*")
         try:
-            info = self._info(new, function, block, max(1, -(-shared // 4)))
+            info = self._info(new, function, block, max(_LEAST_WORDS, -(-tapes // 4)))
             code = api.lib.vkCreateComputePipelines(self._device, cache, 1, info, api.ffi.NULL, made)
             api.check_memory(code, self._refused(function))
             if function.key and not known:
-                self._keep(cache, function, block, shared)
+                self._keep(cache, function, block, tapes)
         finally:
             api.lib.vkDestroyPipelineCache(self._device, cache, api.ffi.NULL)
-        function.pipelines[block, shared] = made[0]
+        function.pipelines[block, tapes] = made[0]
         n = function.words[words.SIZES]
-        function.words[words.PIPELINES + 2 * n] = shared << 32 | block
+        function.words[words.PIPELINES + 2 * n] = tapes << 32 | block
         function.words[words.PIPELINES + 2 * n + 1] = api.number(made[0])
         function.words[words.SIZES] = n + 1
 
@@ -193,27 +197,27 @@ class Pipelines:
             f"({function.spirv_bytes:,} bytes of SPIR-V)"
         )
 
-    def _check_size(self, function: FunctionRecord, block: int, shared: int) -> None:
-        limits, on_chip = self._physical.limits, function.facts.shared + shared
+    def _check_size(self, function: FunctionRecord, block: int) -> None:
+        limits, shared = self._physical.limits, function.facts.shared
         why = ""
         if block > limits.block:
             why = f"a block has {block:,} threads, and the device takes {limits.block:,} (maxComputeWorkGroupInvocations)"
-        elif on_chip > limits.shared_bytes:
-            why = f"a block has {on_chip:,} bytes of shared memory, and the device has {limits.shared_bytes:,} (maxComputeSharedMemorySize)"
+        elif shared > limits.shared_bytes:
+            why = f"a block has {shared:,} bytes of shared memory, and the device has {limits.shared_bytes:,} (maxComputeSharedMemorySize)"
         elif len(function.pipelines) >= words.MOST_SIZES:
             why = f"it was launched with {words.MOST_SIZES} sizes of blocks before"
         if why:
             doing = f"`{function.facts.name}` of kernel `{function.kernel}` cannot run on {self._physical.name}"
             raise device_error(FEATURE_NOT_PRESENT, doing, detail=why)
 
-    def _info(self, new: Structures, function: FunctionRecord, block: int, shared_words: int) -> Any:
+    def _info(self, new: Structures, function: FunctionRecord, block: int, tape_words: int) -> Any:
         entries = [{"constantID": k, "offset": 4 * k, "size": 4} for k in range(2)]
         constants = new(
             "VkSpecializationInfo",
             mapEntryCount=2,
             pMapEntries=new.array("VkSpecializationMapEntry", entries),
             dataSize=8,
-            pData=new.array("uint32_t", [block, shared_words]),
+            pData=new.array("uint32_t", [block, tape_words]),
         )
         stage = new(
             "VkPipelineShaderStageCreateInfo",
@@ -226,16 +230,16 @@ class Pipelines:
         return new("VkComputePipelineCreateInfo", stage=stage[0], layout=layout)
 
     # ---- on disk
-    def _key(self, function: FunctionRecord, block: int, shared: int) -> str:
+    def _key(self, function: FunctionRecord, block: int, tapes: int) -> str:
         here = self._physical
         driver = f"{here.cache_uuid} {here.driver_uuid} {here.driver_version}"
-        return key_of("vulkan pipeline 1", driver, function.key, function.facts.name, f"{block} {shared}")
+        return key_of("vulkan pipeline 2", driver, function.key, function.facts.name, f"{block} {tapes}")
 
-    def _cache(self, function: FunctionRecord, block: int, shared: int) -> tuple[Any, bool]:
+    def _cache(self, function: FunctionRecord, block: int, tapes: int) -> tuple[Any, bool]:
         """A pipeline cache, and whether it has what was kept of the pipeline."""
         api, new = self._api, Structures(self._api)
         disk = disk_cache() if function.key else None
-        entry = disk.get(self._key(function, block, shared)) if disk else None
+        entry = disk.get(self._key(function, block, tapes)) if disk else None
         data = entry[0] if entry is not None else b""
         held = new.array("char", data) if data else api.ffi.NULL
         info, made = (
@@ -246,7 +250,7 @@ class Pipelines:
         api.check_memory(code, self._refused(function))
         return made[0], bool(data)
 
-    def _keep(self, cache: Any, function: FunctionRecord, block: int, shared: int) -> None:
+    def _keep(self, cache: Any, function: FunctionRecord, block: int, tapes: int) -> None:
         api, size = self._api, self._api.ffi.new("size_t*")
         disk = disk_cache()
         if disk is None or api.lib.vkGetPipelineCacheData(self._device, cache, size, api.ffi.NULL) or size[0] <= _HEADER_BYTES:
@@ -254,4 +258,4 @@ class Pipelines:
         data = api.ffi.new("char[]", size[0])
         if not api.lib.vkGetPipelineCacheData(self._device, cache, size, data):
             found = bytes(api.ffi.buffer(data, size[0]))
-            disk.put(self._key(function, block, shared), found, {"name": function.kernel, "driver": self._physical.driver})
+            disk.put(self._key(function, block, tapes), found, {"name": function.kernel, "driver": self._physical.driver})
