@@ -2,7 +2,7 @@
 
 A square block of particles of a neo-Hookean material, near a corner, flies into wall and floor of a box of ``grid`` x ``grid`` cells.
 The loss is the squared distance of its centre from the target at the end; gradients with respect to the initial velocity and to the
-stiffness. The method is in ``gallery/mpm.py``.
+stiffness. The method is in ``mpm.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 import qdrun as qd
-from qdrun.jobs.gallery.mpm import Mpm, MpmParams
+from qdrun.jobs.mpm import Mpm, MpmParams
 
 SIDE = 0.2
 """Size of the block in m."""

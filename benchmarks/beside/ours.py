@@ -12,9 +12,9 @@ from qdrun.jobs.base import BatchSession, Job
 from qdrun.jobs.gallery.burgers_inverse import BurgersInverse, BurgersInverseParams
 from qdrun.jobs.gallery.cloth import Cloth, ClothParams
 from qdrun.jobs.gallery.diffmpm2d import Diffmpm2d, Diffmpm2dParams
-from qdrun.jobs.gallery.mpm import Mpm
 from qdrun.jobs.gallery.smoke import Smoke, SmokeParams
 from qdrun.jobs.gallery.sysid_pendulum import SysidPendulum, SysidPendulumParams
+from qdrun.jobs.mpm import Mpm
 
 from .measure import Run
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 import qdrun as qd
-from qdrun.jobs.gallery.mpm import Mpm, MpmParams
+from qdrun.jobs.mpm import Mpm, MpmParams
 
 
 class Diffmpm2dParams(MpmParams):
