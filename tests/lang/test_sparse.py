@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.program.memory.first_values import FirstValues
 
 N = 24
 TREES = {  # what places a field of N elements, and the elements of one cell of each sparse level, outermost first
@@ -500,6 +501,29 @@ def test_what_levels_refuse(program):
     ):
         with pytest.raises(error, match=text):
             run(call)
+
+
+def test_a_run_begins_again_with_the_cells_that_were_active_first(program):
+    line = Line("pointer.dense")
+    block, x = line.levels[0], line.x
+    x[5], x[6], x[21] = 2.0, 3.0, 4.0
+
+    @qd.kernel
+    def run():
+        qd.deactivate(block, 1)
+        x[13] = 1.0
+        x[21] = 9.0
+
+    first, values = FirstValues(program, [(run, ())]), x.to_numpy()
+    line.visit()
+    active = line.active.to_numpy()
+    for _ in range(2):
+        run()
+        line.visit()
+        assert line.active.to_numpy().sum() == 8 and x.to_numpy()[[5, 13, 21]].tolist() == [0, 1, 9]
+        first.put_back()
+        line.visit()
+        assert (x.to_numpy() == values).all() and (line.active.to_numpy() == active).all()
 
 
 def test_what_takes_whole_arrays_refuses_sparse_fields(program):

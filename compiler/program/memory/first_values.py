@@ -81,7 +81,8 @@ class FirstValues:
     def put_back(self) -> None:
         """Write what was there. Nothing runs in the program; in a captured function the writes are a part of the graph."""
         clear((tensor._mirror, tensor._written()) for tensor in self._zeros)
-        for tensor, content in self._contents:
+        # a sparse field takes the elements that are active: its activity comes first
+        for tensor, content in sorted(self._contents, key=lambda pair: not getattr(pair[0], "hidden", False)):
             tensor.from_numpy(content)
 
 
