@@ -12,10 +12,16 @@ from typing import Any, NamedTuple
 from ..clock import now
 
 _IMPORTED = now()
+IMPORTS_S = 30.0
+"""The most that Python and its modules may take to load. ``sh -c "pip install ..; qdrun submit .."`` runs the command in the shell's own
+process, which began long before.
+"""
 
 
 def process_started() -> float:
-    """When this process began, in seconds since the epoch; where the system does not say, when this module was imported."""
+    """When this command began, in seconds since the epoch: when its process did, or, where the system does not say or the process was a
+    shell before, when this module was imported.
+    """
     try:
         with open("/proc/self/stat", encoding="ascii") as stream:
             ticks = int(stream.read().rpartition(")")[2].split()[19])
@@ -23,7 +29,8 @@ def process_started() -> float:
             uptime = float(stream.read().split()[0])
     except FileNotFoundError:  # not Linux
         return _IMPORTED
-    return now() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
+    started = now() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
+    return started if _IMPORTED - started < IMPORTS_S else _IMPORTED
 
 
 class Ended(NamedTuple):
