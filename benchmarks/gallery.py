@@ -69,6 +69,34 @@ def fwi(session: Session) -> Outcome:
     return Outcome(loss=losses[-1], gradients=outcome.gradients, outputs={"opt.history": losses})
 
 
+def near(params: Any, radius: float) -> np.ndarray:
+    """The weights of the filters of topology optimisation, (elements, elements)."""
+    i, j = np.divmod(np.arange(params.columns * params.rows), params.rows)
+    return np.maximum(0.0, radius - np.hypot(i[:, None] - i, j[:, None] - j))
+
+
+def optimality_criteria(session: Session, sensitivity_radius: float = 2.4) -> Outcome:
+    """The descent of Andreassen et al. 2011 with the filter of sensitivities; with that of densities where the job has one."""
+    params, losses, change = session.job.params, [], 1.0
+    density = np.array(params.density)
+    own, weights = near(params, max(params.radius, 0.5)), near(params, sensitivity_radius)
+    shares = (own / own.sum(axis=1, keepdims=True)).sum(axis=0)  # of each density in the volume
+    while change > 0.01:
+        outcome = session.run(params.model_copy(update={"density": density.tolist()}))
+        losses.append(outcome.loss)
+        slope = outcome.gradients["density"]
+        if params.radius <= 1.0:
+            slope = weights @ (density * slope) / weights.sum(axis=1) / np.maximum(1e-3, density)
+        low, high = 0.0, 1e9
+        while (high - low) / (high + low) > 1e-3:
+            middle = 0.5 * (low + high)
+            wanted = density * np.sqrt(-slope / shares / middle)
+            new = np.clip(np.clip(wanted, density - 0.2, density + 0.2), 0.0, 1.0)
+            low, high = (middle, high) if shares @ new > params.fraction * density.size else (low, middle)
+        density, change = new, float(np.abs(new - density).max())
+    return Outcome(loss=losses[-1], gradients=outcome.gradients, outputs={"opt.history": losses})
+
+
 CASES = {
     "mass_spring_simple": Case("mass_spring_simple:MassSpringSimple", rule=sgd(24, 5.0, "lengths")),
     "bounce_once": Case(
@@ -89,6 +117,13 @@ CASES = {
         tuple(f"objective {k}" for k in range(1, 6)),
         lambda done, known: history(done),
         body=fwi,
+    ),
+    "topology_mbb": Case(
+        "gallery.topology_mbb:TopologyMbb",
+        ("compliance",),
+        lambda done, known: done.outcome.loss,
+        {"radius": 1.0},
+        body=optimality_criteria,
     ),
     "cloth": Case(
         "gallery.cloth:Cloth",
