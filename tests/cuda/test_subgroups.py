@@ -199,8 +199,7 @@ def after(a, b):
 
 @pytest.mark.parametrize("n", SOME)
 def test_blocks_combine_what_their_subgroups_have(n, request):
-    if not ON_GPU:
-        request.getfixturevalue("amd")
+    request.getfixturevalue("gpu" if ON_GPU else "amd")
     block = qd.simt.block
     x, out, pairs = (
         qd.field(qd.f64, shape=2 * BLOCK),
