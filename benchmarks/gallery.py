@@ -125,6 +125,12 @@ CASES = {
         {"radius": 1.0},
         body=optimality_criteria,
     ),
+    "absorbing_volume": Case(
+        "gallery.absorbing_volume:AbsorbingVolume",
+        ("mean squared light", "d light / d extinction"),
+        lambda done, known: [done.outcome.loss, done.outcome.gradients["extinction"].sum()],
+        {"ball": 0.0, "extinction": [0.7] * 12**3},
+    ),
     "cloth": Case(
         "gallery.cloth:Cloth",
         ("centre x", "centre y", "centre z"),
