@@ -17,6 +17,7 @@ from .uniform import Shapes, analyse
 
 FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_CLAIMS, FRAME_AXES = 0, 1, 2, rows.FRAME_CLAIMS, 4
 MAX_CHUNKS = 512
+_ROW = 16  # iterations of the last axis for which a loop of its own pays
 _TWO_COPIES = 1500  # statements; above this a vectorised task has only the masked copy of its body
 
 
@@ -57,6 +58,9 @@ def _lane_numbers(e: TaskEmitter) -> str:
 
 def _iterations(e: TaskEmitter, unset: list[Local]) -> None:
     """The loop over the flat iterations."""
+    if e.lanes == 1 and _has_rows(e.task):
+        _rows(e, unset)
+        return
     body, out = e.label("iteration"), e.label("done")
     counters = _start_counters(e) if len(e.task.axes) > 1 else []
     it = e.slot("i64")
@@ -73,6 +77,46 @@ def _iterations(e: TaskEmitter, unset: list[Local]) -> None:
     following = e.t(f"add nsw i64 {now}, {e.lanes}")
     e.put(f"store i64 {following}, ptr {it}")
     e.branch(e.t(f"icmp slt i64 {following}, %end"), body, out)
+    e.at(out)
+
+
+def _has_rows(task: Task) -> bool:
+    """Whether the last of several axes is long, as far as is known: a loop over a short one costs more than it saves."""
+    if len(task.axes) < 2:
+        return False
+    begin, end = task.axes[-1].begin, task.axes[-1].end
+    return not (isinstance(begin, Const) and isinstance(end, Const)) or int(end.value) - int(begin.value) >= _ROW
+
+
+def _rows(e: TaskEmitter, unset: list[Local]) -> None:
+    """The loop over rows of the last axis, and in it the loop over a row: LLVM moves what a row has in common out of it, and makes vectors
+    of loops without branches.
+    """
+    row, body, ended, out = (e.label(name) for name in ("row", "iteration", "ended", "done"))
+    counters = _start_counters(e)
+    it, last = e.slot("i64"), counters[-1]
+    e.put(f"store i64 %begin, ptr {it}")
+    e.branch(e.t("icmp slt i64 %begin, %end"), row, out)
+    e.at(row)
+    extent = _frame(e, FRAME_AXES + 2 * len(counters) - 1)
+    left = e.t(f"sub i64 {extent}, {e.t(f'load i64, ptr {last}')}")
+    e.module.declare("llvm.smin.i64", "declare i64 @llvm.smin.i64(i64, i64)")
+    before = e.t(f"load i64, ptr {it}")
+    stop = e.t(f"call i64 @llvm.smin.i64(i64 {e.t(f'add i64 {before}, {left}')}, i64 %end)")
+    e.jump(body)
+    e.at(body)
+    now = e.t(f"load i64, ptr {it}")
+    _indices(e, now, counters)
+    _one_body(e, unset)
+    count = e.t(f"load i64, ptr {last}")
+    e.put(f"store i64 {e.t(f'add nsw i64 {count}, 1')}, ptr {last}")
+    following = e.t(f"add nsw i64 {now}, 1")
+    e.put(f"store i64 {following}, ptr {it}")
+    e.branch(e.t(f"icmp slt i64 {following}, {stop}"), body, ended)
+    e.at(ended)
+    e.put(f"store i64 0, ptr {last}")
+    _advance(e, counters[:-1])
+    e.branch(e.t(f"icmp slt i64 {following}, %end"), row, out)
     e.at(out)
 
 
