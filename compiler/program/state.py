@@ -87,6 +87,7 @@ class ProgramState:
         self.differentiable: Living[PlacedArray] = Living()
         self.random_seed = options.random_seed
         self.launches = 0  # those that drew random numbers
+        self.flags_set = 0  # flags of graph kernels that were found set
         self.last_seed: int | None = None
         self.replay_seed: int | None = None
         self.place: LaunchPlace | None = None

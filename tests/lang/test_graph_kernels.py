@@ -551,6 +551,44 @@ def test_time_steps_on_windows_run_again_what_the_device_counted():
     np.testing.assert_allclose(rate.grad[None], 40 * (1 + 2 * p) ** 19, rtol=1e-12)
 
 
+def test_a_step_whose_flag_is_left_by_the_steps_before_is_refused_when_it_is_run_again():
+    x, rate, loss = (
+        qd.field(qd.f64, shape=4, needs_grad=True),
+        qd.field(qd.f64, shape=(), needs_grad=True),
+        qd.field(qd.f64, shape=(), needs_grad=True),
+    )
+    c = number(3)
+
+    @qd.kernel(graph=True)
+    def grow(k: qd.i32, c: I0):
+        while qd.graph.do_while(c):
+            for _ in range(1):
+                x[k + 1] = (1 + rate[None]) * x[k]
+            c[()] -= 1
+
+    @qd.kernel
+    def measure():
+        loss[None] += x[3]
+
+    def step(t, k):
+        if t == 0:  # once: the first step alone has several iterations
+            c[()] = 3 - started[0]
+            started[0] = 1
+        else:
+            c[()] = 1
+        grow(k, c)
+
+    started = [0]
+    rate[None], x[0] = 0.5, 1.0
+    with pytest.raises(
+        qd.QdrunRuntimeError,
+        match=r"(?s)step.*, 12\): run again from step 0, graph kernels find other flags set.*do: set the flag",
+    ):
+        with qd.ad.Tape(loss=loss):
+            qd.ad.checkpointed_steps(step, 12, [x])
+            measure()
+
+
 def refused(said, error=qd.QdrunSyntaxError):
     return pytest.raises(error, match=rf"(?s){said}.*test_graph_kernels.py:\d+.*do: ")
 

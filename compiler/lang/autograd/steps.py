@@ -101,6 +101,7 @@ class Steps(Composite):
         self._memory: Snapshots | None = None
         self._before: tuple[Allocation, list[np.ndarray]] | None = None  # the start's gradient before the tape
         self._draws: dict[int, int] = {}  # random launches before each window
+        self._flags: dict[int, int] = {}  # flags of graph kernels that each window found set
         self._checks: dict[int, list[Check]] = {}  # of the state at each window's start, with validation
         self._done = False
 
@@ -183,10 +184,11 @@ class Steps(Composite):
         if action.kind == "store":
             self._store(action)
             return
-        self._draws[number] = self._program.launches
+        self._draws[number], flags = self._program.launches, self._program.flags_set
         if self._validates():
             self._checks[number] = self.window.checks()
         tape = self._recording(number)
+        self._flags[number] = self._program.flags_set - flags
         tape.hand_to(self._accesses, number)
         if action.kind == "advance":
             self._recorded = None
@@ -285,13 +287,18 @@ class Steps(Composite):
         elif action.kind == "gradient":
             self._gradient(number)
         else:
-            self._program.launches = self._draws[number]
-            length = self._bounds(number)[1]
+            self._program.launches, flags = self._draws[number], self._program.flags_set
+            begin, length = self._bounds(number)
             if action.kind == "record":
                 self._recording(number)
             else:
                 self.window.clear()
                 self._run(number)
+            if self._program.flags_set - flags != self._flags[number]:
+                raise QdrunRuntimeError(
+                    f"{self!r}: run again from step {begin}, graph kernels find other flags set than in the first run\n"
+                    "  do: set the flag of `qd.graph.do_while` in the step, before the kernel, from the state or from constants"
+                )
             self._compare(number + 1, length)
             if action.kind == "advance":
                 self.window.advance(length)

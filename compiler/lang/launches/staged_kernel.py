@@ -149,7 +149,7 @@ class StagedKernel:
             return next(iter(kernels.values()))(*values)
         if program.rehearsal is None:
             self._refuse_unread(program)
-        label = _Call(kernels, values, start, reads=program.rehearsal is None).run(plan.stages)
+        label = _Call(program, kernels, values, start).run(plan.stages)
         return GraphStatus(label is not None, label) if _labels(plan.stages) else None
 
     def _refuse_unread(self, program: Program) -> None:
@@ -252,8 +252,8 @@ class _Call:
         start: the checkpoint that is looked for; None: everything runs from here on.
     """
 
-    def __init__(self, kernels: dict[Work, Any], values: list[Any], start: int | None, reads: bool) -> None:
-        self._kernels, self._values, self.start, self._reads = kernels, values, start, reads
+    def __init__(self, program: Program, kernels: dict[Work, Any], values: list[Any], start: int | None) -> None:
+        self._program, self._kernels, self._values, self.start = program, kernels, values, start
 
     def run(self, stages: tuple[Stage, ...]) -> int | None:
         """Launch; the label of the checkpoint that has paused, None: all ran."""
@@ -287,7 +287,9 @@ class _Call:
 
     def _is_set(self, flag: Flag) -> bool:
         """Whether a flag is not zero. A rehearsal, which runs nothing, has one iteration, as each launches the same."""
-        return self._reads and _number(unwrap(flag.value(self._values)), flag) != 0
+        is_set = self._program.rehearsal is None and _number(unwrap(flag.value(self._values)), flag) != 0
+        self._program.flags_set += is_set
+        return is_set
 
 
 def _number(value: Any, flag: Flag) -> int:
