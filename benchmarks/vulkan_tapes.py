@@ -1,10 +1,9 @@
-"""Gradients whose tapes lie on chip, by bytes of on-chip memory for each thread: Vulkan beside CUDA.
+"""Gradients by the bytes of tapes that lie outside of the heap for each thread: Vulkan beside CUDA.
 
     python -m benchmarks.vulkan_tapes [--arch cuda,vulkan] [--fp f32,f64] [--bytes 0,32,64,100,128,260] [--steps 1024] [--n 4194304]
 
-0: all states in the heap. The plans are those that CUDA has with so many bytes: what a plan says of the device is exchanged here, and the
-code of either arch can have its tapes on chip. Plans for Vulkan have 100 bytes, those for CUDA 284. Each row is a process of its own;
-results are checked against numpy in f64.
+0: all states in the heap. On CUDA the bytes are shared memory, on Vulkan an array of the thread; plans have 284 on both. Each row is a
+process of its own; results are checked against numpy in f64.
 """
 
 from __future__ import annotations
