@@ -22,6 +22,14 @@ from .recorded import Recorded
 from .watch import Watch
 
 P = TypeVar("P", bound=BaseModel)
+_OWN = {
+    "params": "its parameters",
+    "wanted": "the gradients asked for",
+    "program": "the open program",
+    "window": "the time steps that its arrays hold",
+    "watch": "its progress",
+}
+"""Attributes that ``build`` reads and must not assign, and what they are."""
 NO_MEMORY = MemoryPlan()
 """The plan of every trial without a program. Shared, because it is frozen and slow to create."""
 
@@ -379,13 +387,23 @@ class Job(Declaring, JobFiles, Generic[P]):
             self.build()
         else:
             with self._watching():
+                own = {name: getattr(self, name) for name in _OWN}
                 self.build()
+                self._check_own(own)
             self._declared.check(self.gradients)
             if self.jacobian == "forward":
                 import qdrun as qd
 
                 qd.root.lazy_dual()
                 self.program.tangents = True
+
+    def _check_own(self, before: Mapping[str, Any]) -> None:
+        for name, value in before.items():
+            if getattr(self, name) is not value:
+                raise ValueError(
+                    f"{type(self).__name__}.build() assigns `self.{name}`, which every job has: {_OWN[name]}\n"
+                    "  do: give the attribute of this job another name"
+                )
 
 
 def _program(precision: str, backend: str, options: dict[str, Any]) -> Any:

@@ -255,6 +255,17 @@ def test_a_kernel_that_takes_the_value_of_an_input_as_a_constant_is_refused():
         opened(build, lambda self: self.constant())
 
 
+def test_an_attribute_that_every_job_has_is_not_assigned_in_build():
+    def build(self):
+        self.objective()
+        self.wanted = qd.field(qd.f64, shape=3)
+
+    with pytest.raises(
+        ValueError, match=r"build\(\) assigns `self.wanted`, which every job has: the gradients asked for\n  do: give the"
+    ):
+        opened(build, lambda self: None)
+
+
 def build_square(self):
     loss = self.objective()
     self.x = qd.field(qd.f64, shape=(), needs_grad=True, name="x")
