@@ -106,7 +106,7 @@ def test_an_example_is_found_by_its_config_too_and_an_unknown_one_is_refused(her
     assert call("examples", "copy", "quickstart", "q").stdout.endswith("next: qdrun submit q/quickstart.yaml\n")
     assert of_name("quickstart") == of_name("optimize.yaml") == of_name("mass_spring")
     said = call("examples", "copy", "quikstart", code=2).stderr
-    assert said.startswith("there is no example `quikstart`\n  do: choose one of billiards, bounce_once, ")
+    assert said.startswith("there is no example `quikstart`\n  do: choose one of absorbing_volume, billiards, bounce_once, ")
     assert call("examples", "copy", code=2).stderr.count("qdrun examples") and [p.name for p in here.iterdir()] == ["q"]
 
 
