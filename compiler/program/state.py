@@ -244,6 +244,8 @@ class ProgramState:
     def materialize(self, part: SNode | None = None) -> None:
         """Give storage to every field that was placed since the last time, or to those of a tree of its own."""
         with self._turn:
+            if self.tangents:
+                self.root.lazy_dual()
             shapes = own_shapes(self.root, part)
             if shapes:
                 self.lay_out_trials(shapes)

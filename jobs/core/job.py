@@ -386,16 +386,13 @@ class Job(Declaring, JobFiles, Generic[P]):
         if not self.declares():
             self.build()
         else:
+            if self.jacobian == "forward":
+                self.program.tangents = True  # fields get duals with their memory, which they may have before ``build`` ends
             with self._watching():
                 own = {name: getattr(self, name) for name in _OWN}
                 self.build()
                 self._check_own(own)
             self._declared.check(self.gradients)
-            if self.jacobian == "forward":
-                import qdrun as qd
-
-                qd.root.lazy_dual()
-                self.program.tangents = True
 
     def _check_own(self, before: Mapping[str, Any]) -> None:
         for name, value in before.items():

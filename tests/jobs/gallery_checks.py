@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qdrun.jobs.base import BatchSession, Job, check_gradients, execute
+from qdrun.jobs.core.batch import group_key
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize.descent import body_of
 
@@ -50,6 +51,30 @@ def gradients_are_differences(job: type[Job[Any]], params: Any, tolerance: float
     largest = max(abs(row.given) for row in rows)
     for row in rows:
         assert abs(row.given - row.difference) <= tolerance * max(abs(row.given), 1e-3 * largest), row
+
+
+def gradients_are_tangents(job: type[Job[Any]], params: Any, tolerance: float = 1e-10) -> None:
+    """Require along random directions what forward mode gives, which has no step whose rounding it would share."""
+    count, rng = 4, np.random.default_rng()
+    back = run(job(params))
+    made = job(params, wanted=[])
+    made.jacobian = "forward"
+    options = {"backend": "cpu", "device": None, "threads": 1, "debug": None, "memory_limit_bytes": None, "batch": count}
+    session = BatchSession(made, count, group_key(job, params, wanted=[]), options)
+    session.build()
+    with session:
+        made.declared.residuals = made.declared.loss
+        made.tangents = {name: rng.standard_normal((count, *np.shape(g))) for name, g in back.gradients.items()}
+        values = {name: np.asarray(getattr(params, name), np.float64) for name in made.declared.inputs}
+        found = session.run_columns(
+            {name: np.repeat(v[None], count, axis=0) for name, v in values.items()}, [made.seed] * count
+        )
+        assert not dict(found.errors)
+        forward = made.declared.read(made.declared.loss.dual, made.program)[:count].ravel()
+    along = [(made.tangents[name] * g).reshape(count, -1) for name, g in back.gradients.items()]
+    np.testing.assert_allclose(
+        forward, sum(a.sum(1) for a in along), atol=tolerance * max(np.abs(a).sum(1).max() for a in along), rtol=0
+    )
 
 
 def batch_is_alone(job: type[Job[Any]], params: list[Any], tolerance: float = 1e-11) -> None:

@@ -1,7 +1,16 @@
 """The cloth: a centre that flies as a stone does, one step beside numpy, windows; gradients beside differences, batches, the picture."""
 
 import numpy as np
-from gallery_checks import batch_is_alone, descend, gradients_are_differences, leaves_a_picture, meets, reference, run
+from gallery_checks import (
+    batch_is_alone,
+    descend,
+    gradients_are_differences,
+    gradients_are_tangents,
+    leaves_a_picture,
+    meets,
+    reference,
+    run,
+)
 
 from qdrun.jobs.base import execute
 from qdrun.jobs.gallery.cloth import Cloth, ClothParams, ClothPicture, sheet
@@ -69,6 +78,10 @@ def test_a_descent_meets_the_target():
 
 def test_gradients_equal_central_differences():
     gradients_are_differences(Cloth, some(), tolerance=1e-5)
+
+
+def test_gradients_equal_those_of_forward_mode():
+    gradients_are_tangents(Cloth, some())
 
 
 def test_a_batch_gives_what_trials_give_alone():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gallery_checks import batch_is_alone, gradients_are_differences, leaves_a_picture, reference, run
+from gallery_checks import batch_is_alone, gradients_are_differences, gradients_are_tangents, leaves_a_picture, reference, run
 from pydantic import ValidationError
 
 from qdrun.jobs.base import execute
@@ -77,6 +77,10 @@ def test_a_budget_changes_no_bit():
 
 def test_gradients_equal_central_differences():
     gradients_are_differences(InF64, some(), tolerance=1e-5, most=20)
+
+
+def test_gradients_equal_those_of_forward_mode():
+    gradients_are_tangents(InF64, some())
 
 
 def test_a_batch_gives_what_trials_give_alone():

@@ -2,7 +2,16 @@
 
 import numpy as np
 import pytest
-from gallery_checks import batch_is_alone, descend, gradients_are_differences, leaves_a_picture, meets, reference, run
+from gallery_checks import (
+    batch_is_alone,
+    descend,
+    gradients_are_differences,
+    gradients_are_tangents,
+    leaves_a_picture,
+    meets,
+    reference,
+    run,
+)
 from pydantic import ValidationError
 
 from qdrun.jobs.base import execute
@@ -90,6 +99,10 @@ def test_a_descent_pushes_the_block_nearer():
 
 def test_gradients_equal_central_differences():
     gradients_are_differences(Mpm3dPush, some(), tolerance=2e-5)
+
+
+def test_gradients_equal_those_of_forward_mode():
+    gradients_are_tangents(Mpm3dPush, some())
 
 
 def test_a_batch_gives_what_trials_give_alone():

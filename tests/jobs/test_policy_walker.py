@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gallery_checks import batch_is_alone, gradients_are_differences, leaves_a_picture, meets, reference
+from gallery_checks import batch_is_alone, gradients_are_differences, gradients_are_tangents, leaves_a_picture, meets, reference
 from pydantic import ValidationError
 
 from qdrun.jobs.base import BatchSession, execute
@@ -57,6 +57,10 @@ def test_a_budget_changes_no_bit():
 
 def test_gradients_equal_central_differences():
     gradients_are_differences(PolicyWalker, some(), tolerance=5e-4, most=8)  # contacts multiply the rounding of the loss
+
+
+def test_gradients_equal_those_of_forward_mode():
+    gradients_are_tangents(PolicyWalker, some())
 
 
 def test_a_batch_gives_what_trials_give_alone():

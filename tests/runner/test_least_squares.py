@@ -9,6 +9,7 @@ from jobs_with_residuals import Chain, ChainParams, Decay, DecayParams
 from runner_helpers import write_config
 from test_descent_kept import Killed, Memory, assert_equal_bits
 
+import qdrun as qd
 from qdrun.jobs.base import BatchSession, Job, JobParams, Session, check_gradients, execute
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize import kept as kept_module
@@ -242,3 +243,39 @@ def test_a_job_without_residuals_is_refused_with_what_to_do(tmp_path):
         pytest.raises(NoResiduals, match=r"cannot be computed in a batch: it overrides fill\(\)"),
     ):
         choose(session.job, session.plan(), ["rate"])
+
+
+class WeightedParams(JobParams):
+    a: float = 1.0
+
+
+class Weighted(Job[WeightedParams]):
+    """A job whose ``build`` fills a constant: its fields have memory before it ends."""
+
+    gradients = ("a",)
+
+    def build(self):
+        a, r = self.input("a"), self.residuals(3)
+        weights = qd.field(qd.f64, shape=3)
+        weights.from_numpy(np.arange(3.0))
+
+        @qd.kernel
+        def weigh():
+            for i in weights:
+                r[i] += a[None] ** 2 * weights[i] - 1.0
+
+        self.weigh = weigh
+
+    def simulate(self):
+        self.weigh()
+
+
+def test_a_job_whose_build_fills_a_constant_has_a_jacobian_in_forward_mode():
+    params = WeightedParams(a=float(np.random.default_rng().uniform(1, 2)))
+    with Weighted(params).opened(threads=1) as made:
+        made.run()
+        forward = Jacobian(made, ["a"], Choice("forward", 1, 1))
+        try:
+            np.testing.assert_allclose(forward.at(params)[:, 0], 2 * params.a * np.arange(3.0), rtol=1e-12)
+        finally:
+            forward.close()

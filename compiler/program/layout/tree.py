@@ -367,7 +367,8 @@ class Root(SNode):
         ]
 
     def _extensible(self) -> list[SNode | TreeLeaf]:
-        return self.pending if getattr(self.program, "variants", None) else super()._extensible()
+        late = getattr(self.program, "variants", None) or getattr(self.program, "tangents", False)
+        return self.pending if late else super()._extensible()
 
     @property
     def trials(self) -> TrialLayout | None:
