@@ -76,7 +76,7 @@ def test_a_budget_changes_no_bit():
 
 
 def test_gradients_equal_central_differences():
-    gradients_are_differences(InF64, some(), tolerance=1e-5, most=20)
+    gradients_are_differences(InF64, some(), tolerance=1e-4, most=20)  # rounding; forward mode below is exact
 
 
 def test_gradients_equal_those_of_forward_mode():

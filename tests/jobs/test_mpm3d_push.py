@@ -98,7 +98,7 @@ def test_a_descent_pushes_the_block_nearer():
 
 
 def test_gradients_equal_central_differences():
-    gradients_are_differences(Mpm3dPush, some(), tolerance=2e-5)
+    gradients_are_differences(Mpm3dPush, some(), tolerance=2e-4)  # rounding; forward mode below is exact
 
 
 def test_gradients_equal_those_of_forward_mode():
