@@ -52,7 +52,8 @@ class GridTaskEmitter(GridEmitter):
 
     def copies_of(self, s: Loop) -> int:
         """As many as LLVM would make, up to the number of the target."""
-        return min(grid_rows.copies(self, s), self.target.loop_copies)
+        most = self.target.loop_copies
+        return min(grid_rows.copies(self, s), most) if most > 1 else 1
 
     def stack_word(self, stack: Stack, field: int, slot: Operand) -> tuple[str, str]:
         """The address of a state word, and its kind."""

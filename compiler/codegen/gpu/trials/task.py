@@ -24,7 +24,6 @@ from ....ir.nodes import (
     GlobalStore,
     Local,
     LocalStore,
-    Loop,
     Op,
     Operand,
     Overflow,
@@ -244,10 +243,6 @@ class GridTrialEmitter(GridTaskEmitter):
 
     def claim_row(self, s: ClaimRow) -> None:
         """Every thread has its row."""
-
-    def said_of(self, s: Loop) -> str:
-        """What LLVM is told of a loop."""
-        return grid_rows.unrolling(self, s) or super(GridTaskEmitter, self).said_of(s)
 
     def leave(self) -> None:
         """An iteration has failed: the trial's task ends here."""
