@@ -5,7 +5,7 @@ With weights, threads add to the bins directly, so that the gradient of the sums
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ...errors import QdrunTypeError, QdrunValueError
@@ -16,7 +16,7 @@ from ...ir.types import DType, f32, i32, i64
 from ...program.program import current_program
 from ..data.tensor import Tensor
 from ..data.types import Template
-from ..function import func
+from ..function import Function, func
 from ..kernel import kernel
 from ..simt import block
 from .arrays import different, line, no_gradient, scratch, typed
@@ -30,31 +30,33 @@ MOST_SHARED = 8192
 MOST_BLOCKS = 1024
 
 
-@dataclass(frozen=True)
-class Form:
-    """``scale`` bins for each unit from ``low`` on; ``closed``: up to ``high``. ``kind``: the type in which values are compared."""
+@lru_cache(256)
+def _place(kind: DType, low: float, scale: float = 1.0, high: float = 0.0, closed: bool = False) -> Function:
+    """A func of a value and the number of bins: its bin, i32; -1: it has none. One object for the same bins, by which launches are found.
 
-    kind: DType
-    low: float
-    scale: float = 1.0
-    high: float = 0.0
-    closed: bool = False
+    Args:
+        kind: the type in which values are compared.
+        low: where the first bin begins.
+        scale: bins for each unit.
+        high: where the last one ends, if it is ``closed``.
+        closed: the last bin has its end.
+    """
 
+    @func
+    def bin_of(v: Any, bins: Any) -> Any:
+        k = cast(-1, i32)
+        if static(kind.is_real):
+            x = cast(v, kind)
+            at = (x - cast(low, kind)) * cast(scale, kind)
+            if at >= 0 and (x <= cast(high, kind) if static(closed) else at < cast(bins, kind)):
+                k = lesser(cast(at, i32), bins - 1)
+        else:
+            at = cast(v, i64) - cast(low, i64)
+            if at >= 0 and at < bins:
+                k = cast(at, i32)
+        return k
 
-@func
-def _bin(v: Any, bins: Any, form: Any) -> Any:
-    """The bin of a value, i32; -1: it has none."""
-    k = cast(-1, i32)
-    if static(form.kind.is_real):
-        x = cast(v, form.kind)
-        at = (x - cast(form.low, form.kind)) * cast(form.scale, form.kind)
-        if at >= 0 and (x <= cast(form.high, form.kind) if static(form.closed) else at < cast(bins, form.kind)):
-            k = lesser(cast(at, i32), bins - 1)
-    else:
-        at = cast(v, i64) - cast(form.low, i64)
-        if at >= 0 and at < bins:
-            k = cast(at, i32)
-    return k
+    return bin_of
 
 
 @kernel
@@ -64,30 +66,30 @@ def _zero(counts: Tensor) -> None:
 
 
 @kernel
-def _added(x: Tensor, sums: Tensor, form: Template) -> None:
+def _added(x: Tensor, sums: Tensor, bin_of: Template) -> None:
     for i in x:
-        k = _bin(x[i], sums.shape[0], form)
+        k = bin_of(x[i], sums.shape[0])
         if k >= 0:
             sums[k] += 1
 
 
 @kernel
-def _weighted(x: Tensor, w: Tensor, sums: Tensor, form: Template) -> None:
+def _weighted(x: Tensor, w: Tensor, sums: Tensor, bin_of: Template) -> None:
     for i in x:
-        k = _bin(x[i], sums.shape[0], form)
+        k = bin_of(x[i], sums.shape[0])
         if k >= 0:
             sums[k] += w[i]
 
 
 @kernel
-def _segments(x: Tensor, parts: Tensor, counts: Tensor, form: Template) -> None:
+def _segments(x: Tensor, parts: Tensor, counts: Tensor, bin_of: Template) -> None:
     for s in range(parts.shape[0] // counts.shape[0]):
         bins = counts.shape[0]
         length = (x.shape[0] - 1) // (parts.shape[0] // bins) + 1
         for k in range(bins):
             parts[s * bins + k] = 0
         for i in range(s * length, lesser(x.shape[0], s * length + length)):
-            k = _bin(x[i], bins, form)
+            k = bin_of(x[i], bins)
             if k >= 0:
                 parts[s * bins + k] = parts[s * bins + k] + 1
     for k in counts:
@@ -98,7 +100,7 @@ def _segments(x: Tensor, parts: Tensor, counts: Tensor, form: Template) -> None:
 
 
 @func
-def _count_block(x: Any, counts: Any, first: Any, threads: Any, bins: Any, form: Any) -> None:
+def _count_block(x: Any, counts: Any, first: Any, threads: Any, bins: Template, bin_of: Any) -> None:
     """A thread of a block takes every ``threads``-th element from the ``first`` on."""
     mine, t = block.SharedArray(bins, i32), block.thread_idx()
     for k in range((bins - 1) // THREADS + 1):
@@ -106,7 +108,7 @@ def _count_block(x: Any, counts: Any, first: Any, threads: Any, bins: Any, form:
             mine[k * THREADS + t] = 0
     block.sync()
     for step in range((x.shape[0] - first - 1) // threads + 1):
-        k = _bin(x[first + step * threads], bins, form)
+        k = bin_of(x[first + step * threads], bins)
         if k >= 0:
             mine[k] += 1
     block.sync()
@@ -117,10 +119,10 @@ def _count_block(x: Any, counts: Any, first: Any, threads: Any, bins: Any, form:
 
 
 @kernel
-def _blocks(x: Tensor, counts: Tensor, threads: int, bins: Template, form: Template) -> None:
+def _blocks(x: Tensor, counts: Tensor, threads: int, bins: Template, bin_of: Template) -> None:
     loop_config(block_dim=THREADS)
     for first in range(threads):
-        _count_block(x, counts, first, threads, bins, form)
+        _count_block(x, counts, first, threads, bins, bin_of)
 
 
 def histogram(x: Any, counts: Any, low: float = 0, high: float | None = None, weights: Any = None) -> None:
@@ -143,21 +145,21 @@ def histogram(x: Any, counts: Any, low: float = 0, high: float | None = None, we
     what = "histogram"
     x = line(x, what, "x")
     counts = line(counts, what, "counts")
-    form = _form(x.dtype, low, high, counts.shape[0])
+    bin_of = _bins(x.dtype, low, high, counts.shape[0])
     no_gradient(what, "a bin does not change with its elements", "give x without a gradient", x)
     if weights is None:
         different(what, x, counts)
-        _counted(x, typed(counts, what, "counts", i32), form)
+        _counted(x, typed(counts, what, "counts", i32), bin_of)
         return
     weights = line(weights, what, "weights", x.shape[0])
     typed(counts, what, "counts", weights.dtype)
     different(what, x, counts, weights)
     _zero(counts)
-    _weighted(x, weights, counts, form)
+    _weighted(x, weights, counts, bin_of)
 
 
-def _form(dtype: DType, low: float, high: float | None, bins: int) -> Form:
-    """The bins of elements of a type."""
+def _bins(dtype: DType, low: float, high: float | None, bins: int) -> Function:
+    """The func that gives elements of a type their bins."""
     if not dtype.is_real:
         if high is not None:
             raise QdrunTypeError(
@@ -165,24 +167,24 @@ def _form(dtype: DType, low: float, high: float | None, bins: int) -> Form:
             )
         if int(low) != low:
             raise QdrunValueError(f"algorithms.histogram: bins of {dtype} begin at an integer, not at low={low}")
-        return Form(i64, int(low))
+        return _place(i64, int(low))
     kind = f32 if dtype.size < 4 else dtype
     if high is None:
-        return Form(kind, float(low))
+        return _place(kind, float(low))
     if not high > low:
         raise QdrunValueError(f"algorithms.histogram: high={high} is not above low={low}")
-    return Form(kind, float(low), bins / (high - low), float(high), True)
+    return _place(kind, float(low), bins / (high - low), float(high), True)
 
 
-def _counted(x: Any, counts: Any, form: Form) -> None:
+def _counted(x: Any, counts: Any, bin_of: Function) -> None:
     """The histogram without weights."""
     n, bins = x.shape[0], counts.shape[0]
     if current_program().device.on_host:
         parts = max(1, min(SEGMENTS, n // max(bins, 1024)))
-        _segments(x, scratch("histogram.parts", parts * bins, i32), counts, form)
+        _segments(x, scratch("histogram.parts", parts * bins, i32), counts, bin_of)
         return
     _zero(counts)
     if bins <= MOST_SHARED:
-        _blocks(x, counts, THREADS * max(1, min(MOST_BLOCKS, n // (16 * THREADS))), bins, form)
+        _blocks(x, counts, THREADS * max(1, min(MOST_BLOCKS, n // (16 * THREADS))), bins, bin_of)
     else:
-        _added(x, counts, form)
+        _added(x, counts, bin_of)
