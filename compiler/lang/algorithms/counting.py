@@ -59,6 +59,11 @@ def _place(kind: DType, low: float, scale: float = 1.0, high: float = 0.0, close
     return bin_of
 
 
+@func
+def _bin(v: Any, bins: Any, bin_of: Any) -> Any:
+    return bin_of(v, bins)
+
+
 @kernel
 def _zero(counts: Tensor) -> None:
     for k in counts:
@@ -68,7 +73,7 @@ def _zero(counts: Tensor) -> None:
 @kernel
 def _added(x: Tensor, sums: Tensor, bin_of: Template) -> None:
     for i in x:
-        k = bin_of(x[i], sums.shape[0])
+        k = _bin(x[i], sums.shape[0], bin_of)
         if k >= 0:
             sums[k] += 1
 
@@ -76,7 +81,7 @@ def _added(x: Tensor, sums: Tensor, bin_of: Template) -> None:
 @kernel
 def _weighted(x: Tensor, w: Tensor, sums: Tensor, bin_of: Template) -> None:
     for i in x:
-        k = bin_of(x[i], sums.shape[0])
+        k = _bin(x[i], sums.shape[0], bin_of)
         if k >= 0:
             sums[k] += w[i]
 
@@ -89,7 +94,7 @@ def _segments(x: Tensor, parts: Tensor, counts: Tensor, bin_of: Template) -> Non
         for k in range(bins):
             parts[s * bins + k] = 0
         for i in range(s * length, lesser(x.shape[0], s * length + length)):
-            k = bin_of(x[i], bins)
+            k = _bin(x[i], bins, bin_of)
             if k >= 0:
                 parts[s * bins + k] = parts[s * bins + k] + 1
     for k in counts:
@@ -100,7 +105,7 @@ def _segments(x: Tensor, parts: Tensor, counts: Tensor, bin_of: Template) -> Non
 
 
 @func
-def _count_block(x: Any, counts: Any, first: Any, threads: Any, bins: Template, bin_of: Any) -> None:
+def _count_block(x: Any, counts: Any, first: Any, threads: Any, bins: Any, bin_of: Any) -> None:
     """A thread of a block takes every ``threads``-th element from the ``first`` on."""
     mine, t = block.SharedArray(bins, i32), block.thread_idx()
     for k in range((bins - 1) // THREADS + 1):
@@ -108,7 +113,7 @@ def _count_block(x: Any, counts: Any, first: Any, threads: Any, bins: Template, 
             mine[k * THREADS + t] = 0
     block.sync()
     for step in range((x.shape[0] - first - 1) // threads + 1):
-        k = bin_of(x[first + step * threads], bins)
+        k = _bin(x[first + step * threads], counts.shape[0], bin_of)
         if k >= 0:
             mine[k] += 1
     block.sync()
