@@ -83,11 +83,14 @@ def why_not_batched(
         wanted: its gradients; None: all of ``Job.gradients``.
         memory_budget_bytes: of one trial, as in ``Job.opened``.
     """
-    return found_of(job, params, wanted, memory_budget_bytes).why
+    saves = not _of_class(job) and job.save is not Job.save
+    return "it overrides save()" if saves else found_of(job, params, wanted, memory_budget_bytes).why
 
 
 def found_of(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None, budget: int | None = None) -> Found:
     """Build a job with these parameters to find its facts. There is one build per ``Job.shape_key``.
+
+    Its ``why`` is about runs alone: a job with a ``save`` can run in a batch, which leaves no files, as for its Jacobian.
 
     Raises:
         Exception: any error of ``build``.
@@ -113,8 +116,6 @@ def _of_class(job: type[Job[Any]]) -> str:
         return "it has no simulate()"
     if job.fill is not Job.fill:
         return "it overrides fill()"
-    if job.save is not Job.save:
-        return "it overrides save()"
     return "it has an __init__ of its own" if job.__init__ is not Job.__init__ else ""
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import BaseModel
 
 from ...compiler.errors import QdrunError
-from ...jobs.base import BatchSession, Job, MemoryPlan, PlanEntry, group_key, why_not_batched
+from ...jobs.base import BatchSession, Job, MemoryPlan, PlanEntry, group_key
+from ...jobs.planning.groups import found_of
 
 KIND = "jacobian"
 """The kind of its bytes in a memory plan."""
@@ -59,7 +60,7 @@ def choose(job: Job[Any], plan: MemoryPlan, names: Sequence[str]) -> Choice:
             f"`levenberg_marquardt` needs residuals, and {type(job).__name__} declares an objective\n"
             "  do: write self.residuals(count) in build instead of self.objective(), if its loss is a sum of squares; else use rule: lbfgs"
         )
-    why = why_not_batched(type(job), job.params, wanted=job.wanted)
+    why = found_of(type(job), job.params, job.wanted).why
     if why:
         raise NoResiduals(
             f"the Jacobian of {type(job).__name__} cannot be computed in a batch: {why}\n  do: use rule: lbfgs, which needs none"

@@ -10,7 +10,7 @@ from runner_helpers import write_config
 from test_descent_kept import Killed, Memory, assert_equal_bits
 
 import qdrun as qd
-from qdrun.jobs.base import BatchSession, Job, JobParams, Session, check_gradients, execute
+from qdrun.jobs.base import BatchSession, Job, JobParams, Session, check_gradients, execute, why_not_batched
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize import kept as kept_module
 from qdrun.runner.optimize import least_squares
@@ -243,6 +243,20 @@ def test_a_job_without_residuals_is_refused_with_what_to_do(tmp_path):
         pytest.raises(NoResiduals, match=r"cannot be computed in a batch: it overrides fill\(\)"),
     ):
         choose(session.job, session.plan(), ["rate"])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 60])
+def test_a_job_that_saves_leaves_the_files_of_the_point_that_is_kept(steps):
+    class Left(Decay):
+        def save(self):
+            left.append(self.declared.residuals.to_numpy())
+
+    left, params = [], drawn("decay")
+    options = section(params=list(Decay.gradients), steps=steps).model_dump(mode="json", exclude_unset=True)
+    outcome = execute(Left(params), **HOW, memory_limit_bytes=None, body=body_of(options)).outcome
+    assert why_not_batched(Left, params) == "it overrides save()" and len(left) == 1
+    assert 0.5 * np.sum(left[0] ** 2) == pytest.approx(outcome.loss, rel=1e-12, abs=1e-20)
+    assert outcome.loss == min(outcome.outputs["opt.history"])
 
 
 class WeightedParams(JobParams):
