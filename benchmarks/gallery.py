@@ -1,8 +1,10 @@
 """The jobs of the gallery beside their references: reference, ours, difference, seconds, bytes planned and used, trials a second.
 
-``python -m benchmarks.gallery [--backend cpu] [--threads 1] [--jobs wave,cloth] [--batches 1,16,64]`` prints a row of Markdown for each
-quantity of ``jobs/references``. Seconds are those of one run with gradients, compiled before, best of 3. Trials a second are those of the
-best of the batches, gradients included; a batch of more than ``BATCH_BYTES`` is left out.
+``python -m benchmarks.gallery [--backend cpu] [--threads 1] [--jobs wave,cloth] [--batches 1,16,64] [--json]`` prints a row of Markdown for
+each quantity of ``jobs/references``, or with ``--json`` a line for each job, of which ``docs/tables.py`` makes the table of the gallery:
+append it to ``docs/gallery.jsonl``. Seconds are those of one run with gradients, compiled before, best of 3. Trials a second are those of
+the best of the batches, gradients included. A batch that would take more than ``--batch-bytes`` or ``--longest`` seconds is left out, and
+so is a descent; jobs whose turn comes after ``--total`` seconds are named.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import platform
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,9 +25,7 @@ import numpy as np
 from qdrun.compiler.errors import OutOfMemory
 from qdrun.jobs.base import BatchSession, Finished, Job, Outcome, Session, execute, why_not_batched
 from qdrun.runner.config.optimize_section import OptimizeSection
-from qdrun.runner.optimize.descent import body_of
-
-BATCH_BYTES = 8_000_000_000
+from qdrun.runner.optimize.descent import body_of, descend_batch
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Case:
         rule: options of the descent.
         precision: of the program, where it is not the job's.
         body: a descent of its own, in place of ``rule``.
+        runs: of the job in this descent, about.
+        known: the part of the reference that is compared, where it has several.
     """
 
     target: str
@@ -47,6 +51,13 @@ class Case:
     rule: dict[str, Any] | None = None
     precision: str = ""
     body: Callable[[Session], Outcome] | None = None
+    runs: int = 1
+    known: str = ""
+
+    @property
+    def evaluations(self) -> int:
+        """How often the job runs until its numbers are found, at most."""
+        return self.rule["steps"] + 1 if self.rule else self.runs
 
 
 def history(done: Finished) -> np.ndarray:
@@ -69,6 +80,21 @@ def fwi(session: Session) -> Outcome:
         slope = -0.5 * velocity**3 * outcome.gradients["velocity"]
         velocity = np.clip(velocity + 0.05 * slope / slope.max(), 2.0, 3.5)
     return Outcome(loss=losses[-1], gradients=outcome.gradients, outputs={"opt.history": losses})
+
+
+def seeds(session: Session) -> Outcome:
+    """The median distance that 32 seeds of the first weights have walked after the descent of the reference, in one batch."""
+    cls, params, options = type(session.job), session.job.params, session.job.opened_with
+    walkers = [
+        type(params)(**{"columns": params.columns, "hidden": params.hidden, "steps": params.steps, "start": k})
+        for k in range(32)
+    ]
+    rule = {"rule": "adam", "steps": 60, "learning_rate": 0.05, "params": ["first", "bias", "second"]}
+    section = OptimizeSection.model_validate(rule)
+    with BatchSession.open(cls, walkers[0], 32, backend=options["backend"], threads=options["threads"]) as batch:
+        ends = descend_batch(batch, walkers, section)
+    median = -float(np.median([end.loss for end in ends if isinstance(end, Outcome)]))
+    return Outcome(median, session.run().gradients)
 
 
 def near(params: Any, radius: float) -> np.ndarray:
@@ -119,6 +145,7 @@ CASES = {
         tuple(f"objective {k}" for k in range(1, 6)),
         lambda done, known: history(done),
         body=fwi,
+        runs=5,
     ),
     "topology_mbb": Case(
         "gallery.topology_mbb:TopologyMbb",
@@ -126,6 +153,7 @@ CASES = {
         lambda done, known: done.outcome.loss,
         {"radius": 1.0},
         body=optimality_criteria,
+        runs=106,
     ),
     "absorbing_volume": Case(
         "gallery.absorbing_volume:AbsorbingVolume",
@@ -147,6 +175,17 @@ CASES = {
             "height": np.outer(*(np.sin(np.pi * m * np.arange(64) / 63) for m in (3, 2))).ravel().tolist(),
             "target": [0.0] * 4096,
         },
+    ),
+    "smoke": Case("gallery.smoke:Smoke", ("loss",), lambda done, known: done.outcome.loss),
+    "fluid_checkpoint": Case(
+        "gallery.fluid_checkpoint:FluidCheckpoint", ("loss, small size",), lambda done, known: done.outcome.loss, known="small"
+    ),
+    "policy_walker": Case(
+        "gallery.policy_walker:PolicyWalker",
+        ("median distance",),
+        lambda done, known: done.outcome.loss,
+        body=seeds,
+        runs=61 * 32,
     ),
     "mpm3d_push": Case(
         "gallery.mpm3d_push:Mpm3dPush",
@@ -170,12 +209,13 @@ CASES = {
         {"rule": "lbfgs", "steps": 400, "params": ["positions"], "keep": "best", "stop": {"gradient_norm": 1e-9}},
     ),
 }
-"""The jobs with a reference that one run or one descent meets. The others (``fluid_checkpoint``, ``policy_walker``) have tests."""
+"""Every job with a reference."""
 
 
 def reference(name: str) -> dict[str, Any]:
-    """``jobs/references/<name>.json``."""
-    return json.loads((files("qdrun.jobs.references") / f"{name}.json").read_text(encoding="utf-8"))
+    """``jobs/references/<name>.json``, or the part of it that is compared."""
+    known = json.loads((files("qdrun.jobs.references") / f"{name}.json").read_text(encoding="utf-8"))
+    return known[CASES[name].known] if CASES[name].known else known
 
 
 def class_of(case: Case) -> type[Job[Any]]:
@@ -185,55 +225,91 @@ def class_of(case: Case) -> type[Job[Any]]:
     return type(name, (cls,), {"precision": case.precision, "__module__": cls.__module__}) if case.precision else cls
 
 
-def rows(name: str, backend: str, threads: int | None, batches: list[int]) -> Iterator[list[str]]:
-    """The lines of one job, as cells."""
+@dataclass(frozen=True)
+class Limits:
+    """What a measurement may take: bytes of a batch, and seconds of one batch or descent."""
+
+    batch_bytes: int
+    longest: float
+
+
+def measured(name: str, backend: str, threads: int | None, batches: list[int], limits: Limits) -> dict[str, Any]:
+    """The figures of one job, as its line of JSON has them."""
     case, known = CASES[name], reference(name)
     cls = class_of(case)
     params = cls.Params(**known["size"], **case.params)
-    section = case.rule and OptimizeSection.model_validate({"keep": "last", **case.rule}).model_dump(
-        mode="json", exclude_unset=True
-    )
-    done = execute(cls(params), backend=backend, threads=threads, memory_limit_bytes=None, body=case.body or body_of(section))
-    shared = [f"{seconds(cls, params, backend, threads):.3g}", f"{done.plan.bytes:,}", f"{done.peak_bytes:,}"]
-    shared.append(best_rate(cls, params, backend, threads, batches))
-    names = case.quantities or tuple(f"loss, step {at}" for at in known["at"])
-    values = np.atleast_1d(known["value"])[: len(names)]
-    for quantity, value, ours in zip(names, values, np.atleast_1d(case.found(done, known)), strict=True):
-        yield [name, quantity, f"{value:.9g}", f"{ours:.9g}", f"{abs(ours - value):.1e}", *shared]
-        name, shared = "", [""] * len(shared)
+    how = {"backend": backend, "threads": threads, "memory_limit_bytes": None}
+    took, done = one_run(cls, params, how)
+    numbers: list[list[Any]] = []
+    if case.evaluations * took <= limits.longest or case.evaluations == 1:
+        if case.evaluations > 1:
+            done = execute(cls(params), **how, body=case.body or body_of(section_of(case)))
+        names = case.quantities or tuple(f"loss, step {at}" for at in known["at"])
+        values, ours = np.atleast_1d(known["value"])[: len(names)].tolist(), np.atleast_1d(case.found(done, known)).tolist()
+        numbers = [list(row) for row in zip(names, values, ours, strict=True)]
+    sides = {
+        "job": name,
+        "backend": backend,
+        "threads": threads,
+        "device": done.device or platform.processor(),
+        "numbers": numbers,
+    }
+    sides |= {"precision": cls.precision, "seconds": took, "planned": done.plan.bytes, "used": done.peak_bytes}
+    return sides | {"rates": rates(cls, params, how, batches, limits), "alone": why_not_batched(cls, params)}
 
 
-def seconds(cls: type[Job[Any]], params: Any, backend: str, threads: int | None) -> float:
-    """Wall seconds of one run with all gradients, the best of 3."""
-    with Session(cls(params), backend=backend, threads=threads, memory_limit_bytes=None) as session:
-        for _ in range(2):  # the second one records its launches
-            session.run()
-        times = [time.perf_counter()]
-        for _ in range(3):
-            session.run()
-            times.append(time.perf_counter())
+def section_of(case: Case) -> dict[str, Any]:
+    """The options of a case's descent, as plain data."""
+    return OptimizeSection.model_validate({"keep": "last", **(case.rule or {})}).model_dump(mode="json", exclude_unset=True)
+
+
+def one_run(cls: type[Job[Any]], params: Any, how: dict[str, Any]) -> tuple[float, Finished]:
+    """Wall seconds of one run with all gradients, the best of 3, and what it gave."""
+    times: list[float] = []
+
+    def again(session: Session) -> Outcome:
+        times.append(best_of(session.run))
+        return session.run()
+
+    done = execute(cls(params), **how, body=again)
+    return times[0], done
+
+
+def best_of(run: Callable[[], Any], longest: float = float("inf")) -> float:
+    """The least wall seconds of 3 runs, after two that compile and record; of one run if three would take longer than so many seconds."""
+    for _ in range(2):
+        run()
+    times = [time.perf_counter()]
+    while len(times) < 4 and times[-1] - times[0] <= longest / 3.0:
+        run()
+        times.append(time.perf_counter())
     return float(np.diff(times).min())
 
 
-def best_rate(cls: type[Job[Any]], params: Any, backend: str, threads: int | None, batches: list[int]) -> str:
-    """Trials a second in the best batch, and its size."""
-    if why := why_not_batched(cls, params):
-        return why
-    rates = {}
+def rates(cls: type[Job[Any]], params: Any, how: dict[str, Any], batches: list[int], limits: Limits) -> dict[int, float]:
+    """Trials a second by the size of the batch."""
+    found: dict[int, float] = {}
+    if why_not_batched(cls, params):
+        return found
     for trials in batches:
+        if found and trials / found[max(found)] > limits.longest:
+            break
         try:
-            with BatchSession.open(
-                cls, params, trials, backend=backend, threads=threads, memory_limit_bytes=BATCH_BYTES
-            ) as batch:
-                for _ in range(2):
-                    batch.run([params] * trials)
-                start = time.perf_counter()
-                batch.run([params] * trials)
-                rates[trials] = trials / (time.perf_counter() - start)
+            with BatchSession.open(cls, params, trials, **how | {"memory_limit_bytes": limits.batch_bytes}) as batch:
+                found[trials] = trials / best_of(lambda batch=batch, same=[params] * trials: batch.run(same), limits.longest)
         except OutOfMemory:
             break
-    best = max(rates, key=lambda trials: rates[trials], default=0)
-    return f"{rates[best]:,.3g} (B = {best:,})" if rates else "no memory"
+    return found
+
+
+def rows(line: dict[str, Any]) -> Iterator[list[str]]:
+    """The lines of one job, as cells of Markdown."""
+    best = max(line["rates"], key=line["rates"].__getitem__, default=0)
+    rate = f"{line['rates'][best]:,.3g} (B = {best:,})" if best else line["alone"] or "no memory"
+    name, shared = line["job"], [f"{line['seconds']:.3g}", f"{line['planned']:,}", f"{line['used']:,}", rate]
+    for quantity, value, ours in line["numbers"] or [["left out", float("nan"), float("nan")]]:
+        yield [name, quantity, f"{value:.9g}", f"{ours:.9g}", f"{abs(ours - value):.1e}", *shared]
+        name, shared = "", [""] * len(shared)
 
 
 def main() -> None:
@@ -242,12 +318,25 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="of a CPU; default: all cores")
     parser.add_argument("--jobs", default=",".join(CASES))
     parser.add_argument("--batches", default="1,16,64")
+    parser.add_argument("--batch-bytes", type=float, default=8e9)
+    parser.add_argument("--longest", type=float, default=60.0, help="seconds of one batch, or of one descent")
+    parser.add_argument("--total", type=float, default=float("inf"), help="seconds after which no job begins")
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    head = ["job", "quantity", "reference", "ours", "difference", "seconds", "bytes planned", "bytes used", "trials/s"]
-    print("|", " | ".join(head), "|\n|", " | ".join(["---"] * len(head)), "|")
+    batches, limits = [int(size) for size in options.batches.split(",")], Limits(int(options.batch_bytes), options.longest)
+    head, start = (
+        ["job", "quantity", "reference", "ours", "difference", "seconds", "bytes planned", "bytes used", "trials/s"],
+        time.time(),
+    )
+    if not options.json:
+        print("|", " | ".join(head), "|\n|", " | ".join(["---"] * len(head)), "|")
     for name in options.jobs.split(","):
-        for cells in rows(name, options.backend, options.threads, [int(size) for size in options.batches.split(",")]):
-            print("|", " | ".join(cells), "|", flush=True)
+        if time.time() - start > options.total:
+            print(f"{name}: no time left", file=sys.stderr, flush=True)
+            continue
+        line = measured(name, options.backend, options.threads, batches, limits)
+        for text in [json.dumps(line)] if options.json else [f"| {' | '.join(cells)} |" for cells in rows(line)]:
+            print(text, flush=True)
 
 
 if __name__ == "__main__":

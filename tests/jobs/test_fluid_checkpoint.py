@@ -2,7 +2,15 @@
 
 import numpy as np
 import pytest
-from gallery_checks import batch_is_alone, gradients_are_differences, gradients_are_tangents, leaves_a_picture, reference, run
+from gallery_checks import (
+    batch_is_alone,
+    gradients_are_differences,
+    gradients_are_tangents,
+    leaves_a_picture,
+    meets,
+    reference,
+    run,
+)
 from pydantic import ValidationError
 
 from qdrun.jobs.base import execute
@@ -49,6 +57,13 @@ def interpolated(a, x, y):
 def test_the_loss_is_that_of_whole_arrays():
     params = some(5, 16, 9)
     assert run(InF64(params)).loss == pytest.approx(by_numpy(params), rel=1e-12)
+
+
+def test_the_loss_at_the_small_size_is_that_of_the_reference():
+    known = reference("fluid_checkpoint")["small"]
+    params = FluidCheckpointParams(**known["size"])
+    meets(run(FluidCheckpoint(params)).loss, known)
+    assert by_numpy(params) == pytest.approx(known["value"], rel=1e-13)
 
 
 def test_at_full_size_the_plan_fits_the_budget():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gallery_checks import batch_is_alone, gradients_are_differences, leaves_a_picture, run
+from gallery_checks import batch_is_alone, gradients_are_differences, leaves_a_picture, meets, reference, run
 
 from qdrun.jobs.gallery.smoke import Smoke, SmokeParams, SmokePicture
 
@@ -56,6 +56,13 @@ def bilinear(field, v):
 def test_the_loss_is_that_of_whole_arrays():
     params = some(5, 16)
     assert run(Smoke(params)).loss == pytest.approx(by_numpy(params), rel=1e-12)
+
+
+def test_the_loss_is_that_of_the_reference():
+    known = reference("smoke")
+    params = SmokeParams(**known["size"])
+    meets(run(Smoke(params)).loss, known)
+    assert by_numpy(params) == pytest.approx(known["value"], rel=1e-13)
 
 
 def test_gradients_equal_central_differences():
