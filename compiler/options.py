@@ -51,7 +51,7 @@ class Options:
     Attributes:
         default_fp: type of a real literal (f32 or f64).
         default_ip: type of an integer literal (i32 or i64).
-        debug: check asserts and index bounds in kernels; implies ``check_out_of_bound``.
+        debug: check asserts and index bounds in kernels, report integer operations that overflow; implies ``check_out_of_bound``.
         check_out_of_bound: check the indices of fields and ndarrays.
         nan_check: stop at the first operation that computes a NaN or an infinity from finite numbers, in values and in gradients.
         overflow_check: stop at the first integer operation with a result that does not fit its type.

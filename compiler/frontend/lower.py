@@ -46,7 +46,7 @@ def lower(
     b = FrontBuilder(
         *([], options.default_fp, options.default_ip, options.debug),
         check_bounds=options.debug or options.check_out_of_bound,
-        check_overflow=options.overflow_check,
+        overflow="raise" if options.overflow_check else "report" if options.debug else "wrap",
         nan_check=options.nan_check,
     )
     cx = Context(b, options, Tasks(kernel, b), EXPRESSIONS, STATEMENTS, TOP_STATEMENTS, inputs=inputs)

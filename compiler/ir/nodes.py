@@ -226,6 +226,8 @@ class Assert:
 class Print:
     """Prints the parts one after another; a part is text or a value. ``formats``: of each part, as ``print_formats`` reads them.
 
+    ``once``: a report, which the host prints the first time only.
+
     With ``stop`` it is a breakpoint instead, which only the interpreter has: the parts are the components of the variables that
     ``stop`` names, each with its shape.
     """
@@ -234,6 +236,7 @@ class Print:
     loc: Loc | None = None
     stop: tuple[tuple[str, tuple[int, ...]], ...] | None = None
     formats: tuple[str, ...] = ()
+    once: bool = False
 
 
 @dataclass(eq=False, slots=True)

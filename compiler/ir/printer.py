@@ -115,7 +115,7 @@ class Printer:
             case Assert():
                 add(f"assert {self.value(s.cond)}, {s.message!r} ({', '.join(map(self.value, s.args))})")
             case Print():
-                head = "print " if s.stop is None else f"breakpoint {s.stop} "
+                head = f"print{' once' * s.once} " if s.stop is None else f"breakpoint {s.stop} "
                 head += f"{s.formats} " if s.formats else ""
                 add(head + ", ".join(repr(p) if isinstance(p, str) else self.value(p) for p in s.parts))
             case StackPut():

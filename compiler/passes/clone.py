@@ -6,6 +6,7 @@ Passes are functions from kernel to kernel: each clones once and edits its own c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from ..ir.nodes import (
     Assert,
@@ -118,7 +119,7 @@ class _Cloner:
             case Assert():
                 return Assert(self.value(s.cond), s.message, self.values(s.args), s.loc, s.kind, s.loops)
             case Print():
-                return Print(tuple(p if isinstance(p, str) else self.value(p) for p in s.parts), s.loc, s.stop, s.formats)
+                return replace(s, parts=tuple(p if isinstance(p, str) else self.value(p) for p in s.parts))
             case StackPut():
                 return StackPut(self.stack(s.stack), self.value(s.slot), self.values(s.values))
             case Overflow():

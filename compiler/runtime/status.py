@@ -74,7 +74,7 @@ _NO_DERIVATIVE = "the derivative is not finite here: keep the operand away from 
 _HINTS = {
     "nan": "guard the operation, or keep its operands where its result is finite",
     "input": "look at what was written there before: by Python, by a kernel without nan_check, or a NaN that was meant",
-    "overflow": "compute in a wider type, such as qd.i64; where it shall wrap, leave overflow_check out",
+    "overflow": "compute in a wider type, such as qd.i64; where it shall wrap, leave overflow_check out: debug=True reports it and goes on",
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.ir.printer import print_kernel
 
 
 def power(a, b):
@@ -165,11 +166,78 @@ def test_what_is_meant_to_wrap_inside_of_the_compiler_is_left_alone():
     assert len(set(x.to_numpy())) > 90
 
 
-def test_without_the_option_integers_wrap():
-    qd.init(debug=True)
+@pytest.mark.parametrize("debug", [False, True])
+def test_integers_wrap_and_only_debug_tests_them(debug):
+    qd.init(debug=debug)
 
     @qd.kernel
     def k(a: qd.i32) -> qd.i32:
         return a * a
 
     assert k(65537) == 131073
+    variant, _ = k.variant((65537,), {})
+    assert ("print once" in print_kernel(variant.compiled_kernel.ir)) == debug
+
+
+@EACH
+def test_debug_reports_each_operation_once_and_wraps(backend, capsys):
+    qd.init(**backend | {"debug": True})
+    x, count = qd.field(qd.i32, 8), qd.field(qd.i32, ())
+
+    @qd.kernel
+    def k():
+        for i in x:
+            x[i] = x[i] + 2147483640
+            count[None] += 2000000000
+            print("i", i)
+
+    x.from_numpy(np.arange(8, dtype=np.int32))
+    k()
+    k()
+    qd.sync()
+    out = capsys.readouterr().out
+    assert out.count("integer overflow:") == 2 and out.count("i ") >= 16
+    assert "integer overflow: 8 + 2147483640 does not fit i32" not in out  # 7 + 2147483640 is the largest i32
+    assert f"test_overflow_check.py:{k.fn.__code__.co_firstlineno + 3} in kernel `k`\n    x[i] = x[i] + 2147483640\n" in out
+    assert "does not fit i32, of `count`" in out
+    assert out.count("do: compute in a wider type, such as qd.i64, where it shall not wrap; this is printed once") == 2
+    assert (x.to_numpy() == np.arange(8) + 2 * 2147483640 - 2**32).all()
+
+
+@pytest.mark.parametrize("name", ["i32", "u8"])
+def test_debug_reports_what_overflow_check_refuses(name, tmp_path, capsys):
+    k, values = kernel_of(name, tmp_path), numbers(name, np.random.default_rng())
+    for op, text in enumerate(OPERATIONS):
+        qd.init(debug=True)
+        for a, b in itertools.product(values[::2], values[::2]):
+            k(op, a, b)
+        bad = any(inexact(text, a, b, name) for a, b in itertools.product(values[::2], values[::2]))
+        assert ("integer overflow" in capsys.readouterr().out) == bad, text
+
+
+def test_gradients_in_debug_mode_equal_those_without():
+    """Integers of a loop whose adstack is planned, that wrap, and that decide which branch a real takes."""
+
+    def gradient(**options):
+        qd.init(default_fp=qd.f64, **options)
+        x, loss = qd.field(qd.f64, 16, needs_grad=True), qd.field(qd.f64, (), needs_grad=True)
+
+        @qd.kernel
+        def k():
+            for i in x:
+                y, h = x[i], qd.u32(i) * qd.u32(2654435761)
+                for j in range(i % 5 + 3):
+                    h = (h ^ (h >> 13)) * qd.u32(1540483477) + qd.u32(j)
+                    if h % 3 == 0:
+                        y = qd.sin(y) * (1 + h % 7)
+                    else:
+                        y = y * y - 0.3
+                loss[None] += y
+
+        x.from_numpy(np.random.default_rng(3).normal(size=16) * 0.7)
+        loss.grad[None] = 1.0
+        k()
+        k.grad()
+        return x.grad.to_numpy()
+
+    assert np.array_equal(gradient(), gradient(debug=True))

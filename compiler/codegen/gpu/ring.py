@@ -23,7 +23,10 @@ from .hardware import Word
 
 
 def append(e: GridEmitter, s: Print, values: list[str]) -> None:
-    """Append the values (i64) of a print statement; a program without a ring prints nothing."""
+    """Append the values (i64) of a print statement; a program without a ring prints nothing.
+
+    Reports take a quarter of the ring and are dropped after that: a launch may make millions of one, and the host prints the first.
+    """
     ring = e.context(CTX_PRINT, "ptr")
     there, take, write, lost, done = map(e.label, ("ring", "take", "record", "lost", "printed"))
     size = RECORD_VALUES + len(values)
@@ -31,10 +34,11 @@ def append(e: GridEmitter, s: Print, values: list[str]) -> None:
     e.at(there)
     used, room = _word(e, ring, RING_USED), e.t(f"load i32, ptr {_word(e, ring, RING_SIZE)}")
     now = e.t(f"load atomic i32, ptr {used} {e.scope}monotonic, align 4")
-    e.branch(e.t(f"icmp ule i32 {now}, {room}"), take, lost)
+    full = done if s.once else lost
+    e.branch(e.t(f"icmp ule i32 {now}, {e.t(f'lshr i32 {room}, 2') if s.once else room}"), take, full)
     e.at(take)
     begin = e.t(f"atomicrmw add ptr {used}, i32 {size} {e.scope}monotonic")
-    e.branch(e.t(f"icmp ule i32 {e.t(f'add i32 {begin}, {size}')}, {room}"), write, lost)
+    e.branch(e.t(f"icmp ule i32 {e.t(f'add i32 {begin}, {size}')}, {room}"), write, full)
     e.at(write)
     at = e.t(f"zext i32 {begin} to i64")
     record = e.t(f"getelementptr i64, ptr {ring}, i64 {e.t(f'add i64 {at}, {RING_RECORDS}')}")
@@ -42,9 +46,10 @@ def append(e: GridEmitter, s: Print, values: list[str]) -> None:
     for k, x in [*head.items(), *enumerate(values, RECORD_VALUES)]:
         e.put(f"store i64 {x}, ptr {_word(e, record, k)}")
     e.jump(done)
-    e.at(lost)
-    e.t(f"atomicrmw add ptr {_word(e, ring, RING_LOST)}, i32 1 {e.scope}monotonic")
-    e.jump(done)
+    if not s.once:
+        e.at(lost)
+        e.t(f"atomicrmw add ptr {_word(e, ring, RING_LOST)}, i32 1 {e.scope}monotonic")
+        e.jump(done)
     e.at(done)
 
 

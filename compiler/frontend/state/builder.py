@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ...errors import QdrunSyntaxError
 from ...ir.builder import Builder
@@ -37,7 +38,7 @@ class FrontBuilder(Builder):
         default_ip: the type of an integer literal.
         debug: whether the user's asserts are compiled.
         check_bounds: whether every index is checked at run time.
-        check_overflow: whether integer operations are.
+        overflow: what an integer operation does whose result does not fit its type.
         nan_check: whether operations that compute a NaN or an infinity are detected, including those on literals.
     """
 
@@ -48,7 +49,7 @@ class FrontBuilder(Builder):
         default_ip: DType = i32,
         debug: bool = False,
         check_bounds: bool = False,
-        check_overflow: bool = False,
+        overflow: Literal["wrap", "report", "raise"] = "wrap",
         nan_check: bool = False,
     ) -> None:
         super().__init__(block)
@@ -56,7 +57,7 @@ class FrontBuilder(Builder):
         self.default_ip = default_ip
         self.debug = debug
         self.check_bounds = check_bounds
-        self.check_overflow = check_overflow
+        self.overflow = overflow
         self.nan_check = nan_check
         self._loops: list[Loop] = []
         self._visited: list[VisitedCell] = []

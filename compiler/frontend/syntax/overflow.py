@@ -1,6 +1,8 @@
-"""With ``overflow_check``: emits the tests after the user's integer operations. Operations that the compiler adds may wrap.
+"""With ``overflow_check`` or ``debug``: emits the tests after the user's integer operations. Operations that the compiler adds may wrap.
 
-Each gives a truth value: whether the result is the number that Python would compute.
+Each gives a truth value: whether the result is the number that Python would compute. With ``overflow_check`` one that is false stops
+the launch. With ``debug`` alone it is reported in a line of output, once for each operation, and the result wraps: hash functions and
+random numbers are meant to.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ...errors import describe
 from ...ir.builder import Builder
 from ...ir.meaning import limits
-from ...ir.nodes import Assert, Const, Operand
+from ...ir.nodes import Assert, Const, Operand, Print
 from ...ir.types import DType, f64, i64, u1, u64
 
 if TYPE_CHECKING:
@@ -56,8 +59,29 @@ def check_update(b: FrontBuilder, code: str, old: Operand, value: Operand, name:
     _require(b, _RULES[code](b, new, (old, value)), text, (old, value))
 
 
+def fits(code: str, args: tuple[Operand, ...], folded: Const) -> bool:
+    """Whether an operation on literals that was folded has no overflow, so that nothing is left to test."""
+    exact = _EXACT.get(code)
+    if exact is None:
+        return code not in _RULES
+    return exact(*(int(a.value) for a in args if isinstance(a, Const))) == folded.value
+
+
 def _require(b: FrontBuilder, inside: Operand, message: str, args: tuple[Operand, ...]) -> None:
-    b.put(Assert(inside, message, args, kind="overflow"))
+    if b.overflow == "raise":
+        b.put(Assert(inside, message, args, kind="overflow"))
+        return
+    with b.if_(b.op("not", inside)):
+        b.put(_report(b, message, args))
+
+
+def _report(b: FrontBuilder, message: str, args: tuple[Operand, ...]) -> Print:
+    """The line of a report, with the values of the operands between its texts."""
+    head, *tails = describe(message.replace("{}", _VALUE), b.loc, _ADVICE).split(_VALUE)
+    parts: list[str | Operand] = [head]
+    for x, text in zip(args, tails, strict=True):
+        parts += [x, text]
+    return Print((*parts, "\n"), once=True)
 
 
 def _zero(x: Operand) -> Const:
@@ -146,5 +170,14 @@ _RULES: dict[str, Rule] = {
     "sar": _count,
     "pow": _power,
 }
-CHECKED = frozenset(_RULES)
-"""The operations that can overflow."""
+_EXACT: dict[str, Callable[..., int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "neg": lambda a: -a,
+    "abs": int.__abs__,
+}
+"""What Python computes, for operations on literals."""
+_ADVICE = "compute in a wider type, such as qd.i64, where it shall not wrap; this is printed once, and qd.init(overflow_check=True) raises"
+_VALUE = "\0"
+"""Where a text has the value of an operand."""

@@ -101,7 +101,7 @@ def emit(b: FrontBuilder, code: str, *args: Operand, dtype: DType | None = None)
     if folded is not None and not _to_be_checked(b, code, args, folded):
         return folded
     result = b.op(code, *args, dtype=dtype)
-    if b.check_overflow:
+    if b.overflow != "wrap":
         overflow.check(b, code, result, args)
     return result
 
@@ -110,7 +110,7 @@ def _to_be_checked(b: FrontBuilder, code: str, args: tuple[Operand, ...], folded
     """Whether an operation on literals is left to the machine, as a check may find a fault in it."""
     if folded.dtype.is_real:
         return b.nan_check and not isfinite(folded.value) and all(isfinite(a.value) for a in args if isinstance(a, Const))
-    return b.check_overflow and code in overflow.CHECKED
+    return b.overflow != "wrap" and not overflow.fits(code, args, folded)
 
 
 def common_shape(*values: Value) -> tuple[int, ...] | None:
@@ -372,7 +372,7 @@ def cast_scalar(b: FrontBuilder, x: Operand, dtype: DType) -> Operand:
     if dtype is u1:
         return truth(b, x)
     result = b.cast(x, dtype)
-    if b.check_overflow and not (isinstance(x, Const) and isinstance(result, Const) and x.value == result.value):
+    if b.overflow == "raise" and not (isinstance(x, Const) and isinstance(result, Const) and x.value == result.value):
         overflow.check_cast(b, result, x)
     return result
 

@@ -202,9 +202,9 @@ class TensorRef:
         values = self._items(b, value)
         changes = values
         if code == "sub":  # negated in this type: that of a narrower unsigned value would wrap elsewhere
-            changes = tuple(b.op("neg", x) if b.check_overflow else self._negative(b, x) for x in values)
+            changes = tuple(b.op("neg", x) if b.overflow != "wrap" else self._negative(b, x) for x in values)
         items = tuple(b.atomic("add" if code == "sub" else code, p, where, x) for p, x in zip(self.places, changes))
-        if b.check_overflow:
+        if b.overflow != "wrap":
             for old, x in zip(items, values):
                 overflow.check_update(b, code, old, x, self.name)
         return Matrix(self.element, items) if self.element else items[0]

@@ -24,8 +24,8 @@ from ..status import OUTPUT, print_text
 from .graphs import Graphs
 from .pool import ThreadPool, get_pool, parallel_for_addresses
 
-_contexts: dict[int, tuple[Sequence[Print], TextIO | None]] = {}
-"""Live contexts by address: whose print statements a site number means, and where they print."""
+_contexts: dict[int, tuple[Sequence[Print], TextIO | None, set[int]]] = {}
+"""Live contexts by address: whose print statements a site number means, where they print, and which reports were printed."""
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
 
@@ -122,7 +122,7 @@ def _imports() -> dict[str, int]:
 
 def register_context(address: int, compiled: Compiled) -> None:
     """Make a context's print statements known. A program does this when it fills the context, before the first launch."""
-    _contexts[address] = compiled.prints, OUTPUT.get()
+    _contexts[address] = compiled.prints, OUTPUT.get(), set()
 
 
 def unregister_context(address: int) -> None:
@@ -147,9 +147,11 @@ def print_record(context: int, site: int, values: Sequence[int]) -> None:
         site: the statement's position among those of the kernel.
         values: the 8 bytes of each value, as signed integers.
     """
-    sites, output = _contexts.get(context, ((), None))
-    if not 0 <= site < len(sites):
-        return  # the program was closed during its launch
+    sites, output, reported = _contexts.get(context, ((), None, set()))
+    if not 0 <= site < len(sites) or site in reported:
+        return  # or the program was closed during its launch
+    if sites[site].once:
+        reported.add(site)
     text = print_text(sites[site], values)
     with _print_lock:
         (output or sys.stdout).write(text)

@@ -10,7 +10,7 @@ import ast
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -52,6 +52,7 @@ class Interpreted:
     from_cache: bool = False
     prints: Sequence[Print] = ()
     messages: Sequence[Any] = ()  # what goes wrong is raised
+    reported: set[Print] = field(default_factory=set)
 
 
 class PythonDevice(Device):
@@ -94,8 +95,9 @@ def _run(compiled: Interpreted, address: int) -> None:
     for buffer in kernel_buffers(kernel):
         memory.bind(buffer, _bytes(buffer, kernel, args, context, layout, memory))
     params = {key: int(context[word : word + 1].view(np.int64)[0]) for key, word in layout.params.items()}
+    seed, hooks = int(context[CTX_SEED]), {"write": sys.stdout.write, "stop": _stop, "reported": compiled.reported}
     try:
-        run_kernel(kernel, memory, scalars, params=params, seed=int(context[CTX_SEED]), write=sys.stdout.write, stop=_stop)
+        run_kernel(kernel, memory, scalars, params=params, seed=seed, **hooks)
     except InterpreterError as e:
         raise QdrunRuntimeError(describe(str(e), e.loc, "keep indices inside of the array's shape")) from None
 

@@ -179,6 +179,7 @@ class _Launch:
     seed: int
     write: Callable[[str], object]
     stop: Callable[[Print, list[Scalar]], None] | None
+    reported: set[Print]
     claimed: set[int] = field(default_factory=set)  # the tasks whose one worker has its adstack row
 
 
@@ -233,6 +234,9 @@ class _Iteration:
                 if not self.value(s.cond):
                     raise failed(s, [self.value(a).item() for a in s.args])
             case Print(stop=None):
+                if s.once and s in self.launch.reported:
+                    return
+                self.launch.reported.add(s)
                 self.launch.write(site_text(s, [self.value(p).item() for p in s.parts if not isinstance(p, str)]))
             case Print():
                 if self.launch.stop is not None:
@@ -355,6 +359,7 @@ def run_kernel(
     chunk: int | None = None,
     write: Callable[[str], object] | None = None,
     stop: Callable[[Print, list[Scalar]], None] | None = None,
+    reported: set[Print] | None = None,
 ) -> Result:
     """Run a kernel once.
 
@@ -368,6 +373,7 @@ def run_kernel(
         chunk: how many iterations share one partial value of each reduction; None: all.
         write: takes what the kernel prints, when it prints it; None: it is collected in the result.
         stop: called at a breakpoint with the statement and the values of its parts; None: breakpoints are passed over.
+        reported: the reports that were printed before, which are not printed again; this launch adds its own.
 
     Raises:
         QdrunAssertionError: an assert of the kernel failed.
@@ -377,7 +383,9 @@ def run_kernel(
     memory.shapes.update(shapes or {})
     memory.fill(kernel)
     prints: list[str] = []
-    launch = _Launch(memory, scalars or {}, params or {}, seed, write or prints.append, stop)
+    launch = _Launch(
+        memory, scalars or {}, params or {}, seed, write or prints.append, stop, set() if reported is None else reported
+    )
     for number, task in enumerate(kernel.tasks):
         _run_task(task, number, launch, chunk)
     returns: list[Number] = []
