@@ -81,6 +81,7 @@ class LowerOptions:
         breakpoints: ``breakpoint()`` is allowed: the kernel will be interpreted.
         blocks: threads meet in blocks: the kernel is for a GPU.
         lanes: threads of a wave whose instructions exchange values (``Device.lanes``).
+        grid_barrier: all threads of a loop can wait for each other (``Device.grid_barrier``).
         returns: the types of the returned scalars, row-major; None: as they come.
     """
 
@@ -95,3 +96,4 @@ class LowerOptions:
     breakpoints: bool = False
     blocks: bool = True
     lanes: int = 0
+    grid_barrier: bool = False

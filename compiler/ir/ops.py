@@ -54,7 +54,7 @@ TABLE: dict[str, OpInfo] = {
     "load": OpInfo(0, "given", "any", pure=False),  # attr: Local
     "gload": OpInfo(-1, "given", "any", pure=False),  # attr: Place; operands: indices
     "atomic": OpInfo(-1, "given", "any", pure=False),  # attr: (Place, code); operands: indices, values; gives the old content
-    # all threads of the block arrive before any continues; attr "wave": those of a wave; without a value
+    # all threads of the block arrive before any continues; attr "wave": those of a wave; "grid": of the task; without a value
     "barrier": OpInfo(0, "given", "any", pure=False),
     "fence": OpInfo(0, "given", "any", pure=False),  # attr: "block" or "grid", who sees this thread's writes in their order
     "shuffle": OpInfo(

@@ -128,6 +128,11 @@ def meets(s: Stmt) -> bool:
     return isinstance(s, Op) and s.op in ("barrier", "shuffle", "ballot")
 
 
+def meets_in_grid(task: Task) -> bool:
+    """Whether all threads of a task wait for each other."""
+    return any(isinstance(s, Op) and s.op == "barrier" and s.attr == "grid" for s in walk(task.body))
+
+
 def is_fence(s: Stmt) -> bool:
     """Whether the order of a statement and the accesses to memory before and after it is seen by other threads."""
     return isinstance(s, Op) and s.op in ("barrier", "fence")

@@ -62,6 +62,7 @@ class Variant:
             breakpoints=program.arch is Arch.python,
             blocks=not program.device.on_host,
             lanes=program.device.lanes,
+            grid_barrier=program.device.grid_barrier,
         )
         self.compiled_kernel, memory = CACHE.kernel(source, specs, options, o, program.device)
         if second_order:

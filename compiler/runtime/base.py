@@ -127,6 +127,7 @@ class Device(ABC):
     )
     trials: TrialLayout | None = None  # of a batched program
     lanes: int = 0  # threads of a wave that exchange values by instructions; 0: there are no such instructions
+    grid_barrier: bool = False  # all threads of a loop can wait for each other
     gpu_lanes: int = 0  # threads of a trial that ``qd.init(gpu_lanes=)`` asks for; 0: what suits the device
 
     def __init__(self, byte_limit: int | None = None) -> None:

@@ -92,3 +92,30 @@ def test_a_loop_with_a_step_is_not_left_by_a_comparison_that_wraps(monkeypatch, 
     done = compile_text(texts[0])
     assert done.returncode == 0, done.stderr[-800:]
     assert wrapping_latches(done.stdout) == []
+
+
+def test_blocks_of_a_grid_wait_for_each_other_by_a_count(monkeypatch):
+    """Thread 0 of each block counts and waits, between two barriers of the block, with fences of the device around."""
+    emit, texts = device.emit_grid, []
+
+    def emit_both(kernel, target, *options):
+        texts.append(emit(kernel, cuda_target(), *options))
+        return emit(kernel, target, *options)
+
+    monkeypatch.setattr(device, "emit_grid", emit_both)
+    qd.init(arch=qd.cuda, device="emulated", offline_cache=False)
+    x = qd.field(qd.f32, shape=64)
+
+    @qd.kernel
+    def k():
+        for i in x:
+            x[i] += 1.0
+            qd.simt.grid.sync()
+            x[i] *= x[63 - i]
+
+    k()
+    assert "call i32 @qd_launch_together(" in texts[0].host and "call i32 @qd_launch(" not in texts[0].host
+    found = compile_text(texts[0].device)
+    assert not found.returncode, found.stderr
+    order = re.findall(r"bar\.sync|fence\.sc\.gpu|atom\.\S+\.u64|ld\.relaxed\.gpu", found.stdout)
+    assert [w.split(".")[0] for w in order] == ["bar", "fence", "atom", "ld", "fence", "bar"]

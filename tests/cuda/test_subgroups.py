@@ -569,14 +569,7 @@ def test_warps_are_refused_where_they_are_not(name, lanes):
             kernel()
 
 
-def test_a_grid_does_not_meet(gpu):
-    @qd.kernel
-    def k():
-        for _ in range(4):
-            qd.simt.grid.sync()
-
-    with pytest.raises(qd.QdrunTypeError, match=r"`simt\.grid\.sync` is not available: no kernel waits for all blocks"):
-        k()
+def test_lanes_are_asked_for_in_kernels():
     for name in ("invocation_id", "sync"):
         with pytest.raises(qd.QdrunRuntimeError, match=rf"simt\.subgroup\.{name}\(\) was called outside of a kernel"):
             getattr(sg, name)()

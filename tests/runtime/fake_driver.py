@@ -44,7 +44,7 @@ class FakeDriver:
     """``limit``: bytes that can be allocated; ``kept``: bytes that were freed and only ``trim`` makes room of."""
 
     kind = FAKE
-    launch_address = memset_address = 0
+    launch_address = memset_address = together_address = 0
 
     def __init__(self, limit=1 << 30, infos=INFOS):
         self.limit, self.kept, self.infos = limit, 0, infos

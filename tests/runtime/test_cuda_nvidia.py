@@ -84,8 +84,8 @@ def d(monkeypatch):
     }
     fake.gives |= {"cuMemAllocFromPoolAsync": (512,), "cuMemAlloc": (512,), "cuStreamCreate": (3,), "cuMemGetInfo": (1, 2)}
     monkeypatch.setattr(nvidia, "bindings", lambda: fake)
-    monkeypatch.setattr(nvidia, "addresses", lambda: Addresses(1, 2, 3, 4, 5))
-    monkeypatch.setattr(nvidia, "launchers", lambda context, found: native.Launchers(10, 11))
+    monkeypatch.setattr(nvidia, "addresses", lambda: Addresses(1, 2, 3, 4, 5, 6))
+    monkeypatch.setattr(nvidia, "launchers", lambda context, found: native.Launchers(10, 11, 12))
     monkeypatch.setattr(nvidia, "_contexts", {})
     monkeypatch.setattr(nvidia, "_streams", Counter())
     return fake
@@ -105,7 +105,7 @@ def test_opening_takes_the_primary_context_once_and_makes_a_pool_that_keeps_litt
         driver.open(0)
     assert d.names().count("cuDevicePrimaryCtxRetain") == 1 and d.current == OURS
     assert ("cuMemPoolSetAttribute", "pool", "CU_MEMPOOL_ATTR_RELEASE_THRESHOLD", 64 << 20) in d.calls
-    assert (driver.launch_address, driver.memset_address) == (10, 11)
+    assert (driver.launch_address, driver.memset_address, driver.together_address) == (10, 11, 12)
 
 
 def test_a_thread_without_a_context_gets_ours(d, driver):
@@ -241,6 +241,9 @@ def test_a_cubin_is_loaded_as_it_is_and_text_with_its_end(d, driver):
 
 # ---- launches from machine code
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+TOGETHER = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+)
 MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
 CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
@@ -250,7 +253,8 @@ class Machine:
 
     def __init__(self):
         self.calls, self.answers = [], []
-        self.keep = [LAUNCH(self.launch), MEMSET(self.memset), *(CONTEXT(self.context(n)) for n in ("set", "push", "pop"))]
+        self.keep = [LAUNCH(self.launch), TOGETHER(self.together), MEMSET(self.memset)]
+        self.keep += [*(CONTEXT(self.context(n)) for n in ("set", "push", "pop"))]
         self.found = Addresses(*(ctypes.cast(f, ctypes.c_void_p).value for f in self.keep))
 
     def answer(self):
@@ -258,6 +262,11 @@ class Machine:
 
     def launch(self, *args):
         self.calls.append(("launch", *args))
+        return self.answer()
+
+    def together(self, *args):
+        words = [ctypes.c_int64.from_address(args[-1][k]).value for k in range(3)]
+        self.calls.append(("together", *args[:-1], words))
         return self.answer()
 
     def memset(self, *args):
@@ -298,6 +307,17 @@ def test_a_launch_makes_the_context_current_where_it_is_not(answers, result, cal
     assert MEMSET(made.memset)(1 << 40, 2, 3 << 32, 4 << 40) == result
     assert [c[0].replace("memset", "launch") for c in machine.calls] == calls
     assert machine.calls[0][1:] == machine.calls[-1 if calls[-1] == "launch" else -2][1:] == (1 << 40, 2, 3 << 32, 4 << 40)
+
+
+def test_a_cooperative_launch_takes_the_address_of_each_parameter():
+    machine = Machine()
+    words, size = (ctypes.c_int64 * 3)(7, -1, 1 << 50), ctypes.c_int64(24)
+    extra = (ctypes.c_uint64 * 5)(1, ctypes.addressof(words), 2, ctypes.addressof(size), 0)
+    machine.answers = [201, 720]
+    call = LAUNCH(launchers(0x123456789A, machine.found).together)
+    assert call(*ARGS[:-2], None, ctypes.addressof(extra)) == 720
+    assert [c[0] for c in machine.calls] == ["together", "set", "together"]
+    assert machine.calls[0] == machine.calls[2] == ("together", *ARGS[:-2], [7, -1, 1 << 50])
 
 
 def test_launchers_are_made_once_for_a_context():

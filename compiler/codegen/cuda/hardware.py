@@ -95,6 +95,29 @@ class CudaHardware(OnChipVariables):
         return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])
 
 
+def grid_barrier(e: GridFn, arrived: str) -> None:
+    """Blocks count themselves, and wait until all have come as often as they have."""
+    wait, go, join, scope = e.label("wait"), e.label("met"), e.label("join"), f'syncscope("{e.target.scope}")'
+    e.hardware.barrier(e)
+    one = e.label("one")
+    e.branch(e.t(f"icmp eq i32 {e.hardware.thread_in_block(e)}, 0"), one, join)
+    e.at(one)
+    e.put(f"fence {scope} seq_cst")  # what the threads of this block have written is seen before it counts
+    blocks = e.t(f"zext i32 {e.hardware.blocks(e)} to i64")
+    before = e.t(f"atomicrmw add ptr {arrived}, i64 1 {scope} monotonic")
+    round_ = e.t(f"add i64 {e.t(f'udiv i64 {before}, {blocks}')}, 1")
+    wanted = e.t(f"mul i64 {round_}, {blocks}")
+    e.jump(wait)
+    e.at(wait)
+    now = e.t(f"load atomic i64, ptr {arrived} {scope} monotonic, align 8")
+    e.branch(e.t(f"icmp ult i64 {now}, {wanted}"), wait, go)
+    e.at(go)
+    e.put(f"fence {scope} seq_cst")
+    e.jump(join)
+    e.at(join)
+    e.hardware.barrier(e)
+
+
 def _stack_blocks(task: Task) -> int:
     kept = sum(PLANES[local.dtype.plane] for stack in task.stacks if stack.kind == "tape" for local in stack.locals)
     return SMALL_STACK_BLOCKS if kept <= SMALL else STACK_BLOCKS
@@ -116,4 +139,5 @@ def cuda_target(cpu: str = "sm_90", block: int = 128) -> GpuTarget:
         block=block,
         wide_features="+ptx81",
         lanes=32,
+        grid_barrier=grid_barrier,
     )

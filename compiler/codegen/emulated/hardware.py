@@ -4,6 +4,8 @@ A device function is ``void name(ptr regs, ptr words)``: the special registers a
 
     0  thread in its block     1  block     2  number of blocks     3  threads of a block     4  address of what the launch asks for
     5  address of the shared arrays     6  address of ``void barrier(ptr regs, i64 site)``
+
+A barrier's site is its number, plus ``GRID_SITE`` where all blocks meet.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from ..gpu.hardware import GpuTarget, GridFn
 
 REG_THREAD, REG_BLOCK, REG_BLOCKS, REG_THREADS, REG_SHARED, REG_ARRAYS, REG_BARRIER, REG_WORDS = 0, 1, 2, 3, 4, 5, 6, 8
+GRID_SITE = 1 << 32
 
 
 class EmulatedHardware:
@@ -42,8 +45,15 @@ class EmulatedHardware:
         Several call the machine with the number of the barrier, which checks that all are at the same one.
         """
         if e.threads_of_block > 1:
-            site = e.barriers = e.barriers + 1
-            e.put(f"call void {self._pointer(e, REG_BARRIER)}(ptr %regs, i64 {site})")
+            self._meet(e, 0)
+
+    def grid_barrier(self, e: GridFn, arrived: str) -> None:
+        """The machine, which runs all blocks at the same time."""
+        self._meet(e, GRID_SITE)
+
+    def _meet(self, e: GridFn, among: int) -> None:
+        e.barriers += 1
+        e.put(f"call void {self._pointer(e, REG_BARRIER)}(ptr %regs, i64 {among + e.barriers})")
 
     def shared_words(self, e: GridFn, words: int) -> str:
         """The one thread's own memory: blocks whose threads meet have no reductions."""
@@ -101,4 +111,7 @@ class EmulatedHardware:
 
 def emulated_target(triple: str = "", cpu: str = "", features: str = "") -> GpuTarget:
     """The processor (its LLVM names) in the place of a GPU."""
-    return GpuTarget("emulated", triple, cpu, features, hardware=EmulatedHardware(), block=1, wide_features=features)
+    made = EmulatedHardware()
+    return GpuTarget(
+        "emulated", triple, cpu, features, hardware=made, block=1, wide_features=features, grid_barrier=made.grid_barrier
+    )

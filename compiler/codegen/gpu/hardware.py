@@ -7,6 +7,7 @@ of one thread, for tests without one.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,6 +40,8 @@ class GpuTarget(Target):
         tapes_on_chip: adstack tapes lie in on-chip memory, unless a plan says otherwise; else all of them lie in the heap.
         private_tapes: that memory is an array of each thread, not a part of the block's.
         loop_copies: iterations of a short loop that the text has one after the other, at most. 1: its compiler unrolls.
+        grid_barrier: writes a barrier of all blocks of a launch, which ``qd_launch_together`` starts at the same time; its second argument
+            is the address of a word of the scratch memory, zero when the launch begins. None: blocks cannot wait for each other.
         launch_end: the driver's number that ends the list of what a launch is given.
     """
 
@@ -61,6 +64,7 @@ class GpuTarget(Target):
     private_tapes: bool = False
     loop_copies: int = 1
     launch_end: int = 0
+    grid_barrier: Callable[[GridFn, str], None] | None = field(default=None, repr=False, compare=False)
 
     def tape_owners(self, block: int) -> int:
         """Threads of a block whose tapes are in the memory that a launch asks for: all, or one with ``private_tapes``."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from ...errors import QdrunSyntaxError
 from ...ir.nodes import Block, Buffer, Const, If, Local, LocalStore, Loop, Op, Operand, Place, Task
-from ...ir.walk import cooperates, meets, place_of, walk
+from ...ir.walk import cooperates, meets, meets_in_grid, place_of, walk
 from ..llvm.uniform import analyse
 from .hardware import GpuTarget
-from .prologue import constant, literal_count
+from .prologue import constant, literal_count, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ def meeting(task: Task) -> Meeting | None:
         return None
     shapes = analyse(task, frozenset(_same_in_a_block(task)))
     out = Meeting(shapes.varying, set(), (literal_count(task) or 1) % task.block == 0)
+    if meets_in_grid(task):
+        _check_grid(task)
     loads: Counter[Local] = Counter(_reads(task.body))
     _open(task.body, out, loads)
     return out
@@ -81,6 +83,34 @@ def _same_in_a_block(task: Task) -> Iterator[Op]:
                 yield s
 
 
+def _of_block(s: Op) -> bool:
+    place = place_of(s)
+    return place is not None and place.buffer.kind == "block"
+
+
+def _check_grid(task: Task) -> None:
+    """See that all threads of the loop come to the barriers of the grid.
+
+    Raises:
+        QdrunSyntaxError: only the device knows how many threads there are, or a condition may differ between blocks.
+    """
+    first = next(s for s in walk(task.body) if isinstance(s, Op) and s.op == "barrier" and s.attr == "grid")
+    if where(task) != "host":
+        raise QdrunSyntaxError(
+            "simt.grid.sync() stands in a loop whose length only the device knows: it must run all iterations at the same time",
+            first.loc,
+            "let the loop run over a field, a literal, an argument or a shape",
+        )
+    apart = frozenset(s for s in walk(task.body) if isinstance(s, Op) and s.op == "gload" and _of_block(s))
+    varying = analyse(task, apart=apart).varying
+    for s in walk(task.body):
+        decides = s.cond if isinstance(s, If) else s
+        if isinstance(s, (If, Loop)) and not isinstance(decides, Const) and decides in varying:
+            inner = next((x for x in walk([s]) if isinstance(x, Op) and x.op == "barrier" and x.attr == "grid"), None)
+            if inner is not None:
+                raise _refused(s, inner, "the loop")
+
+
 def _reads(block: Block) -> Iterator[Local]:
     for s in walk(block):
         if isinstance(s, Op) and isinstance(s.attr, Local):
@@ -99,20 +129,27 @@ def _open(block: Block, out: Meeting, loads: Counter[Local]) -> None:
         same = out.same(s.cond) if isinstance(s, If) else s not in out.varying
         if barrier is not None and not same:
             assert isinstance(barrier, Op)
-            raise QdrunSyntaxError(
-                f"{_called(barrier)} stands in {'a condition' if isinstance(s, If) else 'a loop'} that may differ between the threads of a"
-                f" block (line {s.loc.line if s.loc else '?'}): the threads that reach it would wait forever for the others",
-                barrier.loc,
-                "put it where all threads reach it: end the `if` before it, and let the loops around it run over literals, arguments,"
-                " shapes, or what is read at an index that all threads share; `continue`, `break` and `return` count as conditions",
-            )
+            raise _refused(s, barrier, "a block")
         if barrier is not None or (same and _decides(s, out, loads)):
             for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,):
                 _open(inner, out, loads)
 
 
+def _refused(around: If | Loop, barrier: Op, who: str) -> QdrunSyntaxError:
+    """The error of a barrier that not all threads of ``who`` reach."""
+    return QdrunSyntaxError(
+        f"{_called(barrier)} stands in {'a condition' if isinstance(around, If) else 'a loop'} that may differ between the threads of"
+        f" {who} (line {around.loc.line if around.loc else '?'}): the threads that reach it would wait forever for the others",
+        barrier.loc,
+        "put it where all threads reach it: end the `if` before it, and let the loops around it run over literals, arguments,"
+        " shapes, or what is read at an index that all threads share; `continue`, `break` and `return` count as conditions",
+    )
+
+
 def _called(s: Op) -> str:
-    return "simt.block.sync()" if s.op == "barrier" and not s.attr else "an operation of qd.simt.subgroup"
+    if s.op != "barrier" or s.attr in ("wave", "exchange"):
+        return "an operation of qd.simt.subgroup"
+    return "simt.grid.sync()" if s.attr == "grid" else "simt.block.sync()"
 
 
 def _decides(s: If | Loop, out: Meeting, loads: Counter[Local]) -> bool:

@@ -20,9 +20,11 @@ class Shapes:
     varying: set[Op | Local | Loop] = field(default_factory=set)
 
 
-def analyse(task: Task, same: frozenset[Op] = frozenset()) -> Shapes:
-    """The shapes of a parallel task. ``same``: operations whose result does not vary, whatever their operands do."""
-    shapes = Shapes({a.index for a in task.axes} | {r.local for r in task.reductions})
+def analyse(task: Task, same: frozenset[Op] = frozenset(), apart: frozenset[Op] = frozenset()) -> Shapes:
+    """The shapes of a parallel task. ``same``: operations whose result does not vary, whatever their operands do; ``apart``: others
+    whose result does.
+    """
+    shapes = Shapes({*(a.index for a in task.axes), *(r.local for r in task.reductions), *apart})
     size = -1
     while size != len(shapes.varying):
         size = len(shapes.varying)

@@ -47,6 +47,11 @@ def sync() -> None:
     _kernel_only("sync")
 
 
+def grid_sync() -> None:
+    """A barrier of all threads of the loop: none continues before all have arrived. Their earlier writes are visible afterwards."""
+    raise QdrunRuntimeError("simt.grid.sync() was called outside of a kernel; do: call it inside a parallel loop of a kernel")
+
+
 def thread_idx() -> Any:
     """The number of this thread in its block, i32."""
     _kernel_only("thread_idx")
@@ -127,6 +132,17 @@ def _sync(cx: Context, node: ast.Call) -> None:
     no_arguments(node, "block.sync")
     _together(cx, "block.sync")
     cx.b.op("barrier", dtype=i32)
+
+
+def _grid_sync(cx: Context, node: ast.Call) -> None:
+    no_arguments(node, "grid.sync")
+    if not cx.options.grid_barrier:
+        raise QdrunTypeError(
+            "`simt.grid.sync` is not available on this backend: the blocks of a loop cannot wait for each other",
+            hint="end the outermost loop there and begin another one: it starts when all iterations of the first are done",
+        )
+    loop_of_blocks(cx, "grid.sync")
+    cx.b.op("barrier", dtype=i32, attr="grid")
 
 
 def _thread_idx(cx: Context, node: ast.Call) -> Any:
@@ -225,6 +241,7 @@ def _element(cx: Context, dtype: Any) -> tuple[tuple[int, ...], DType]:
 SPECIAL: dict[Any, Callable[[Context, ast.Call], Any]] = {
     SharedArray: _shared_array,
     sync: _sync,
+    grid_sync: _grid_sync,
     thread_idx: _thread_idx,
     global_thread_idx: _global_thread_idx,
     block_size: _block_size,

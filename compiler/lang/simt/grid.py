@@ -1,9 +1,9 @@
-"""``qd.simt.grid``: what concerns all threads of a launch. None waits for all others: a loop ends for that, and the next begins."""
+"""``qd.simt.grid``: what concerns all threads of a loop. On some GPUs they wait for each other; anywhere, the next loop waits for all."""
 
 from __future__ import annotations
 
+from ...frontend.syntax.block import grid_sync as sync
 from ...frontend.syntax.lanes import fence as _fence
-from ...refused import refused_names
 from ..function import func as _func
 
 
@@ -15,7 +15,5 @@ def mem_fence() -> None:
 
 memfence = mem_fence
 
-__getattr__ = refused_names(__name__, "simt.grid.")
 
-
-__all__ = ["mem_fence", "memfence"]
+__all__ = ["mem_fence", "memfence", "sync"]

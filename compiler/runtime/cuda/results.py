@@ -56,6 +56,11 @@ _KNOWN: dict[int, Result] = {
     717: Result("INVALID_ADDRESS_SPACE", "it used an address of the wrong space", _BOUNDS, True, True),
     718: Result("INVALID_PC", "it jumped out of its code", _BOUNDS, True, True),
     719: Result("LAUNCH_FAILED", "it was stopped by the device (a trap, or a fault without a name)", _BOUNDS, True, True),
+    720: Result(
+        "COOPERATIVE_LAUNCH_TOO_LARGE",
+        "its blocks meet in qd.simt.grid.sync(), and the device cannot hold all of them at the same time",
+        "run the loop over fewer iterations, each of which does more, or end the loop there and begin another one",
+    ),
     800: Result("NOT_PERMITTED", "this user or this moment does not permit it", "read nothing back while a graph is recorded"),
     801: Result("NOT_SUPPORTED", "the device or its driver cannot do it", _UPDATE),
     802: Result("SYSTEM_NOT_READY", "the system's devices are not ready", "start nvidia-fabricmanager"),

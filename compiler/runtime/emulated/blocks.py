@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from ...codegen.emulated.hardware import GRID_SITE
 from .arena import POISON
 
 SHARED_BYTES = 48 << 10
@@ -24,10 +25,10 @@ class Diverged(Exception):
 
 
 class Team:
-    """The threads of one block after the other, with one memory."""
+    """The threads of one block after the other, with one memory. ``grid``: those of all blocks, where blocks run at the same time."""
 
-    def __init__(self, threads: int, memory: np.ndarray) -> None:
-        self.threads, self.memory = threads, memory
+    def __init__(self, threads: int, memory: np.ndarray, grid: Team | None = None) -> None:
+        self.threads, self.memory, self.grid = threads, memory, grid
         self.diverged = False
         self._lock = threading.Condition()
         self._sites: list[int] = []  # where the threads that have arrived stand
@@ -35,6 +36,9 @@ class Team:
 
     def meet(self, site: int) -> None:
         """Wait until all threads have arrived. ``site``: the barrier's number, or ``_END``. After a divergence no thread waits."""
+        if self.grid is not None and site >= GRID_SITE:
+            self.grid.meet(site)
+            return
         with self._lock:
             if self.diverged:
                 return
@@ -76,29 +80,67 @@ def run_blocks(run: Callable[..., Any], words: int, order: Sequence[int] | np.nd
     Raises:
         Diverged: some threads of a block came to a barrier, and others to another one or to the end.
     """
-    memory = np.full(shared + SHARED_BYTES + 64, POISON, np.uint8)
-    base = memory.ctypes.data + -memory.ctypes.data % 16
-    team = Team(threads, memory)
+    team = Team(threads, _new_memory(shared))
     _teams[id(team)] = team
     blocks = np.ascontiguousarray(order, np.int64)
 
     def work(number: int) -> None:
-        regs = (ctypes.c_int64 * 8)(
-            *(number, 0, len(blocks), threads, base, base + -(-shared // 16) * 16, barrier_address(), id(team))
-        )
+        regs = _registers(team, number, len(blocks), shared)
         for k in range(len(blocks)):
             run(ctypes.addressof(regs), words, blocks.ctypes.data + 8 * k, 1)
             team.meet(_END)
             if team.diverged:
                 return
 
-    workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(threads)]
     try:
-        for w in workers:
-            w.start()
-        for w in workers:
-            w.join()
+        _run_threads([partial(work, n) for n in range(threads)])
     finally:
         del _teams[id(team)]
     if team.diverged:
         raise Diverged
+
+
+def run_together(run: Callable[..., Any], words: int, order: Sequence[int] | np.ndarray, threads: int) -> None:
+    """``run_blocks`` of blocks that wait for each other: all of them run at the same time, each with a memory of its own.
+
+    Raises:
+        Diverged: some threads of a block came to a barrier, and others to another one or to the end, or so did blocks.
+    """
+    blocks = np.ascontiguousarray(order, np.int64)
+    grid = Team(threads * len(blocks), np.empty(0, np.uint8))
+    teams = [Team(threads, _new_memory(0), grid) for _ in blocks]
+    _teams.update((id(team), team) for team in teams)
+
+    def work(place: int, number: int) -> None:
+        team = teams[place]
+        regs = _registers(team, number, len(blocks), 0)
+        run(ctypes.addressof(regs), words, blocks.ctypes.data + 8 * place, 1)
+        team.meet(_END)
+        grid.meet(_END)
+
+    try:
+        _run_threads([partial(work, k, n) for k in range(len(blocks)) for n in range(threads)])
+    finally:
+        for team in teams:
+            del _teams[id(team)]
+    if grid.diverged or any(team.diverged for team in teams):
+        raise Diverged
+
+
+def _new_memory(shared: int) -> np.ndarray:
+    return np.full(shared + SHARED_BYTES + 64, POISON, np.uint8)
+
+
+def _registers(team: Team, number: int, blocks: int, shared: int) -> Any:
+    """The special registers of a thread."""
+    base = team.memory.ctypes.data + -team.memory.ctypes.data % 16
+    arrays = base + -(-shared // 16) * 16
+    return (ctypes.c_int64 * 8)(number, 0, blocks, team.threads, base, arrays, barrier_address(), id(team))
+
+
+def _run_threads(work: list[Callable[[], None]]) -> None:
+    workers = [threading.Thread(target=one, daemon=True) for one in work]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()

@@ -65,6 +65,7 @@ class EmulatedDriver:
         self._name, self._chip, self._threads_per_sm = name, chip, threads_per_sm
         self.machine = emulated_machine()
         self.launch_address, self.memset_address = self.machine.launch_address, self.machine.memset_address
+        self.together_address = self.machine.together_address
         self._used: dict[int, int] = {}
 
     # ---- devices

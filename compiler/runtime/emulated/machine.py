@@ -20,12 +20,12 @@ from ...ir.threads import new_lock
 from ..cuda.results import RESULTS
 from .arena import Arena, BadAddress
 from .blocks import SHARED_BYTES, Diverged
-from .processor import DeviceCode
+from .processor import DeviceCode, NativeCode
 
 MEMORY_BYTES = 8 << 30
-MOST_QUEUED = 4096
+MOST_QUEUED, MOST_TOGETHER = 4096, 512  # threads of a launch whose blocks wait for each other
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_HANDLE, NOT_FOUND, ILLEGAL_ADDRESS, LAUNCH_FAILED = 1, 2, 400, 500, 700, 719
-CAPTURE_UNSUPPORTED, NO_CAPTURE, UNKNOWN = 900, 901, 999
+TOO_LARGE, CAPTURE_UNSUPPORTED, NO_CAPTURE, UNKNOWN = 720, 900, 901, 999
 _BUFFER, _BUFFER_SIZE = 1, 2  # of ``extra``, see ``codegen.gpu.grid.entry``
 
 Work = Callable[[], None]
@@ -89,8 +89,10 @@ class EmulatedMachine:
         self.waits, self.held_up, self.waiting = Counter[str](), Counter[str](), False
         self._sticky = 0
         self._next_failures: dict[str, int] = {}
-        self._thunks = _LAUNCH(self._on_launch), _MEMSET(self._on_memset)
-        self.launch_address, self.memset_address = (ctypes.cast(t, ctypes.c_void_p).value or 0 for t in self._thunks)
+        self._thunks = _LAUNCH(self._on_launch), _MEMSET(self._on_memset), _LAUNCH(self._on_launch_together)
+        self.launch_address, self.memset_address, self.together_address = (
+            ctypes.cast(t, ctypes.c_void_p).value or 0 for t in self._thunks
+        )
 
     # ---- failures
     def fail_next(self, call: str, code: int) -> None:
@@ -217,6 +219,9 @@ class EmulatedMachine:
     def _on_launch(self, function: int | None, *rest: Any) -> int:
         return self._code_of("launch", lambda: self._queue(function or 0, *rest))
 
+    def _on_launch_together(self, function: int | None, *rest: Any) -> int:
+        return self._code_of("launch", lambda: self._queue(function or 0, *rest, together=True))
+
     def _on_memset(self, ptr: int, word: int, count: int, stream: int | None) -> int:
         return self._code_of("memset", lambda: self.put(stream or 0, lambda: self.fill(ptr, word, count, 4)))
 
@@ -230,7 +235,7 @@ class EmulatedMachine:
             return UNKNOWN
         return 0
 
-    def _queue(self, function: int, *rest: Any) -> None:
+    def _queue(self, function: int, *rest: Any, together: bool = False) -> None:
         gx, gy, gz, bx, by, bz, shared, stream, params, extra = rest
         kernel = self.kernels.get(function)
         if kernel is None:
@@ -238,13 +243,19 @@ class EmulatedMachine:
         plain = gy == gz == by == bz == 1 and not params
         if not plain or not 0 < gx < 1 << 31 or not 0 < bx <= 1024 or shared > SHARED_BYTES:
             raise Fault(INVALID_VALUE)
+        if together and gx * bx > MOST_TOGETHER:
+            raise Fault(TOO_LARGE)
         words = _packed(extra)
-        self.put(stream or 0, lambda: self._run(kernel, words, gx, bx, shared))
+        self.put(stream or 0, lambda: self._run(kernel, words, gx, bx, shared, together))
 
-    def _run(self, kernel: DeviceCode, words: Any, blocks: int, threads: int, shared: int) -> None:
+    def _run(self, kernel: DeviceCode, words: Any, blocks: int, threads: int, shared: int, together: bool) -> None:
         self.launches += 1
         try:
-            kernel.run(ctypes.addressof(words), blocks, threads, shared)
+            if together:
+                assert isinstance(kernel, NativeCode)
+                kernel.run_together(ctypes.addressof(words), blocks, threads)
+            else:
+                kernel.run(ctypes.addressof(words), blocks, threads, shared)
         except Diverged:
             raise Fault(LAUNCH_FAILED) from None
 

@@ -19,7 +19,7 @@ from ..cache import load_cached
 from ..gpu.driver import Image, Texts, text_image
 from ..jit import LoadedCode
 from .arena import POISON
-from .blocks import RUN_FREE, SHARED_BYTES, run_blocks
+from .blocks import RUN_FREE, SHARED_BYTES, run_blocks, run_together
 
 _RUN = ctypes.PYFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
 _DEFINE = re.compile(r"^define void @(\w+)\(ptr %regs, ptr %words\)", re.M)
@@ -73,6 +73,14 @@ class NativeCode:
         base = memory.ctypes.data + -memory.ctypes.data % 16
         regs = (ctypes.c_int64 * 8)(0, 0, blocks, 1, base, base + -(-shared // 16) * 16)
         self.loop(ctypes.addressof(regs), words, order.ctypes.data, blocks)
+
+    def run_together(self, words: int, blocks: int, threads: int) -> None:
+        """``run`` of blocks that wait for each other.
+
+        Raises:
+            Diverged: some threads came to a barrier of their block, or of all blocks, and others did not.
+        """
+        run_together(RUN_FREE(self.code.addresses[f"{self.name}.run"]), words, block_order(blocks), threads)
 
 
 class Processor:

@@ -26,7 +26,7 @@ from ...codegen.abi import (
     context_layout,
     messages,
 )
-from ...codegen.gpu.grid.entry import LAUNCH, MEMSET
+from ...codegen.gpu.grid.entry import LAUNCH, MEMSET, TOGETHER
 from ...codegen.gpu.grid.kernel import emit_grid
 from ...codegen.gpu.grid.rows import tapes_of
 from ...codegen.gpu.trials.module import emit_trial_grid
@@ -87,7 +87,7 @@ class GpuDevice(Graphs, Device):
         self._finalizer.atexit = False  # then everything goes with the process
         self._target = kind.target(self.info)
         self.approximates, self.wide_states = bool(self._target.approximations), self._target.doubles
-        self.lanes = self._target.lanes
+        self.lanes, self.grid_barrier = self._target.lanes, self._target.grid_barrier is not None
         self.dlpack: tuple[int, int] | None = None if kind.dlpack is None else (kind.dlpack, self.info.index)
         self.link = self
         self._closed = False
@@ -429,7 +429,8 @@ class GpuDevice(Graphs, Device):
         return None if code is None else GpuKernel(**facts | {"address": code.addresses[exports[0]], "code": code})
 
     def _imports(self) -> dict[str, int]:
-        return {LAUNCH: self.driver.launch_address, MEMSET: self.driver.memset_address}
+        driver = self.driver
+        return {LAUNCH: driver.launch_address, MEMSET: driver.memset_address, TOGETHER: driver.together_address}
 
     def entry(self, compiled: Compiled) -> Callable[[int], None]:
         """The host's entry as a function: it returns when the launches are in the stream, and keeps the interpreter's lock."""

@@ -132,11 +132,13 @@ class Driver(Protocol):
         kind: the properties that its devices share.
         launch_address: the C function ``qd_launch`` (``codegen.gpu.grid.entry``), for native code.
         memset_address: ``qd_memset``.
+        together_address: ``qd_launch_together``; 0: the target has no ``grid_barrier``.
     """
 
     kind: Kind
     launch_address: int
     memset_address: int
+    together_address: int
 
     def device_count(self) -> int:
         """The number of devices that this process may use."""

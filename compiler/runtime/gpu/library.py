@@ -51,7 +51,7 @@ class LibraryDriver:
 
     def __init__(self, d: Any) -> None:
         self.d = d
-        self.launch_address = self.memset_address = 0
+        self.launch_address = self.memset_address = self.together_address = 0
         self._pool: Any = None
 
     # ---- calls

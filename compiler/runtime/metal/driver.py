@@ -60,7 +60,7 @@ class MetalDriver:
     def __init__(self) -> None:
         self._objc = initialise()
         self._devices = self._objc.devices()
-        self.launch_address = self.memset_address = 0
+        self.launch_address = self.memset_address = self.together_address = 0
         self._lock = new_lock(self, "_lock")
         self._streams: dict[int, Stream] = {}
         self._modules: dict[int, Library] = {}

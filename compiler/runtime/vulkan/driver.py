@@ -41,7 +41,7 @@ class VulkanDriver:
 
     def __init__(self) -> None:
         self._instance = instance()
-        self.launch_address = self.memset_address = 0
+        self.launch_address = self.memset_address = self.together_address = 0
         self._opened: OpenDevice | None = None
         self._streams: dict[int, tuple[Stream, Transfers]] = {}
         self._blocks: dict[int, Block] = {}  # that were allocated and not freed, by their addresses

@@ -12,7 +12,7 @@ from ....ir.nodes import Buffer, Op, Operand, Task
 from ....ir.threads import once
 from ....ir.types import DType, u1
 from ....ir.walk import walk, written_places
-from ...abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS_DEVICE, SCRATCH_FAILED, Message
+from ...abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS_DEVICE, SCRATCH_FAILED, SCRATCH_MET, Message
 from ...llvm.emitter import KernelInfo
 from ...llvm.function import Fn, Module
 from ...llvm.target import memory_type
@@ -175,8 +175,15 @@ class GridEmitter(TaskEmitter, GridFn):
                     flag = self.t(f"and i1 {flag}, {self.is_active()}")
                 found = self.hardware.ballot(self, "-1", flag)
                 self.values[s] = (found if self.target.wave > 32 else self.t(f"zext i32 {found} to i64"), False)
+            case _ if s.attr == "grid":
+                self.meet_in_grid()
             case _:
                 (self.hardware.wave_barrier if s.attr == "wave" else self.hardware.barrier)(self)
+
+    def meet_in_grid(self) -> None:
+        """All threads of the launch arrive."""
+        assert self.target.grid_barrier is not None
+        self.target.grid_barrier(self, self.scratch(SCRATCH_MET))
 
     def fence(self, s: Op) -> None:
         """Earlier writes of this thread are seen before its later ones, by the threads of its block or by all."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....ir.nodes import ClaimRow, Op, Task
-from ....ir.walk import conditional_locals, cooperates
+from ....ir.walk import conditional_locals, cooperates, meets_in_grid
 from ...abi import (
     CTX_FUNCTIONS,
     CTX_GPU,
@@ -19,6 +19,7 @@ from ...abi import (
     CTX_STATUS,
     RECENT,
     SCRATCH_CLAIMS,
+    SCRATCH_MET,
     SCRATCH_PARTIALS,
     TABLE_BEGUN,
     TABLE_LAUNCHES,
@@ -39,15 +40,16 @@ from ..prologue import begin_and_size, where
 from .emitter import to_word
 from .rows import on_chip, shared_bytes
 
-LAUNCH, MEMSET = "qd_launch", "qd_memset"
+LAUNCH, TOGETHER, MEMSET = "qd_launch", "qd_launch_together", "qd_memset"
 """The functions of the driver that an entry calls. They return 0, or the code of a failure::
 
     int qd_launch(function, blocks, 1, 1, threads of a block, 1, 1, bytes of on-chip memory, stream, null, extra)
+    int qd_launch_together(the same): fails where not all blocks can run at the same time
     int qd_memset(address, 4-byte word, how many of them, stream)
 
 ``extra`` is null, or {1, address of the packed parameters, 2, address of their size, ``GpuTarget.launch_end``}.
 """
-_LAUNCH = f"declare i32 @{LAUNCH}(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)"
+_LAUNCH = "(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)"
 _MEMSET = f"declare i32 @{MEMSET}(ptr, i32, i64, ptr)"
 _ROUNDS = 16
 """Maximum blocks of a launch with wide accesses, in multiples of the resident blocks of the device."""
@@ -173,6 +175,8 @@ def _run_task(e: TaskEmitter, task: Task, target: GpuTarget, functions: list[tup
         e.at(some)
     if gated(task):
         _zero(e, SCRATCH_CLAIMS)
+    if meets_in_grid(task):
+        _zero(e, SCRATCH_MET)
     for position, f in functions:
         wide = task.parallel and not f.before
         block = "1"
@@ -265,14 +269,23 @@ def _launch(
     if not f.before and any(on_chip(e, stack) for stack in f.task.stacks):
         threads = "1" if target.private_tapes else block
         shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {threads}')} to i32")
-    launch_words(e, target, [_value(e, word, bounds) for word in f.words], position, blocks, block, shared)
+    together = not f.before and meets_in_grid(f.task)
+    given = [_value(e, word, bounds) for word in f.words]
+    launch_words(e, target, given, position, blocks, block, shared, TOGETHER if together else LAUNCH)
 
 
 def launch_words(
-    e: TaskEmitter, target: GpuTarget, given: list[tuple[str, str]], position: int, blocks: str, block: str, shared: str
+    e: TaskEmitter,
+    target: GpuTarget,
+    given: list[tuple[str, str]],
+    position: int,
+    blocks: str,
+    block: str,
+    shared: str,
+    call: str = LAUNCH,
 ) -> None:
     """Words (type and register of each), then the call. All parameters are one packed buffer, which the driver copies."""
-    e.module.declare(LAUNCH, _LAUNCH)
+    e.module.declare(call, f"declare i32 @{call}{_LAUNCH}")
     extra = "null"
     if given:
         words, size, extra = e.slot(f"[{len(given)} x i64]"), e.slot("i64"), e.slot("[5 x i64]")
@@ -287,7 +300,7 @@ def launch_words(
     threads = block if block.isdigit() else e.t(f"trunc i64 {block} to i32")
     dims = f"i32 {grid}, i32 1, i32 1, i32 {threads}, i32 1, i32 1, i32 {shared}"
     stream = _table(e, TABLE_STREAM, "ptr")
-    _checked(e, e.t(f"call i32 @{LAUNCH}(ptr {handle}, {dims}, ptr {stream}, ptr null, ptr {extra})"))
+    _checked(e, e.t(f"call i32 @{call}(ptr {handle}, {dims}, ptr {stream}, ptr null, ptr {extra})"))
 
 
 def _value(e: TaskEmitter, word: Word, bounds: Bounds) -> tuple[str, str]:

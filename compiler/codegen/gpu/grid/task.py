@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ....ir.nodes import Block, ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
 from ....ir.types import i64
-from ....ir.walk import conditional_locals
+from ....ir.walk import conditional_locals, meets_in_grid
 from ...abi import SCRATCH_PARTIALS, SCRATCH_VALUES
 from ...llvm.target import Unsupported
 from .. import ring, side_by_side
@@ -113,9 +113,14 @@ def _define(e: GridTaskEmitter, name: str, before: bool) -> DeviceFunction:
 
 
 def _skip_after_failure(e: GridTaskEmitter) -> None:
-    """No iteration runs after a task that has failed, as on the CPU. The blocks of this one still arrive: it may be failing as well."""
+    """No iteration runs after a task that has failed, as on the CPU. The blocks of this one still arrive: it may be failing as well. Where
+    all of them meet, all have looked before any goes on.
+    """
     go = e.label("go")
-    e.branch(e.failed(), e.finish, go, unlikely=True)
+    failed = e.failed()
+    if meets_in_grid(e.task):
+        e.meet_in_grid()
+    e.branch(failed, e.finish, go, unlikely=True)
     e.at(go)
 
 
