@@ -8,6 +8,8 @@ from __future__ import annotations
 from ...ir.nodes import Const, Local, Reduction, Task
 from ...ir.types import i64
 from ...ir.walk import conditional_locals, walk
+from ..cells.loops import run_tiles
+from ..cells.tiling import tiling
 from . import arith, memory, rows
 from .emitter import KernelInfo
 from .function import Module
@@ -58,6 +60,10 @@ def _lane_numbers(e: TaskEmitter) -> str:
 
 def _iterations(e: TaskEmitter, unset: list[Local]) -> None:
     """The loop over the flat iterations."""
+    cells = tiling(e.task) if e.lanes == 1 else None
+    if cells is not None:
+        run_tiles(e, unset, cells)
+        return
     if e.lanes == 1 and _has_rows(e.task):
         _rows(e, unset)
         return

@@ -16,7 +16,7 @@ from ...ir.types import DType, i32, i64, limits, u64
 from ..markers import Grouped, NDRange, RangeSpec, static
 from ..state.context import Context, describe, is_runtime
 from ..values import ops
-from ..values.levels import LevelRef, is_active
+from ..values.levels import LevelRef, is_active, visited
 from ..values.structs import StructTensor
 from ..values.tensor import TensorRef
 from ..values.values import Matrix
@@ -42,21 +42,18 @@ class IterationSpace:
     level: LevelRef | None = None
 
     @contextmanager
-    def active(self, cx: Context, indices: list[Operand]) -> Iterator[Op | None]:
-        """Emit the loop's body for active cells only; gives the load that decides, None where all are active."""
+    def active(self, cx: Context, indices: list[Operand], parallel: bool = False) -> Iterator[list[Op]]:
+        """Emit the loop's body for active cells only; gives the loads that decide, none where all are active."""
         level = self.level
-        with ExitStack() as stack:
-            with cx.b.into([]) as found:
-                cond = None if level is None else is_active(cx.b, level, tuple(indices))
-            cx.splice(found)
-            if level is None or cond is None or level.deciding is None:
-                yield None
-                return
-            flags = level.deciding.flags
-            assert flags is not None
-            stack.enter_context(cx.b.if_(cond))
-            stack.enter_context(cx.b.visiting(flags, level.extents, tuple(indices)))
-            yield next(s for s in found if isinstance(s, Op) and s.op == "gload")
+        if level is None or level.deciding is None:
+            yield []
+            return
+        flags = level.deciding.flags
+        assert flags is not None
+        cond, loads = visited(cx.b, level, tuple(indices)) if parallel else (is_active(cx.b, level, tuple(indices)), [])
+        assert cond is not None
+        with cx.b.if_(cond), cx.b.visiting(flags, level.extents, tuple(indices)):
+            yield loads
 
 
 def make_range(cx: Context, *args: Any) -> Any:

@@ -13,6 +13,7 @@ from ...ir.nodes import (
     Const,
     Op,
     Operand,
+    Place,
     Task,
 )
 from ...ir.types import i32, i64, limits, u64
@@ -100,33 +101,35 @@ def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> No
         cx.where = "parallel"
         with cx.b.into(task.body), cx.frame.scope(), cx.frame.loop("parallel"):
             indices = _indices(cx, over, space, task)
-            with space.active(cx, indices) as decides:
+            with space.active(cx, indices, parallel=True) as decides:
                 bind_index(cx, node.target, space, indices)
                 cx.block(node.body)
-        if decides is not None and space.level is not None:
+        if space.level is not None:
             _visit_as_at_begin(cx, task, space.level, decides)
     finally:
         cx.where = before
 
 
-def _visit_as_at_begin(cx: Context, task: Task, level: LevelRef, decides: Op) -> None:
-    """Have a loop that changes the activity of what it runs over visit the cells that are active at its begin: a task before it copies
-    the activity, and the loop asks the copy. ``decides``: the load that it asks by.
+def _visit_as_at_begin(cx: Context, task: Task, level: LevelRef, decides: list[Op]) -> None:
+    """Have a loop that changes the activity of what it runs over visit the cells that are active at its begin: tasks before it copy the
+    activity, and the loop asks the copies. ``decides``: the loads that it asks by.
     """
-    deciding = level.deciding
-    assert deciding is not None and deciding.flags is not None and deciding.visited is not None
-    if not any(place is deciding.flags for place, _, _ in writes_of(walk(task.body))):
-        return
-    decides.attr = deciding.visited
-    extents = deciding.flags.shape or ()
-    copy = Task(
-        f"{task.name}_visited", [], [Axis(Op("index", (), i32, None, task.loc), Const(0, i32), Const(n, i32)) for n in extents]
-    )
-    with cx.b.into(copy.body):
-        where = tuple(a.index for a in copy.axes)
-        cx.b.gstore(deciding.visited, where, cx.b.gload(deciding.flags, where))
-    tasks = cx.tasks.kernel.tasks
-    tasks.insert(len(tasks) - 1, copy)
+    changed = {place for place, _, _ in writes_of(walk(task.body))}
+    copies = {each.flags: each.visited for each in level.upward() if each.flags in changed}
+    for load in decides:
+        flags = load.attr
+        visited = copies.get(flags) if isinstance(flags, Place) else None
+        if not isinstance(flags, Place) or visited is None:
+            continue
+        load.attr = visited
+        extents = flags.shape or ()
+        axes = [Axis(Op("index", (), i32, None, task.loc), Const(0, i32), Const(n, i32)) for n in extents]
+        copy = Task(f"{task.name}_visited", [], axes)
+        with cx.b.into(copy.body):
+            where = tuple(a.index for a in copy.axes)
+            cx.b.gstore(visited, where, cx.b.gload(flags, where))
+        tasks = cx.tasks.kernel.tasks
+        tasks.insert(len(tasks) - 1, copy)
 
 
 def _check_before(cx: Context, task: Task) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import QdrunTypeError
-from ...ir.nodes import Const, Operand, Place
-from ...ir.types import i32
+from ...ir.nodes import Const, Op, Operand, Place
+from ...ir.types import i32, u1
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -137,6 +137,22 @@ def is_active(b: FrontBuilder, level: LevelRef, index: Index) -> Operand | None:
         return b.op("ne", b.gload(decides.flags, where), Const(0, i32))
     rest, position = split(decides, where)
     return b.op("lt", b.cast(position, i32), b.gload(decides.flags, rest))
+
+
+def visited(b: FrontBuilder, level: LevelRef, index: Index) -> tuple[Operand | None, list[Op]]:
+    """Whether a loop over ``level`` runs for a cell: the test of each level with activity on the way to it, from the top, although the
+    lowest one decides: loops leave out what an inactive cell above holds. None: always. Also the loads that it asks by, one for each.
+    """
+    deciding = [each for each in level.upward() if each.flags is not None]
+    coarse = [each for each, below in zip(deciding[1:], deciding) if each.extents != below.extents or each.axes != below.axes]
+    cond: Operand | None = None
+    with b.into([]) as found:
+        for each in (*coarse[::-1], *deciding[:1]):
+            test = is_active(b, each, cell(b, each, level.axes, level.extents, index))
+            assert test is not None
+            cond = test if cond is None else b.op("select", cond, test, Const(False, u1))
+    b.block.extend(found)
+    return cond, [s for s in found if isinstance(s, Op) and s.op == "gload"]
 
 
 def split(level: LevelRef, index: Index) -> tuple[Index, Operand]:
