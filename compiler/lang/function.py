@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, overload
 
-from ..errors import QdrunSyntaxError
 from ..frontend.source.parse import FunctionSource, read_function
+from ..frontend.syntax.python_calls import call_func
 from ..ir.threads import once
 
 
@@ -28,7 +28,7 @@ class Function:
         return read_function(self.fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise QdrunSyntaxError(f"func `{self.fn.__name__}` can only be called in a kernel", None, "call it from a @qd.kernel")
+        return call_func(self, self.fn.__name__, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundFunction(self, instance)
@@ -43,6 +43,9 @@ class BoundFunction:
     @property
     def __qd_func__(self) -> FunctionSource:
         return self.function.__qd_func__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return call_func(self, self.function.fn.__name__, args, kwargs)
 
     @property
     def requires_top_level(self) -> bool:

@@ -140,3 +140,104 @@ def test_python_cannot_decide_on_a_value_of_the_run(decide):
 
         with pytest.raises(qd.QdrunTypeError, match="while the kernel is compiled"):
             run(2)
+
+
+def test_python_with_compile_time_arguments_calls_funcs():
+    """Their bodies are emitted where the kernel calls the Python function, also from a func, a method and a comprehension."""
+
+    @qd.data_oriented
+    class Chain:
+        def __init__(self, n):
+            self.x = qd.field(qd.f64, shape=n, needs_grad=True)
+
+        @qd.func
+        def spring(self, k: qd.template(), stiffness):
+            return 0.5 * stiffness * (self.x[k + 1] - self.x[k]) ** 2
+
+        def energy(self, n):
+            return sum(self.spring(k, stiffness=2.0 + k) for k in range(n - 1))
+
+        @qd.kernel
+        def run(self, out: qd.template()):
+            out[None] += self.energy(self.x.shape[0])
+
+    x = np.random.default_rng().normal(size=5)
+    with qd.init(default_fp=qd.f64):
+        chain, out = Chain(5), qd.field(qd.f64, shape=(), needs_grad=True)
+        chain.x.from_numpy(x)
+        chain.run(out)
+        out.grad[None] = 1.0
+        chain.run.grad(out)
+        value, gradient = out[None], chain.x.grad.to_numpy()
+        chain.x[0] = 3.0
+        before = out[None]
+        chain.run(out)
+        assert out[None] - before != value  # the elements are read in each launch
+    stretch = np.diff(x)
+    pull = (2.0 + np.arange(4)) * stretch
+    assert np.isclose(value, 0.5 * (2.0 + np.arange(4)) @ stretch**2, rtol=1e-13)
+    assert np.allclose(gradient, np.append(0, pull) - np.append(pull, 0), rtol=1e-13)
+
+
+def test_a_func_that_python_calls_writes_and_returns():
+    with qd.init():
+        x = qd.field(qd.i32, shape=6)
+
+        @qd.func
+        def put(k, value):
+            if value > 2:
+                x[k] = value
+            return k, value * 10
+
+        def fill(n):
+            last = None
+            for k in range(n):
+                _, last = put(k, k)
+            return last
+
+        @qd.kernel
+        def run() -> qd.i32:
+            return fill(6) + 1
+
+        assert run() == 51
+        assert x.to_numpy().tolist() == [0, 0, 0, 3, 4, 5]
+
+
+def test_elements_of_fields_in_python_are_no_constants_of_a_kernel():
+    with qd.init():
+        x = qd.field(qd.f32, shape=3)
+        x[1] = 2.5
+
+        def read(k):
+            return x[k]
+
+        def write(k):
+            x[k] = 1.0
+
+        @qd.kernel
+        def reads() -> qd.f32:
+            return read(1)
+
+        @qd.kernel
+        def writes():
+            write(0)
+
+        @qd.kernel
+        def constant() -> qd.f32:
+            return qd.static(read(1))
+
+        for kernel, what in ((reads, "reads"), (writes, "writes")):
+            with pytest.raises(qd.QdrunSyntaxError, match=f"{what} an element of a field or an array once, while") as e:
+                kernel()
+            assert f"in kernel `{what}`" in str(e.value) and "do: decorate" in str(e.value)
+        assert x.to_numpy().tolist() == [0, 2.5, 0]
+        assert constant() == 2.5
+
+
+def test_a_func_outside_of_kernels_is_refused_still():
+    @qd.func
+    def double(x):
+        return 2 * x
+
+    with pytest.raises(qd.QdrunSyntaxError, match="func `double` can only be called in a kernel"):
+        double(2)

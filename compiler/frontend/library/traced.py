@@ -204,6 +204,11 @@ def call(b: FrontBuilder, lowering: Callable[..., Any], args: tuple[Any, ...], k
     return tuple(Traced(b, x) for x in out) if isinstance(out, tuple) else Traced(b, out)
 
 
+def traced(b: FrontBuilder, x: Any) -> Any:
+    """What a lowering or a func gives, for Python: kernel values as traced ones, also inside of lists and tuples."""
+    return _wrap(b, x)
+
+
 def lower_by_tracing(f: Callable[..., Any]) -> Callable[..., Any]:
     """The lowering of a function that is written with operators: its arguments are wrapped, its result unwrapped."""
 

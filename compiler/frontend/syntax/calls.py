@@ -16,7 +16,6 @@ from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const
 from ...ir.types import u1
 from ..library.functions import lookup
-from ..library.traced import trace_call
 from ..markers import (
     ATOMIC_CODES,
     atomic_cas,
@@ -42,6 +41,7 @@ from .inline import inline, star_values
 from .lanes import SPECIAL as _LANES
 from .loops import make_range
 from .messages import Slot, lower_breakpoint, lower_print, value_parts
+from .python_calls import call_python, trace_python
 from .statements import store
 from .stopped import lower_stop_grad
 from .targets import StructTarget, compare_and_swap, is_global, update
@@ -73,7 +73,7 @@ def lower_call(cx: Context, node: ast.Call) -> Any:
     args = _spread(cx, node.args)
     keywords = {str(k.arg): cx.expr(k.value) for k in node.keywords}
     value = _apply(cx, fn, args, keywords)
-    cx.consumed(node.func)  # a function that kernels do not know has been called by Python, which ``_python_call`` recorded
+    cx.consumed(node.func)  # a function that kernels do not know has been called by Python, which ``call_python`` recorded
     return value
 
 
@@ -103,7 +103,7 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
         cx.inputs.refuse(f"an object is handed to {_name(fn)}()")
     known = all(is_python(v) for v in values)
     if known and _is_python_function(fn):
-        return _python_call(cx, fn, args, keywords)
+        return call_python(cx, fn, args, keywords)
     lowering = lookup(fn)
     if lowering is not None:
         if cx.inputs is not None and is_leaf(fn):
@@ -119,25 +119,15 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
     if not callable(fn):
         raise QdrunTypeError(f"{describe(fn)} cannot be called")
     if all(is_static(v) and not is_runtime(v) for v in values):
-        return _python_call(cx, fn, args, keywords)
+        return call_python(cx, fn, args, keywords)
     if isinstance(fn, (types.FunctionType, types.MethodType)) or getattr(operator, _name(fn), None) is fn:
         if cx.inputs is not None:
             cx.inputs.refuse(f"`{_name(fn)}` is a Python function")
-        return trace_call(cx.b, fn, args, keywords)
+        return trace_python(cx, fn, args, keywords)
     raise QdrunTypeError(
         f"{_name(fn)}() is a Python function and cannot run in a kernel with values that are only known at run time",
         hint="decorate it with @func",
     )
-
-
-def _python_call(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
-    """The result of a plain Python function of known values."""
-
-    def call() -> Any:
-        value = fn(*args, **keywords)
-        return value if cx.inputs is None else cx.inputs.called(fn, args, keywords, value)
-
-    return compile_time(call)
 
 
 def _is_python_function(fn: Any) -> bool:

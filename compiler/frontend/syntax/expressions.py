@@ -141,7 +141,7 @@ def is_python(x: Any) -> bool:
     return is_static(x) and not is_runtime(x) and not isinstance(x, (TensorRef, StructTensor))
 
 
-def compile_time(compute: Any, name: str = "") -> Any:
+def compile_time(compute: Any, name: str = "", hint: str = "the expression is evaluated by Python") -> Any:
     """Run the user's own Python while compiling; what it raises becomes an error at the user's line. ``name``: see ``resolve``.
 
     Raises:
@@ -152,7 +152,7 @@ def compile_time(compute: Any, name: str = "") -> Any:
     except QdrunCompilationError:
         raise
     except Exception as e:
-        raise QdrunTypeError(f"{type(e).__name__} at compile time: {e}", hint="the expression is evaluated by Python") from e
+        raise QdrunTypeError(f"{type(e).__name__} at compile time: {e}", hint=hint) from e
 
 
 def lower_subscript(cx: Context, node: ast.Subscript) -> Any:

@@ -9,6 +9,7 @@ leave the function and not the caller's loop.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,28 @@ MAX_DEPTH = 64
 """Maximum recursion depth of a function with a template parameter."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Evaluated:
+    """An argument whose value is known before it is bound."""
+
+    value: Any
+
+
+_Given = ast.expr | _Evaluated
+
+
 def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
-    """The value of a call of a ``func``; its body is lowered here.
+    """The value of a call of a ``func`` in a kernel; its body is lowered here. Errors: see ``_inline``."""
+    return _inline(cx, fn, node.args, {str(k.arg): k.value for k in node.keywords}, top)
+
+
+def inline_values(cx: Context, fn: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """``inline`` of a call by Python, whose arguments are values. Errors: see ``_inline``."""
+    return _inline(cx, fn, [*map(_Evaluated, args)], {name: _Evaluated(x) for name, x in keywords.items()}, False)
+
+
+def _inline(cx: Context, fn: Any, args: Sequence[_Given], keywords: Mapping[str, _Given], top: bool) -> Any:
+    """The value of a call.
 
     Raises:
         QdrunSyntaxError: the function calls itself, it is for the top level of a kernel only and this is not, or some path through it
@@ -58,7 +79,7 @@ def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
         bound = [_owner(cx, frame, fn.owner)]
     elif hasattr(fn, "__self__"):
         bound = [resolve(fn.__self__)]
-    _bind_parameters(cx, frame, bound, node, top)
+    _bind_parameters(cx, frame, bound, args, keywords, top)
     cx.frames.append(frame)
     try:
         if top:
@@ -142,17 +163,9 @@ def refuse_missing_value(source: FunctionSource, value: Any) -> None:
         raise QdrunSyntaxError(what, hint="end every path with `return ..`, or leave the annotation out")
 
 
-@dataclass(frozen=True, eq=False)
-class _Evaluated:
-    """An argument whose value is known before it is bound."""
-
-    value: Any
-
-
-_Given = ast.expr | _Evaluated
-
-
-def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call, top: bool) -> None:
+def _bind_parameters(
+    cx: Context, frame: Frame, bound: list[Any], args: Sequence[_Given], keywords: Mapping[str, _Given], top: bool
+) -> None:
     """Bind each parameter: by reference for ``template()``, by value otherwise. The arguments are the caller's expressions; ``*args``
     is the tuple of the values that are left.
     """
@@ -164,15 +177,15 @@ def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call
     rest = [p for p in parameters[len(bound) :] if p.kind is not p.VAR_POSITIONAL]
     places = [p.name for p in rest if p.kind is not p.KEYWORD_ONLY]
     with cx.tasks.emitting(top):
-        given = _positional(cx, frame, places, node.args)
+        given = _positional(cx, frame, places, args)
     if more is None and len(given) > len(places):
         raise QdrunTypeError(f"`{frame.source.name}` takes {len(places)} arguments, not {len(given)}")
     named = dict(zip(places, given))
-    for keyword in node.keywords:
-        if keyword.arg in named or keyword.arg not in [p.name for p in rest]:
-            problem = "is given twice" if keyword.arg in named else "is no parameter"
-            raise QdrunTypeError(f"`{keyword.arg}` {problem} of `{frame.source.name}`")
-        named[str(keyword.arg)] = keyword.value
+    for name, value in keywords.items():
+        if name in named or name not in [p.name for p in rest]:
+            problem = "is given twice" if name in named else "is no parameter"
+            raise QdrunTypeError(f"`{name}` {problem} of `{frame.source.name}`")
+        named[name] = value
     for name, value in known.items():
         frame.bind(name, value)
     for p in rest:
@@ -188,7 +201,7 @@ def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call
             _bind_rest(cx, frame, more, given[len(places) :])
 
 
-def _positional(cx: Context, frame: Frame, places: list[str], nodes: list[ast.expr]) -> list[_Given]:
+def _positional(cx: Context, frame: Frame, places: list[str], nodes: Sequence[_Given]) -> list[_Given]:
     """The arguments by position. Where one of them is ``*sequence`` they are evaluated here, in order."""
     if not any(isinstance(node, ast.Starred) for node in nodes):
         return list(nodes)
@@ -199,7 +212,7 @@ def _positional(cx: Context, frame: Frame, places: list[str], nodes: list[ast.ex
         elif len(out) < len(places) and is_template(frame.source.annotation(places[len(out)])):
             out.append(node)
         else:
-            out.append(_Evaluated(_value_of(cx, node)))
+            out.append(node if isinstance(node, _Evaluated) else _Evaluated(_value_of(cx, node)))
     return out
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
+from ...frontend.syntax.python_calls import refuse_at_compile_time
 from ...ir.trials import TrialLayout
 from ...ir.types import DType
 from ...program.layout.tree import SNode
@@ -182,6 +183,7 @@ class Placed(Exchange):
         return self.element_shape[1] if len(self.element_shape) == 2 else 1
 
     def __getitem__(self, index: Any) -> Any:
+        refuse_at_compile_time("reads an element of a field or an array")
         self._looked_at()
         form, at = self._form, element_index(index, self.shape, self.name, self._begins)
         if self._whole is not None:
@@ -195,6 +197,7 @@ class Placed(Exchange):
         return get_element(form, at, self._written)
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        refuse_at_compile_time("writes an element of a field or an array")
         at = element_index(index, self.shape, self.name, self._begins)
         set_element(self._written(at), self._at(at), value, self.name, self._mirror)
 

@@ -1,0 +1,103 @@
+"""Plain Python functions that a kernel calls: Python runs them while the kernel is compiled.
+
+They may call funcs of kernels, whose bodies are emitted where the kernel calls the Python function. What else they do happens once, at
+compile time: so a read or a write of a field's element and a launch, which a user means to happen in each launch, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import QdrunSyntaxError
+from ..library.traced import trace_call, traced, unwrap
+from ..state.context import Context
+from ..values.values import resolve
+from .expressions import compile_time
+from .inline import inline_values
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A Python function that runs now, and the lowering that called it."""
+
+    cx: Context
+    name: str
+
+
+_open: ContextVar[_Open | None] = ContextVar("qdrun_python_call", default=None)
+
+
+@contextmanager
+def _running(cx: Context, fn: Any) -> Iterator[None]:
+    token = _open.set(_Open(cx, getattr(fn, "__name__", type(fn).__name__)))
+    try:
+        yield
+    finally:
+        _open.reset(token)
+
+
+def call_python(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+    """The result of a plain Python function of values that are known now.
+
+    Raises:
+        QdrunTypeError: Python raised something in it.
+    """
+    emitted = len(cx.b.block)
+
+    def call() -> Any:
+        with _running(cx, fn):
+            value = unwrap(fn(*args, **keywords))
+        if cx.inputs is None:
+            return value
+        if len(cx.b.block) != emitted:
+            cx.inputs.refuse(f"`{getattr(fn, '__name__', fn)}` is a Python function that calls a func")
+            return value
+        return cx.inputs.called(fn, args, keywords, value)
+
+    return compile_time(call, hint="decorate the function with @func, if it shall run with the kernel; Python evaluates it now")
+
+
+def trace_python(cx: Context, fn: Callable[..., Any], args: list[Any], keywords: dict[str, Any]) -> Any:
+    """The result of a plain Python function of values of which some are known at run time only.
+
+    Raises:
+        QdrunTypeError: Python raised something in it.
+    """
+    with _running(cx, fn):
+        return trace_call(cx.b, fn, args, keywords)
+
+
+def call_func(fn: Any, name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    """A call of a func by Python: its body is emitted, if a kernel that is being compiled has called the Python function.
+
+    Raises:
+        QdrunSyntaxError: no kernel is being compiled.
+    """
+    found = _open.get()
+    if found is None:
+        raise QdrunSyntaxError(f"func `{name}` can only be called in a kernel", None, "call it from a @qd.kernel")
+    cx = found.cx
+    given = [resolve(unwrap(x)) for x in args], {k: resolve(unwrap(x)) for k, x in keywords.items()}
+    return traced(cx.b, inline_values(cx, fn, *given))
+
+
+def refuse_at_compile_time(what: str) -> None:
+    """Refuse what a Python function does at compile time that a user means to happen in each launch. Nothing, outside of such functions
+    and in ``static(..)``.
+
+    Args:
+        what: what it does, as "reads `x`".
+
+    Raises:
+        QdrunSyntaxError: at the kernel's line.
+    """
+    found = _open.get()
+    if found is not None and not found.cx.static:
+        raise QdrunSyntaxError(
+            f"{found.name}() is a plain Python function: it {what} once, while the kernel is compiled, and not in each launch",
+            hint=f"decorate {found.name}() with @qd.func; or call it in qd.static(..), if it is meant to happen now",
+        )
