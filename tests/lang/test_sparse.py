@@ -306,6 +306,8 @@ def test_lists_have_methods(program):
     qd.root.dense(qd.ij, (2, 3)).dynamic(qd.k, 5).place(x)
     qd.root.dynamic(qd.i, 6).place(whole)
     qd.root.pointer(qd.i, 4).dynamic(qd.j, 6).place(s)
+    t = qd.types.struct(a=qd.i32, b=qd.f64).field()
+    qd.root.dynamic(qd.i, 6).place(t)
 
     @qd.kernel
     def grow() -> qd.i32:
@@ -315,11 +317,17 @@ def test_lists_have_methods(program):
         for i in range(4):
             whole.append([1.0 * i, 2.0])
         qd.append(s.parent(), 3, qd.Struct(a=7, b=0.5))
+        s[0].append(qd.Struct(a=1, b=1.0))
+        t.append(qd.Struct(a=9, b=0.5))
+        t.deactivate()
+        for i in range(3):
+            t.append(qd.Struct(a=i, b=0.5))
+        s[0].deactivate()
         if x[1, 2].length() == 3:
             x[1, 2].deactivate()
-        return 100 * x[1, 1].length() + 10 * x[1, 2].length() + whole.length()
+        return 1000 * t.length() + 100 * x[1, 1].length() + 10 * x[1, 2].length() + whole.length()
 
-    assert grow() == 204
+    assert grow() == 3204 and sorted(t.a.to_numpy().tolist()) == [0, 0, 0, 0, 1, 2]
     assert (np.sort(whole.to_numpy()[:4, 0]) == range(4)).all() and x.to_numpy().sum() == 0 + 0 + 1 + 0 + 1
     assert s.a.to_numpy()[3].tolist() == [7, 0, 0, 0, 0, 0] and s.b.to_numpy().sum() == 0.5
 

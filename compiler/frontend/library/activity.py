@@ -77,9 +77,10 @@ class ListMethod:
         return self._function.__qd_lower__(b, self._level, list(self._index), *args)
 
 
-def list_of(ref: TensorRef, index: tuple[Any, ...]) -> List | None:
-    """The list that an index of a field names; None: it is an element, or there are no lists."""
-    level = ref.level
+def list_of(base: Any, index: tuple[Any, ...]) -> List | None:
+    """The list that an index of a field names, of structs perhaps; None: it is an element, or there are no lists."""
+    ref = base.first if isinstance(base, StructTensor) and base.items else base
+    level = ref.level if isinstance(ref, TensorRef) else None
     return List(level, index) if level is not None and level.kind == "dynamic" and len(index) == ref.ndim - 1 else None
 
 

@@ -225,10 +225,10 @@ def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
         sliced = _sliced(cx, base, index)
         if sliced is not None:
             return sliced
+    found = list_of(base, index)
+    if found is not None:
+        return found
     if isinstance(base, TensorRef):
-        found = list_of(base, index)
-        if found is not None:
-            return found
         with cx.scratch():  # a wrong index is an error of the subscript, not of the operation on the element
             base.index(cx.b, tuple(map(number, index)))
         return ElementTarget(base, tuple(map(number, index)))
@@ -360,7 +360,8 @@ def _attribute(cx: Context, base: Any, name: str) -> Any:
     if isinstance(base, (Struct, StructTarget)):
         return _member(cx, base, name)
     if isinstance(base, StructTensor):
-        return base.attribute(cx.b, name)
+        whole = list_of(base, ()) if hasattr(List, name) and name not in base.items else None
+        return base.attribute(cx.b, name) if whole is None else getattr(whole, name)
     part = _swizzled(base, name)
     if part is not None:
         return part
