@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, overload
 
+from ..frontend.python_calls import call_func
 from ..frontend.source.parse import FunctionSource, read_function
-from ..frontend.syntax.python_calls import call_func
 from ..ir.threads import once
 
 

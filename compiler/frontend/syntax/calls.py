@@ -28,6 +28,7 @@ from ..markers import (
     stop_grad,
     volatile_load,
 )
+from ..python_calls import call_python, trace_python
 from ..regions import checkpoint, graph_do_while, refuse_stage
 from ..source.keywords import positional
 from ..source.tokens import is_leaf
@@ -41,7 +42,6 @@ from .inline import inline, star_values
 from .lanes import SPECIAL as _LANES
 from .loops import make_range
 from .messages import Slot, lower_breakpoint, lower_print, value_parts
-from .python_calls import call_python, trace_python
 from .statements import store
 from .stopped import lower_stop_grad
 from .targets import StructTarget, compare_and_swap, is_global, update

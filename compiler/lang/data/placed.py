@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
-from ...frontend.syntax.python_calls import refuse_at_compile_time
+from ...frontend.python_calls import refuse_at_compile_time
 from ...ir.trials import TrialLayout
 from ...ir.types import DType
 from ...program.layout.tree import SNode

@@ -12,12 +12,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import QdrunSyntaxError
-from ..library.traced import trace_call, traced, unwrap
-from ..state.context import Context
-from ..values.values import resolve
-from .expressions import compile_time
-from .inline import inline_values
+from ..errors import QdrunSyntaxError
+from .library.traced import trace_call, traced, unwrap
+from .state.context import Context
+from .syntax.expressions import compile_time
+from .syntax.inline import inline_values
+from .values.values import resolve
 
 
 @dataclass(frozen=True)
