@@ -28,6 +28,14 @@ HEAP = "adstack"
 """The category of gradient heaps, which are planned into the bytes that a budget leaves."""
 
 
+_serials = itertools.count(1)
+
+
+def next_serial() -> int:
+    """A number above those of all allocations that were made before, and below those of all that are made later."""
+    return next(_serials)
+
+
 @dataclass(eq=False, slots=True)
 class Allocation:
     """Zeroed device memory. ``view`` shows the bytes to numpy; an allocation of 0 bytes has ``ptr`` 0 and an empty view.
@@ -44,7 +52,7 @@ class Allocation:
     category: str
     view: np.ndarray[Any, np.dtype[np.uint8]]
     freed: bool = False
-    serial: int = field(default_factory=itertools.count(1).__next__)  # unlike the address, never given twice
+    serial: int = field(default_factory=_serials.__next__)  # unlike the address, never given twice
     mirror: Mirror | None = None
     shift: int = 0
 

@@ -229,3 +229,43 @@ def test_the_check_is_near_linear_in_the_launches(fields):
     seconds(10)
     few = min(seconds(100) for _ in range(3))
     assert seconds(2000) < 20 * few * 5
+
+
+def test_a_number_assigned_over_a_copy_stops_the_gradient_of_the_copy(fields):
+    """Also if both assignments stand between the same two launches."""
+    x, y, loss, _, _ = fields
+    z = qd.field(qd.f64, shape=N, needs_grad=True, name="z")
+
+    @qd.kernel
+    def total():
+        for i in y:
+            loss[None] += y[i] ** 3
+
+    @qd.ad.no_grad
+    @qd.kernel
+    def cut():
+        y[0] = 0.5
+
+    values = np.random.default_rng(0).normal(size=N)
+    for order in (1, 0):
+        z.from_numpy(values)
+        with qd.ad.Tape(loss=loss):
+            for k in (0, 1):
+                if k == order:
+                    y[2] = 0.7
+                else:
+                    y.copy_from(z)
+            total()
+        expected = 3 * values**2
+        expected[2] *= order == 0
+        np.testing.assert_allclose(z.grad.to_numpy(), expected, rtol=1e-13)
+    with (
+        pytest.raises(
+            qd.DifferentiationError, match=r"`cut` has no gradient .* overwrites `y` here, which Python copied before"
+        ),
+        qd.ad.Tape(loss=loss),
+    ):
+        y.copy_from(z)
+        cut()
+        total()
+    del x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 from ...errors import OutOfMemory, QdrunRuntimeError
@@ -20,6 +21,7 @@ def checkpointed_steps(
     state: Any,
     scratch: Any = (),
     *,
+    temporaries: Any = (),
     budget: int | str | None = None,
     levels: int | None = None,
 ) -> StepsPlan:
@@ -35,12 +37,16 @@ def checkpointed_steps(
         n: time steps.
         state: fields or ndarrays of window + 1 slots, which the steps hand on. Slot 0 holds the initial state.
         scratch: fields or ndarrays of window slots: step k writes slot k, and its gradient reads it again. Zero when a step begins.
+        temporaries: fields, ndarrays or sparse matrices without slots, for what a step writes and reads itself: the right-hand side and the
+            solution of a linear system, the state of a fixed point. Zero when a step begins. The gradient keeps a copy for each step of the
+            window, and leaves nothing definite in them.
         budget: bytes for snapshots, a number or a text such as "2MiB"; None: as many as there are windows, and with
             ``qd.init(memory_budget=..)`` at most half of what it leaves.
         levels: run no step again more often than ``levels - 1`` times; without a budget, with as few snapshots as that allows.
 
     Returns:
-        The plan that was followed. ``slot_bytes`` and ``fixed_bytes`` count the arrays of the window with their gradients.
+        The plan that was followed. ``slot_bytes`` and ``fixed_bytes`` count the arrays of the window with their gradients;
+        ``made_bytes``, after the run, what the steps of a window allocated and a tape kept.
 
     Raises:
         QdrunRuntimeError: shapes that do not fit, a number of steps that is none, steps within steps.
@@ -49,7 +55,7 @@ def checkpointed_steps(
     program = current_program()
     count = _steps(n)
     program.materialize()
-    window = Window.of(program, state, scratch)
+    window = Window.of(program, state, scratch, temporaries)
     tape = program.tape
     assert tape is None or isinstance(tape, Tape)
     if tape is not None and tape.in_steps:
@@ -67,16 +73,17 @@ def checkpointed_steps(
         tape.composite(steps)
     else:
         steps.forward()
-    return plan
+    return replace(plan, made_bytes=steps.made_bytes)
 
 
-def steps_bytes(state: Any, scratch: Any = ()) -> tuple[int, int]:
-    """The bytes that ``plan_steps`` needs: one slot of the state without gradients, and one slot of all arrays with gradients.
+def steps_bytes(state: Any, scratch: Any = (), temporaries: Any = ()) -> tuple[int, int]:
+    """The bytes that ``plan_steps`` needs: one slot of the state without gradients, and one slot of all arrays with gradients and of copies
+    of the temporaries.
 
     Raises:
         QdrunRuntimeError: one of them is neither a field nor an ndarray.
     """
-    return bytes_of_slots(state, scratch)
+    return bytes_of_slots(state, scratch, temporaries)
 
 
 def _steps(n: Any) -> int:

@@ -26,6 +26,7 @@ from ..args.records import Frozen
 from ..data.element_types import MatrixType
 from ..data.ndarray import Ndarray
 from ..data.struct import Struct
+from .gradient_arrays import has_grad
 
 if TYPE_CHECKING:
     from ...program.variant import Variant
@@ -59,9 +60,10 @@ class HostWrite:
     tensor: Any
     index: tuple[int, ...] | None = None
     source: Any = None  # the tensor that it is a copy of
-    hidden: bool = False  # made by a function with a gradient of its own
+    hidden: str = ""  # the name of the function with a gradient of its own that made it
     parts: tuple[Any, ...] = ()  # indices within the element, one in the other, when only a part of it is written
     window: int = 0  # see ``Timed``
+    number: int = 0  # assignments of the tape before it
 
     def _memory(self, tensor: Any) -> np.ndarray:
         """The memory of the element that is written in a tensor of the same form, or of all elements."""
@@ -100,6 +102,8 @@ class _Use:
     kernel: str
     loc: Loc | None
     window: np.ndarray | None = None  # None: 0 in each launch
+    by_host: bool = False  # an assignment from Python
+    constant: bool = False  # of numbers, which no gradient goes back to
 
 
 Uses = dict[object, dict[tuple[object, int], list[_Use]]]  # base -> (layout, offset)
@@ -143,7 +147,7 @@ class Overwrites:
                     raise _error(read, write)
         for spot, drop in all_uses(self.dropped):
             for write, same in _meeting(self.writes, spot):
-                if write.kernel != "Python" and _conflict(write, drop, same):
+                if not write.constant and _conflict(write, drop, same):
                     raise _dropped(drop, write)
 
     def loses(self) -> bool:
@@ -156,10 +160,10 @@ class Overwrites:
             add_use(self.writes, spot, replace(use, when=use.when - launches, kernel="the step before"))
 
     def stops(self, write: HostWrite) -> bool:
-        """Whether an earlier launch wrote what Python overwrites, so that the gradient must not flow past the assignment."""
+        """Whether an earlier launch, or a copy, wrote what Python overwrites, so that no gradient may flow past the assignment."""
         for spot, ndim in tensor_regions(write.tensor):
             mine = _host_use(write, ndim)
-            if any(w.kernel != "Python" and _conflict(w, mine, same) for w, same in _meeting(self.writes, spot)):
+            if any(not w.constant and _conflict(w, mine, same) for w, same in _meeting(self.writes, spot)):
                 return True
         return False
 
@@ -191,8 +195,10 @@ def _meeting(uses: Uses, spot: MemoryRegion) -> Iterable[tuple[_Use, bool]]:
 def _host_use(write: HostWrite, ndim: int) -> _Use:
     known = write.index is not None and len(write.index) == ndim
     axes = tuple(np.array([i]) for i in write.index) if known and write.index is not None else (None,) * ndim
-    # between launch ``before - 1`` and launch ``before``
-    return _Use(np.array([write.before - 0.5]), axes, "", "Python", None, np.array([write.window]))
+    # between launch ``before - 1`` and launch ``before``, in the order of the assignments
+    when, window = np.array([write.before - 0.5 / (1 + write.number)]), np.array([write.window])
+    constant = not write.hidden and (write.source is None or not has_grad(write.source))
+    return _Use(when, axes, "", write.hidden or "Python", None, window, by_host=True, constant=constant)
 
 
 def _conflict(first: _Use, then: _Use, same: bool) -> bool:
@@ -227,8 +233,9 @@ def _error(read: _Use, write: _Use) -> DataAccessError:
 
 
 def _dropped(drop: _Use, write: _Use) -> DifferentiationError:
+    who = "Python copied before" if write.kernel == "Python" else f"an earlier launch of `{write.kernel}` wrote"
     return DifferentiationError(
-        f"`{drop.kernel}` has no gradient (no_grad) and overwrites `{drop.name}` here, which an earlier launch of `{write.kernel}` wrote:"
+        f"`{drop.kernel}` has no gradient (no_grad) and overwrites `{drop.name}` here, which {who}:"
         " a gradient would go back to the old value",
         drop.loc,
         f"let the no_grad function write to a field of its own, or give it a gradient that sets `{drop.name}.grad` to zero (grad_for)",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,9 +11,9 @@ import numpy as np
 from ...errors import QdrunAssertionError, QdrunRuntimeError
 from ...program.program import Program
 from ...program.recorders import TapeRecorder
-from .steps_check import Accesses, Moved, Outside, cleared, enter
+from .steps_check import Accesses, Composite, Moved, Outside, add_writes, cleared, program_arrays
 from .steps_plan import Action, schedule
-from .steps_window import Check, Snapshots, Window, name_of, slot_content, tolerance_of
+from .steps_window import ArrayCopies, Check, Snapshots, Window, name_of, slot_content, tolerance_of
 
 if TYPE_CHECKING:
     from ...runtime.base import Allocation
@@ -34,8 +33,12 @@ class WindowRecorder(TapeRecorder, Protocol):
         """Have the launches checked: window ``number``."""
         ...
 
-    def reverse(self) -> None:
-        """Run the gradients of the launches, last to first."""
+    def reverse(self, enter: Callable[[int], None] | None = None, leave: Callable[[], None] | None = None) -> None:
+        """Run the gradients of the launches, last to first; see ``WindowTape``."""
+        ...
+
+    def release(self) -> None:
+        """Give back what steps within the steps keep."""
         ...
 
 
@@ -49,40 +52,6 @@ class StepsRecorder(TapeRecorder, Protocol):
         ...
 
 
-class Composite(ABC):
-    """Several launches that a tape records as one step.
-
-    Attributes:
-        whole: False when the tape records its launches one by one, and this before them.
-    """
-
-    whole = True
-
-    @abstractmethod
-    def __call__(self) -> None:
-        """Repeat what the tape has recorded as this."""
-
-    @abstractmethod
-    def record(self, tape: Any) -> None:
-        """Run it while ``tape`` records."""
-
-    @abstractmethod
-    def join(self, found: Overwrites, when: int) -> None:
-        """Check what it reads and writes, and enter it as launch ``when`` of the tape."""
-
-    @abstractmethod
-    def sample(self) -> list[Timed | Moved]:
-        """Launches that stand for all of it."""
-
-    @abstractmethod
-    def grad(self) -> None:
-        """Run its gradient."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Give its memory back."""
-
-
 class Steps(Composite):
     """``n`` steps on a window; see ``checkpointed_steps``.
 
@@ -92,13 +61,15 @@ class Steps(Composite):
     def __init__(self, step: Step, n: int, window: Window, snapshots: int) -> None:
         self.step, self.n, self.window, self.snapshots = step, n, window, snapshots
         self.windows = -(-n // window.length)
-        self.whole = self.windows > 1
+        self.whole = self.windows > 1 or bool(window.temporaries)
         self._program: Program = window.program
         self._accesses = Accesses(window)
         self._actions: Iterator[Action] = schedule(self.windows, snapshots)
         self._recorded: WindowRecorder | None = None
         self._tape: StepsRecorder | None = None
         self._memory: Snapshots | None = None
+        self._kept: ArrayCopies | None = None  # what each step of a window left in the temporaries
+        self.made_bytes = 0
         self._before: tuple[Allocation, list[np.ndarray]] | None = None  # the start's gradient before the tape
         self._draws: dict[int, int] = {}  # random launches before each window
         self._flags: dict[int, int] = {}  # flags of graph kernels that each window found set
@@ -116,10 +87,10 @@ class Steps(Composite):
     # ---- forward
     def __call__(self) -> None:
         """Repeat what the tape has recorded as this."""
-        if self.windows == 1:
-            self.window.clear()
-        else:
+        if self.whole:
             self.forward()
+        else:
+            self.window.clear()
 
     def forward(self) -> None:
         """Run all steps, for their values alone."""
@@ -139,6 +110,9 @@ class Steps(Composite):
         begin, length = self._bounds(number)
         for k in range(length):
             self._begin(begin + k)
+            if self._program.rehearsal is None:
+                with recorded_by(self._program, None):
+                    self.window.begin_step()
             try:
                 self.step(begin + k, k)
             except QdrunAssertionError as error:
@@ -147,6 +121,8 @@ class Steps(Composite):
                 raise
             if tape is not None:
                 tape.step_done()
+                if self._kept is not None:
+                    self._kept.store(k)
 
     def _begin(self, step: int | None) -> None:
         if self._program.tape is not None:
@@ -158,7 +134,7 @@ class Steps(Composite):
         Raises:
             OutOfMemory: the snapshots do not fit.
         """
-        if self.windows == 1:
+        if not self.whole:
             with recorded_by(self._program, None):
                 self.window.clear()
             self._run(0)
@@ -167,8 +143,11 @@ class Steps(Composite):
         self._tape = tape
         try:
             what = f"{self!r}: {self.snapshots} snapshots and the final state"
-            self._memory = Snapshots(self.window, self.snapshots + 1, what)
-            self._put_aside()
+            if self.windows > 1:
+                self._memory = Snapshots(self.window, self.snapshots + 1, what)
+                self._put_aside()
+            if self.window.temporaries:
+                self._kept = ArrayCopies(self._program, self.window.temporaries, self.window.length)
             with recorded_by(self._program, None):
                 for action in self._actions:
                     if action.kind == "gradient":
@@ -191,18 +170,31 @@ class Steps(Composite):
         self._flags[number] = self._program.flags_set - flags
         tape.hand_to(self._accesses, number)
         if action.kind == "advance":
-            self._recorded = None
+            self._forget()
             self.window.advance(self._bounds(number)[1])
 
     def _recording(self, number: int) -> WindowRecorder:
         assert self._tape is not None
-        self._recorded = None  # what the window before recorded is no longer needed
-        tape = self._tape.of_window(self.window if number else None)
+        self._forget()
+        tape = self._recorded = self._tape.of_window(self.window if number else None)
         self.window.clear()
+        before = self._held()
         with recorded_by(self._program, tape):
             self._run(number, tape)
-        self._recorded = tape
+        self.made_bytes = max(self.made_bytes, self._held() - before)
         return tape
+
+    def _held(self) -> int:
+        """Bytes of the program's arrays and copies, but for what its algorithms keep for other calls."""
+        usage = self._program.usage()
+        kept = sum(x._memory.nbytes for a in program_arrays(self._program) for x in (a, a.grad, a.dual) if x is not None)
+        return sum(usage.get(kind, 0) for kind in ("ndarrays", "gradients", "fields", "snapshots")) - kept
+
+    def _forget(self) -> None:
+        """What the window before recorded is no longer needed."""
+        if self._recorded is not None:
+            self._recorded.release()
+        self._recorded = None
 
     def _put_aside(self) -> None:
         """A gradient that earlier tapes left at the start belongs to the first window; until it is its turn, slot 0 is another state's."""
@@ -226,10 +218,10 @@ class Steps(Composite):
         Raises:
             DataAccessError: the steps cannot be run again, or a gradient would read what was overwritten.
         """
-        if self.windows > 1:
+        if self.whole:
             self._accesses.finish()
             self._accesses.join(found, when)
-        enter(found, cleared(self.window, when))
+        add_writes(found, cleared(self.window, when))
 
     def sample(self) -> list[Timed | Moved]:
         """The launches of the first two windows, and between them the move of the state."""
@@ -246,10 +238,12 @@ class Steps(Composite):
             raise QdrunRuntimeError(f"the gradients of {self!r} were run already; do: record the steps in another tape")
         self._done = self.windows > 1  # of one window, everything is still there
         with recorded_by(self._program, None):
-            if self.windows == 1:
-                self.window.drop_gradients()
-            else:
+            if self.windows > 1:
                 self._go_back()
+            elif self.whole:
+                self._gradient(0)
+            else:
+                self.window.drop_gradients()
 
     def _go_back(self) -> None:
         assert self._memory is not None
@@ -307,7 +301,10 @@ class Steps(Composite):
         """The gradients of the window that is recorded; hands the gradient of its start to the window before."""
         tape = self._recorded
         assert tape is not None
-        tape.reverse()
+        if self._kept is None:
+            tape.reverse()
+        else:
+            tape.reverse(self._kept.restore, self.window.end_step_backwards)
         if number == 0:
             self.window.drop_gradients()
             return
@@ -343,10 +340,15 @@ class Steps(Composite):
         if self._program.closed:
             return
         self._put_gradient_back()
+        if self._kept is not None:
+            self._kept.free()
+            self._kept = None
+        if self.whole:
+            self._forget()
+            self._tape = None  # which has this: arrays that steps made are free at once
         if self._memory is not None:
             self._memory.free()
             self._memory = None
-            self._recorded = None
 
 
 @contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from ...errors import DataAccessError
 from ...ir.nodes import ArgDecl, Loc
 from ...program.memory.device_arrays import NearArray, address_of
 from ...program.memory.memory_regions import MemoryRegion, tensor_regions
+from ...runtime.base import next_serial
 from ...runtime.mirror import Mirror, copy, reading, store
 from ..data.ndarray import Ndarray
 from .overwrites import HostWrite, Overwrites, Timed, Uses, _Group, _meeting, _Use, add_use, all_uses
@@ -19,6 +23,7 @@ from .steps_window import Window, name_of
 
 if TYPE_CHECKING:
     from ...passes.dependence.access import Access
+    from ...program.program import Program
     from ...program.variant import Variant
 
 BATCH = 1 << 14
@@ -38,14 +43,65 @@ class Moved:
     length: int
 
 
+class Composite(ABC):
+    """Several launches that a tape records as one step.
+
+    Attributes:
+        whole: False when the tape records its launches one by one, and this before them.
+    """
+
+    whole = True
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Repeat what the tape has recorded as this."""
+
+    @abstractmethod
+    def record(self, tape: Any) -> None:
+        """Run it while ``tape`` records."""
+
+    @abstractmethod
+    def join(self, found: Overwrites, when: int) -> None:
+        """Check what it reads and writes, and enter it as launch ``when`` of the tape."""
+
+    @abstractmethod
+    def sample(self) -> list[Timed | Moved]:
+        """Launches that stand for all of it."""
+
+    @abstractmethod
+    def grad(self) -> None:
+        """Run its gradient."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give its memory back."""
+
+
+class StepEnd(NamedTuple):
+    """How much a window's tape had recorded at the end of a step, or at its beginning.
+
+    Attributes:
+        launches: launches.
+        writes: assignments from Python.
+        serial: memory that was allocated before has a smaller serial number.
+    """
+
+    launches: int
+    writes: int
+    serial: int
+
+
 class _Seen:
     """Accesses of many launches, each index once."""
 
     def __init__(self) -> None:
         self._found: dict[Key, set[tuple[int, ...]]] = {}
 
-    def add(self, uses: Uses) -> None:
+    def add(self, uses: Uses, but: set[object]) -> None:
+        """Add what is used, ``but`` memory of these bases."""
         for spot, use in all_uses(uses):
+            if spot.base in but:
+                continue
             known = [a.tolist() for a in use.axes if a is not None]
             key = spot, use.name, use.kernel, use.loc, tuple(a is not None for a in use.axes)
             self._found.setdefault(key, set()).update(zip(*known) if known else [()])
@@ -76,8 +132,13 @@ class Accesses:
         self._window = window
         self._spots = {spot: tensor for tensor in window for spot, _ in tensor_regions(tensor)}
         self._handed_on = {spot for tensor in window.state for spot, _ in tensor_regions(tensor)}
+        self._temporary = {spot for tensor in window.temporaries for spot, _ in tensor_regions(tensor)}
+        self._begin = next_serial()
         self._ends: list[int] = []  # the first launch after each step
         self._slots: list[int] = []  # and the slot of that step
+        self._serials: list[int] = [self._begin]  # where the memory of each step begins; one more for the end of the last
+        self._done = 0  # steps that were looked at
+        self._inner: list[tuple[int, Composite]] = []  # steps within steps
         self._timed: list[Timed] = []
         self._host_writes: list[HostWrite] = []
         self._next = 0
@@ -87,44 +148,133 @@ class Accesses:
         self.outside: dict[MemoryRegion, Outside] = {}  # what the steps write and the window does not hold
         self.sample: list[Timed | Moved] = []  # the launches of the first two windows
 
-    def add(self, number: int, timed: list[Timed], host_writes: list[HostWrite], calls: int, ends: list[int]) -> None:
-        """Take the launches of window ``number``, whose steps end before launches ``ends``; they are checked later, when gradients have
-        been compiled.
+    def add(
+        self,
+        number: int,
+        timed: list[Timed],
+        host_writes: list[HostWrite],
+        inner: list[tuple[int, Composite]],
+        ends: list[StepEnd],
+    ) -> None:
+        """Take the launches of window ``number``; they are checked later, when gradients have been compiled.
+
+        Args:
+            number: of the window.
+            timed: its launches.
+            host_writes: assignments from Python.
+            inner: steps within its steps.
+            ends: of its beginning, and of each step.
 
         Raises:
             DataAccessError: see ``finish``.
         """
-        first = self._next
+        first, done = self._next, self._done + len(self._ends)
         moved = [Timed(t.when + first, t.launch, t.hidden, t.cut, number) for t in timed]
         self._timed += moved
-        self._host_writes += [replace(w, before=w.before + first, window=number) for w in host_writes]
-        self._ends += [first + end for end in ends]
-        self._slots += range(len(ends))
-        self._next += calls + 1
+        for step, (begin, end) in enumerate(pairwise(ends)):
+            for write in host_writes[begin.writes : end.writes]:
+                mine = done + step if self._is_temporary(write.tensor) else number
+                self._host_writes.append(replace(write, before=write.before + first, window=mine))
+        self._inner += [(when + first, steps) for when, steps in inner]
+        self._ends += [first + end.launches for end in ends[1:]]
+        self._slots += range(len(ends) - 1)
+        self._serials[-1:] = [end.serial for end in ends]
+        self._next += ends[-1].launches + 1
         if number < 2:
             spots = tuple(spot for t in self._window.state for spot, _ in tensor_regions(t))
-            self.sample += [*moved, Moved(self._next, spots, len(ends))]
-        if len(self._timed) >= BATCH or number == 1:  # the first where t is not k
+            self.sample += [*moved, *(t for _, steps in inner for t in steps.sample()), Moved(self._next, spots, len(ends) - 1)]
+        allocates = ends[-1].serial - ends[0].serial >= len(ends)
+        if (
+            len(self._timed) >= BATCH or number == 1 or allocates
+        ):  # the first where t is not k; arrays live until they were checked
             self._look()
+
+    def _is_temporary(self, tensor: Any) -> bool:
+        return any(spot in self._temporary for spot, _ in tensor_regions(tensor))
+
+    def _own(self, when: np.ndarray) -> np.ndarray:
+        """Which of the steps that are looked at make these launches."""
+        return np.searchsorted(self._ends, when, side="right")
 
     def _look(self) -> None:
         found = Overwrites.of(self._timed, self._host_writes, loads=True)
+        for when, steps in self._inner:
+            self._enter(found, steps, when)
+        within = [self._check_within(uses) for uses in (found.reads, found.writes, found.loads, found.dropped)]
         for uses in (found.loads, found.writes):
             for spot, use in all_uses(uses):
                 self._check_slots(spot, use)
         found.check()
-        self._reads.add(found.reads)
-        self._writes.add(found.writes)
-        self._loads.add(found.loads)
-        self._dropped.add(found.dropped)
+        self._reads.add(found.reads, within[0])
+        self._writes.add(found.writes, within[1])
+        self._loads.add(found.loads, within[2])
+        self._dropped.add(found.dropped, within[3])
         self._variants.update((id(v), v) for v in found.variants)
         for group in found.groups:
             self._look_outside(group)
         for write in self._host_writes:
             for spot, _ in tensor_regions(write.tensor):
-                if spot not in self._spots:
+                if not self._inside(spot):
                     self.outside[spot] = Outside(write.tensor._form, write.tensor._mirror)
-        self._timed, self._host_writes, self._ends, self._slots = [], [], [], []
+        self._done += len(self._ends)
+        self._timed, self._host_writes, self._ends, self._slots, self._inner = [], [], [], [], []
+        self._serials = self._serials[-1:]
+
+    def _enter(self, found: Overwrites, steps: Composite, when: int) -> None:
+        """Enter the accesses of steps within a step.
+
+        Raises:
+            DataAccessError: they write to an array that a repeated run would not put back.
+        """
+        own = Overwrites({}, {}, {}, [])
+        steps.join(own, when)
+        for spot, use in all_uses(own.writes):
+            if not self._inside(spot):
+                raise DataAccessError(
+                    f"{steps!r} in a step of {STEPS} writes an array that is no part of the window: `{use.name}` in `{use.kernel}`",
+                    use.loc,
+                    "name all arrays that it writes in temporaries",
+                )
+        for mine, target in ((own.reads, found.reads), (own.writes, found.writes)):
+            for spot, use in all_uses(mine):
+                add_use(target, spot, use)
+        found.variants += own.variants
+
+    def _inside(self, spot: MemoryRegion) -> bool:
+        """Whether a run of the step sets all of this memory that it reads."""
+        return spot in self._spots or spot in self._temporary or self._is_made(spot) or spot.base in self._kept_by_program()
+
+    def _is_made(self, spot: MemoryRegion) -> bool:
+        """Whether the memory was allocated by a step."""
+        return isinstance(spot.base, int) and self._begin < spot.base < self._serials[-1]
+
+    def _kept_by_program(self) -> set[object]:
+        """The memory of arrays that the program's algorithms use for values in between: each call sets what it reads."""
+        return {spot.base for array in program_arrays(self._window.program) for spot, _ in tensor_regions(array)}
+
+    def _check_within(self, uses: Uses) -> set[object]:
+        """Each step has temporaries, and the arrays that it makes, to itself.
+
+        Returns:
+            The bases of what no later step finds: these arrays, and those that the program's algorithms keep.
+
+        Raises:
+            DataAccessError: a step uses an array that another one made.
+        """
+        within, made = self._kept_by_program(), set[object]()
+        for spot, use in all_uses(uses):
+            if spot in self._temporary and not use.by_host:
+                use.window = self._done + self._own(use.when)
+            elif spot.base not in within and self._is_made(spot):
+                maker = bisect_right(self._serials, spot.base) - 1  # type: ignore[reportArgumentType]
+                if not use.by_host and (self._own(use.when) != maker).any():
+                    raise DataAccessError(
+                        f"a step of {STEPS} reads or writes `{use.name}` in `{use.kernel}`, which another step made",
+                        use.loc,
+                        "make it before the steps, and name it in state or in temporaries",
+                    )
+                made.add(spot.base)
+        return within | made
 
     def _check_slots(self, spot: MemoryRegion, use: _Use) -> None:
         """Refuse an index beyond the window (t in the place of k), or the slot of another step, as far as arguments decide it."""
@@ -137,14 +287,12 @@ class Accesses:
                 use.loc,
                 "index the window's arrays by the second argument of the step, its slot, and not by the number of the step",
             )
-        if (
-            tensor is not None and slots is not None and use.kernel != "Python"
-        ):  # when Python writes, it may be between two steps
+        if tensor is not None and slots is not None and not use.by_host:  # when Python writes, it may be between two steps
             self._check_step(spot, use, slots)
 
     def _check_step(self, spot: MemoryRegion, use: _Use, slots: np.ndarray) -> None:
         """Refuse the slot of another step: in a shorter window it would be another one, or none."""
-        own = np.array(self._slots)[np.searchsorted(self._ends, use.when, side="right")]
+        own = np.array(self._slots)[self._own(use.when)]
         state = spot in self._handed_on
         wrong = np.flatnonzero((slots < own) | (slots > own + state))
         if wrong.size:
@@ -169,7 +317,7 @@ class Accesses:
                     getattr(access[2], "loc", None),
                     "write gradients outside of the steps, or in a function with a gradient of its own (grad_for)",
                 )
-            if spot is not None and spot not in self._spots:
+            if spot is not None and not self._inside(spot):
                 self.outside[spot] = _place_of(group, access)
 
     def finish(self) -> None:
@@ -182,7 +330,7 @@ class Accesses:
         self._look()
         reads, loads = self._reads.table(), self._loads.table()
         for spot, write in self._writes.uses(0):
-            if spot in self._spots:
+            if self._inside(spot):
                 continue
             read = next((use for uses in (loads, reads) for use, _ in _meeting(uses, spot)), None)
             if read is not None:
@@ -192,18 +340,26 @@ class Accesses:
                     f"{who} writes `{name}` in a step of {STEPS} and `{read.kernel}` reads it here: recomputed steps would read"
                     " values of later steps",
                     read.loc,
-                    f"give `{name}` a first axis of slots, and name it in state (handed from step to step) or in scratch (within a step)",
+                    f"give `{name}` a first axis of slots, and name it in state (handed from step to step) or in scratch (within a step);"
+                    " or name it in temporaries, without slots (within a step)",
                 )
 
     def join(self, found: Overwrites, when: int) -> None:
         """Enter the accesses as those of one launch of the tape around the steps."""
         for seen, target in ((self._reads, found.reads), (self._writes, found.writes), (self._dropped, found.dropped)):
             for spot, use in seen.uses(when):
-                add_use(target, spot, use)
+                if target is found.writes or spot not in self._temporary:
+                    add_use(target, spot, use)
         for spot, use in self._loads.uses(when):
-            if spot not in self._spots:
+            if not self._inside(spot):
                 add_use(found.reads, spot, use)
         found.variants += self._variants.values()
+
+
+def program_arrays(program: Program) -> Iterator[Ndarray]:
+    """The arrays that a program keeps for the values in between of its algorithms."""
+    for each in program.scratch.values():
+        yield from each if isinstance(each, list) else [each]
 
 
 def cleared(window: Window, when: float) -> Iterator[tuple[MemoryRegion, _Use]]:
@@ -213,7 +369,7 @@ def cleared(window: Window, when: float) -> Iterator[tuple[MemoryRegion, _Use]]:
     for tensor in window.state:
         for spot, ndim in tensor_regions(tensor):
             yield spot, _Use(at, _slot_axes(tensor, slots, ndim), "", STEPS, None)
-    for tensor in window.scratch:
+    for tensor in (*window.scratch, *window.temporaries):
         for spot, ndim in tensor_regions(tensor):
             yield spot, _Use(at[:1], (None,) * ndim, "", STEPS, None)
 
@@ -235,7 +391,7 @@ def _slot_axes(tensor: Any, slots: np.ndarray, ndim: int) -> tuple[np.ndarray | 
     return tuple(slots if k == at else None for k in range(ndim))
 
 
-def enter(found: Overwrites, uses: Iterable[tuple[MemoryRegion, _Use]]) -> None:
+def add_writes(found: Overwrites, uses: Iterable[tuple[MemoryRegion, _Use]]) -> None:
     """Add writes."""
     for spot, use in uses:
         add_use(found.writes, spot, use)

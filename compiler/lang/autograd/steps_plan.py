@@ -111,6 +111,8 @@ class StepsPlan:
         state_bytes: bytes of one slot of all state arrays.
         slot_bytes: bytes that one more step in the window costs: state, scratch, and the gradients of both.
         fixed_bytes: bytes that do not depend on the window.
+        made_bytes: after a run in a tape: what the steps of a window allocated at most, and the tape kept for their gradients, such as the
+            solutions of sparse systems and the states of fixed points; 0 in a plan.
     """
 
     n: int
@@ -119,6 +121,7 @@ class StepsPlan:
     state_bytes: int
     slot_bytes: int
     fixed_bytes: int = 0
+    made_bytes: int = 0
 
     @property
     def windows(self) -> int:
@@ -147,7 +150,7 @@ class StepsPlan:
     @property
     def bytes(self) -> int:
         """All bytes."""
-        return self.fixed_bytes + self.window * self.slot_bytes + self.snapshot_bytes
+        return self.fixed_bytes + self.window * self.slot_bytes + self.snapshot_bytes + self.made_bytes
 
     def __str__(self) -> str:
         return (

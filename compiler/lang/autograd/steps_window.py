@@ -14,6 +14,7 @@ from ...errors import OutOfMemory, QdrunRuntimeError
 from ...frontend.values.values import count
 from ...program.memory.versions import checksum
 from ...runtime.mirror import Mirror, copied, copy, store
+from ..assembly import Assembly
 from ..data.field import Field
 from ..data.ndarray import Ndarray
 from ..data.struct_field import StructField
@@ -39,6 +40,8 @@ def arrays_of(what: str, given: Any, caller: str = "checkpointed_steps") -> list
     for tensor in map(unwrap, tensors):
         if isinstance(tensor, StructField):
             out += tensor.leaves()
+        elif isinstance(tensor, Assembly) and what == "temporaries":
+            out.append(tensor.values)
         elif isinstance(tensor, (Field, Ndarray)) and not getattr(tensor, "role", ""):
             tensor.refuse_sparse(f"{caller}: {what}")
             out.append(tensor)
@@ -64,15 +67,17 @@ class Window:
         state: arrays of ``length + 1`` slots: slot k is the state k steps after the window's start.
         scratch: arrays of ``length`` slots: what step k leaves for its gradient.
         length: steps.
+        temporaries: arrays without slots, zero when a step begins; the gradient needs what each step left in them.
     """
 
     program: Program
     state: tuple[Any, ...]
     scratch: tuple[Any, ...]
     length: int
+    temporaries: tuple[Any, ...] = ()
 
     @staticmethod
-    def of(program: Program, state: Any, scratch: Any) -> Window:
+    def of(program: Program, state: Any, scratch: Any, temporaries: Any = ()) -> Window:
         """Check the arrays and infer the window's length from their shapes.
 
         Raises:
@@ -80,6 +85,7 @@ class Window:
                 an array of another program.
         """
         states, scratches = arrays_of("state", state), arrays_of("scratch", scratch)
+        others = arrays_of("temporaries", temporaries)
         if not states:
             raise QdrunRuntimeError(
                 "checkpointed_steps: no state\n  do: state=[x, ..], the arrays that a step hands to the next"
@@ -93,9 +99,14 @@ class Window:
             )
         for tensor in (*states, *scratches):
             _check(program, tensor, length, tensor in slots)
-        if len({id(t) for t in (*states, *scratches)}) < len(states) + len(scratches):
-            raise QdrunRuntimeError("checkpointed_steps: an array is given twice\n  do: name it once, as state or as scratch")
-        return Window(program, tuple(states), tuple(scratches), length)
+        for tensor in others:
+            _check_owner(program, tensor)
+        every = (*states, *scratches, *others)
+        if len(set(map(id, every))) < len(every):
+            raise QdrunRuntimeError(
+                "checkpointed_steps: an array is given twice\n  do: name it once, as state, as scratch or as temporaries"
+            )
+        return Window(program, tuple(states), tuple(scratches), length, tuple(others))
 
     def __iter__(self) -> Iterator[Any]:
         return iter((*self.state, *self.scratch))
@@ -107,13 +118,14 @@ class Window:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of one more step: state, scratch, and their gradients and duals."""
-        return sum(_slot_bytes(t) * (1 + _stored(t)) for t in self)
+        """Bytes of one more step: state, scratch, their gradients and duals, and a copy of the temporaries."""
+        return sum(_slot_bytes(t) * (1 + _stored(t)) for t in self) + sum(t._form.nbytes for t in self.temporaries)
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes of the one slot that state has more than there are steps."""
-        return sum(_slot_bytes(t) * (1 + _stored(t)) for t in self.state)
+        """Bytes of the one slot that state has more than there are steps, and of the temporaries with their gradients and duals."""
+        sizes = [(_slot_bytes(t), t) for t in self.state] + [(t._form.nbytes, t) for t in self.temporaries]
+        return sum(size * (1 + _stored(t)) for size, t in sizes)
 
     # ---- values
     def clear(self) -> None:
@@ -122,6 +134,11 @@ class Window:
             with self._dual_from(tensor, 0):
                 store(tensor._mirror, part(tensor, tensor._written(), slice(1, None)), 0)
         for tensor in self.scratch:
+            store(tensor._mirror, tensor._written(), 0)
+
+    def begin_step(self) -> None:
+        """Zero the temporaries."""
+        for tensor in self.temporaries:
             store(tensor._mirror, tensor._written(), 0)
 
     def advance(self, length: int) -> None:
@@ -164,6 +181,12 @@ class Window:
             store(mirror, grad(slice(length + 1, None)), 0)
         for mirror, grad in self._gradients(self.scratch):
             store(mirror, grad(slice(None)), 0)
+
+    def end_step_backwards(self) -> None:
+        """Clear the gradients of the temporaries: they were zero before the step, whatever there was."""
+        for tensor in self.temporaries:
+            if (grad := _relative(tensor, "grad")) is not None:
+                store(grad._mirror, grad._written(), 0)
 
     def drop_gradients(self) -> None:
         """Clear all gradients but that of the start."""
@@ -221,6 +244,43 @@ class Snapshots:
         self._window.program.device.free(self._memory)
 
 
+class ArrayCopies:
+    """Copies of arrays, ``amount`` of each, in one allocation counted as ``snapshots``.
+
+    Raises:
+        OutOfMemory: they do not fit.
+    """
+
+    def __init__(self, program: Program, tensors: Iterable[Any], amount: int = 1) -> None:
+        self._program = program
+        self._tensors = sorted(tensors, key=lambda t: -t.dtype.size)  # wider types first, so that all are aligned
+        self._each = sum(t._form.nbytes for t in self._tensors)  # of one copy of all
+        self.nbytes = amount * self._each
+        self._memory: Allocation = program.allocate(self.nbytes, "snapshots")
+
+    def _parts(self, number: int) -> Iterator[tuple[Any, np.ndarray]]:
+        at = number * self._each
+        for tensor in self._tensors:
+            form = tensor._form
+            yield tensor, self._memory.view[at : at + form.nbytes].view(form.dtype).reshape(form.shape)
+            at += form.nbytes
+
+    def store(self, number: int = 0) -> None:
+        """Copy what the arrays hold."""
+        for tensor, kept in self._parts(number):
+            copy(self._memory.mirror, kept, tensor._mirror, tensor._form)
+
+    def restore(self, number: int = 0) -> None:
+        """Put it back."""
+        for tensor, kept in self._parts(number):
+            copy(tensor._mirror, tensor._written(), self._memory.mirror, kept)
+
+    def free(self) -> None:
+        """Give the memory back."""
+        if not self._program.closed:
+            self._program.device.free(self._memory)
+
+
 @dataclass(frozen=True)
 class Check:
     """Stands for the content of an array: equal bits, or, where order of sums may change them, nearly equal numbers."""
@@ -269,14 +329,18 @@ def _check(program: Program, tensor: Any, length: int, is_state: bool) -> None:
             f"checkpointed_steps: {name_of(tensor)} of shape {tensor.shape} is {kind} in a window of {length} steps\n"
             f"  do: give it a first axis of {slots} slots: state has one more than there are steps in the window, scratch has as many"
         )
+    _check_owner(program, tensor)
+    if isinstance(tensor, Field) and tensor.offset[0]:
+        raise QdrunRuntimeError(
+            f"checkpointed_steps: the first axis of {name_of(tensor)} begins at {tensor.offset[0]}; do: let slots count from 0"
+        )
+
+
+def _check_owner(program: Program, tensor: Any) -> None:
     owner = tensor._root.program if isinstance(tensor, Field) else tensor._program
     if owner is not program:
         raise QdrunRuntimeError(
             f"checkpointed_steps: {name_of(tensor)} belongs to another program; do: make it after qd.init()"
-        )
-    if isinstance(tensor, Field) and tensor.offset[0]:
-        raise QdrunRuntimeError(
-            f"checkpointed_steps: the first axis of {name_of(tensor)} begins at {tensor.offset[0]}; do: let slots count from 0"
         )
 
 
@@ -298,10 +362,11 @@ def _slot_bytes(tensor: Any) -> int:
     return count(_slot_shape(tensor)) * tensor.dtype.size
 
 
-def bytes_of_slots(state: Any, scratch: Any) -> tuple[int, int]:
-    """Bytes of one slot of the state, and of one slot of all arrays with their gradients and duals."""
+def bytes_of_slots(state: Any, scratch: Any, temporaries: Any) -> tuple[int, int]:
+    """Bytes of one slot of the state, and of one slot of all arrays with their gradients and duals, with a copy of the temporaries."""
     states, scratches = arrays_of("state", state), arrays_of("scratch", scratch)
-    return sum(map(_slot_bytes, states)), sum(_slot_bytes(t) * (1 + _stored(t)) for t in (*states, *scratches))
+    copies = sum(t._form.nbytes for t in arrays_of("temporaries", temporaries))
+    return sum(map(_slot_bytes, states)), sum(_slot_bytes(t) * (1 + _stored(t)) for t in (*states, *scratches)) + copies
 
 
 def _stored(tensor: Any) -> int:

@@ -12,6 +12,7 @@ from ...errors import NothingToDifferentiate, OutOfMemory, QdrunAssertionError, 
 from ...program.memory.versions import Versions
 from ...program.program import Program, current_program
 from ...program.recorders import CustomFunction
+from ...runtime.base import next_serial
 from ...runtime.mirror import changing
 from ..args.records import frozen_record
 from ..data.element_types import MatrixType, NdarrayType
@@ -26,10 +27,11 @@ from .grad_check import GradCheck
 from .gradient_arrays import clear_all_gradients, has_grad
 from .lost_gradients import check_broken
 from .overwrites import HostWrite, Launch, Overwrites, Timed
-from .steps import Composite
-from .steps_check import Accesses, enter, handed_over
+from .steps_check import Accesses, Composite, StepEnd, add_writes, handed_over
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...program.call import Call
     from ...program.memory.versions import Event
     from .steps_window import Window
@@ -70,7 +72,9 @@ class Tape:
         self._own_versions = False
 
     in_steps = False
-    """Whether it records a step of ``checkpointed_steps``."""
+    """Whether it records a step of ``checkpointed_steps`` or of a fixed point."""
+    repeats = False
+    """Whether it records a step of a fixed point: the same launches ran before."""
 
     @property
     def inside(self) -> bool:
@@ -139,14 +143,14 @@ class Tape:
         self.expect(steps)
         if not steps.whole:
             self._remember(steps)
-        self.in_steps = True
+        before, self.in_steps = self.in_steps, True
         try:
             steps.record(self)
         except BaseException as error:  # what ran before is not known
             self._failed = self._failed or f"{steps!r} raised {type(error).__name__}"
             raise
         finally:
-            self.in_steps = False
+            self.in_steps = before
         if steps.whole:
             self._remember(steps)
 
@@ -181,7 +185,8 @@ class Tape:
         """Remember that Python writes to a field or an ndarray between two launches; the arguments are those of ``Program.wrote``."""
         if not isinstance(source, (Field, Ndarray)):
             source = None
-        write = HostWrite(len(self._calls), tensor, index, source, self._inside is not None, parts)
+        hidden, number = "" if self._inside is None else self._inside.name, len(self._host_writes)
+        write = HostWrite(len(self._calls), tensor, index, source, hidden, parts, number=number)
         self._host_writes.append(write)
         if self.check is not None:
             self.check.wrote(write)
@@ -271,7 +276,7 @@ class Tape:
             _fill(_gradient_of(self.loss), 1)
         was, program.replaying = program.replaying, True
         try:
-            self._replay(found)
+            self._replay(found, 0, len(self._calls), self._host_writes)
         finally:
             program.replaying, program.replay_seed, program.place = was, None, None
 
@@ -290,16 +295,17 @@ class Tape:
                 variant, bound = kernel.variant(args, kwargs)
                 program.versions.check(variant, bound.call, event)
 
-    def _replay(self, found: Overwrites | None) -> None:
+    def _replay(self, found: Overwrites | None, begin: int, end: int, host_writes: list[HostWrite]) -> None:
+        """Run the gradients of launches ``begin`` to ``end - 1``, last to first, and of what Python wrote between them."""
         program, seeds = self._program, self._seeds
         assert program is not None
-        writes = [w for w in self._host_writes if not w.hidden]
-        for when in reversed(range(len(self._calls) + 1)):
+        writes = [w for w in host_writes if not w.hidden]
+        for when in reversed(range(begin, end + 1)):
             while writes and writes[-1].before == when:
                 write = writes.pop()
                 assert found is not None
                 _reverse_assignment(write, found)
-            if when:
+            if when > begin:
                 function, args, kwargs = self._calls[when - 1]
                 program.replay_seed, program.place = seeds.get(when - 1), (self, when - 1)
                 try:
@@ -320,12 +326,11 @@ class WindowTape(Tape):
     def __init__(self, outer: Tape, program: Program, before: Window | None) -> None:
         super().__init__(clear_gradients=False, validation=outer.validation)
         self._outer, self._program, self._thread, self._before = outer, program, outer._thread, before
-        self.repeats = False  # whether the same launches ran before
-        self._ends: list[int] = []  # launches up to the end of each step
+        self._ends = [StepEnd(0, 0, next_serial())]  # the beginning, and the end of each step
 
     def step_done(self) -> None:
         """A step has made its launches."""
-        self._ends.append(len(self._calls))
+        self._ends.append(StepEnd(len(self._calls), len(self._host_writes), next_serial()))
 
     def expect(self, what: Any) -> None:
         """See ``Tape.expect``."""
@@ -345,21 +350,40 @@ class WindowTape(Tape):
     def hand_to(self, accesses: Accesses, number: int) -> None:
         """Have the launches checked: window ``number``."""
         self._outer._failed = self._outer._failed or self._failed
-        accesses.add(number, self._timed(), self._host_writes, len(self._calls), self._ends)
+        accesses.add(number, self._timed(), self._host_writes, self._steps(), self._ends)
 
-    def reverse(self) -> None:
-        """Run the gradients of the launches, last to first."""
+    def release(self) -> None:
+        """Give back what the steps within steps keep."""
+        for _, steps in self._steps():
+            steps.release()
+
+    def reverse(self, enter: Callable[[int], None] | None = None, leave: Callable[[], None] | None = None) -> None:
+        """Run the gradients of the launches, last to first.
+
+        Args:
+            enter: called before the launches of each step, with its slot.
+            leave: called after them.
+        """
         program = self._program
         assert program is not None
         found = None
         if self._host_writes:
             found = Overwrites.of(self._timed(), self._host_writes)
+            for when, steps in self._steps():
+                steps.join(found, when)
             if self._before is not None:
-                enter(found, handed_over(self._before))
+                add_writes(found, handed_over(self._before))
             if self.repeats:
                 found.happened_before(len(self._calls) + 1)
         self._check_versions(program)
-        self._replay(found)
+        if enter is None or leave is None:
+            self._replay(found, 0, len(self._calls), self._host_writes)
+            return
+        for slot in reversed(range(len(self._ends) - 1)):
+            begin, end = self._ends[slot : slot + 2]
+            enter(slot)
+            self._replay(found, begin.launches, end.launches, self._host_writes[begin.writes : end.writes])
+            leave()
 
 
 _PLAIN = frozenset((int, float, bool, Ndarray))

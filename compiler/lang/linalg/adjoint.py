@@ -69,7 +69,14 @@ def solve(
     """
     x, b, out, r = arrays
 
-    result = _step(what, run, lambda: x.grad.fill(0))
+    def hidden() -> Any:
+        with unrecorded():  # what it reads, the residual reads, too
+            result = run()
+        if (tape := current_program().tape) is not None:
+            tape.wrote(x, None)
+        return result
+
+    result = _step(what, hidden, lambda: x.grad.fill(0))
     product(x, out)
     residual(b, out, r)
     _step(what, lambda: None, lambda: adjoint(x.grad, r.grad))

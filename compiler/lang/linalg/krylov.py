@@ -14,6 +14,7 @@ import numpy as np
 
 from ...frontend.library.functions import cast, max, sqrt
 from ...frontend.markers import grouped, static
+from ...ir.types import DType
 from ...program.program import current_program
 from ..autograd.steps import recorded_by
 from ..data.ndarray import Ndarray, make_ndarray
@@ -186,16 +187,18 @@ class Iterated:
 @contextmanager
 def vectors(like: Any, count: int, grad: bool = False) -> Iterator[list[Ndarray]]:
     """Arrays of zeros of the form of another one. The program keeps them for later calls; a call inside of the block gets others."""
-    kept = current_program().scratch
-    key = "linalg.vectors", like.shape, like.element_shape, like.dtype, grad
-    pool: list[Ndarray] = kept.setdefault(key, [])
-    made = [
-        pool.pop(0) if pool else make_ndarray(like.dtype, like.shape, like.element_shape, grad, layout=None)
-        for _ in range(count)
-    ]
-    with recorded_by(current_program(), None):
-        for array in made:
-            array.fill(0)  # a product may leave elements out
+    with borrowed((like.dtype, like.shape, like.element_shape, grad), count) as made:
+        with recorded_by(current_program(), None):
+            for array in made:
+                array.fill(0)  # a product may leave elements out
+        yield made
+
+
+@contextmanager
+def borrowed(form: tuple[DType, tuple[int, ...], tuple[int, ...], bool], count: int) -> Iterator[list[Ndarray]]:
+    """Arrays with any content; see ``vectors``. ``form``: type, shape, shape of an element, and whether they have a gradient."""
+    pool: list[Ndarray] = current_program().scratch.setdefault(("linalg", *form), [])
+    made = [pool.pop(0) if pool else make_ndarray(*form, layout=None) for _ in range(count)]
     try:
         yield made
     finally:
@@ -213,8 +216,7 @@ def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, f
         most: iterations.
     """
     scalar = not x.element_shape
-    with vectors(x, 3) as (r, p, out):
-        s = make_ndarray(x.dtype, NUMBERS, ())
+    with vectors(x, 3) as (r, p, out), borrowed((x.dtype, (NUMBERS,), (), False), 1) as (s,):
         product(x, out)
         _begin(b, out, r, p, s, *limits, scalar)
 
@@ -228,8 +230,7 @@ def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, f
 def stabilized_biconjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, float], most: int) -> Iterated:
     """Solve ``A x = b`` for any A; the arguments are those of ``conjugate_gradients``."""
     scalar = not x.element_shape
-    with vectors(x, 5) as (r, shadow, p, v, t):
-        s = make_ndarray(x.dtype, NUMBERS, ())
+    with vectors(x, 5) as (r, shadow, p, v, t), borrowed((x.dtype, (NUMBERS,), (), False), 1) as (s,):
         product(x, t)
         _begin(b, t, r, p, s, *limits, scalar)
         _bicg_begin(r, shadow, p, v, s)

@@ -9,7 +9,7 @@ and gives ``v_k+1``, so that nothing but the gradients themselves is needed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,14 @@ from ....errors import DifferentiationError, QdrunError, QdrunRuntimeError, Tria
 from ....ir.types import f32, f64, i32
 from ....program.memory.memory_regions import tensor_regions
 from ....program.program import Program, current_program
-from ....runtime.mirror import copy
 from ...data.field import Field
 from ...data.ndarray import Ndarray, make_ndarray
 from ...no_gradient import refuse_in_a_trial, refuse_in_forward_mode
 from ..gradient_arrays import has_grad
 from ..overwrites import HostWrite, Overwrites, Timed, add_use, all_uses
-from ..steps import Composite, recorded_by
-from ..steps_window import arrays_of
+from ..steps import recorded_by
+from ..steps_check import Composite
+from ..steps_window import ArrayCopies, arrays_of
 from ..tape import Tape, WindowTape
 from .transfers import advance, collect, drop
 
@@ -53,7 +53,7 @@ class FixedPoint(Composite):
         self.adjoint_steps: int | None = None
         self.kept_bytes = 0
         self._tape: Tape | None = None
-        self._kept: Any = None
+        self._kept: ArrayCopies | None = None
         self._timed: list[Timed] = []
         self._writes: list[HostWrite] = []
 
@@ -113,7 +113,9 @@ class FixedPoint(Composite):
         self._tape = tape
         with recorded_by(self._program, None):
             self._iterate()
-            self._keep()
+            self._kept = ArrayCopies(self._program, [old for old, _ in self._pairs])
+            self._kept.store()
+        self.kept_bytes = self._kept.nbytes
         inner = self._recording()
         self._timed, self._writes = inner._timed(), inner._host_writes
         Overwrites.of(self._timed, self._writes).check()
@@ -125,20 +127,6 @@ class FixedPoint(Composite):
         with recorded_by(self._program, inner):
             self._step()
         return inner
-
-    def _keep(self) -> None:
-        self.kept_bytes = sum(old._form.nbytes for old, _ in self._pairs)
-        self._kept = self._program.allocate(self.kept_bytes, "snapshots")
-        for old, kept in self._views(self._kept):
-            copy(self._kept.mirror, kept, old._mirror, old._form)
-
-    def _views(self, memory: Any, which: int = 0) -> Iterator[tuple[Any, np.ndarray]]:
-        """The arrays of the state, each with its part of a copy; wider types first, so that all are aligned."""
-        at = 0
-        for pair in sorted(self._pairs, key=lambda pair: -pair[0].dtype.size):
-            form = pair[which]._form
-            yield pair[which], memory.view[at : at + form.nbytes].view(form.dtype).reshape(form.shape)
-            at += form.nbytes
 
     def join(self, found: Overwrites, when: int) -> None:
         """Enter the accesses: the gradient runs a step again, so that it needs all that this reads from elsewhere."""
@@ -159,8 +147,8 @@ class FixedPoint(Composite):
 
     def release(self) -> None:
         """Give the copy back."""
-        if self._kept is not None and not self._program.closed:
-            self._program.device.free(self._kept)
+        if self._kept is not None:
+            self._kept.free()
         self._kept = None
 
     # ---- backward
@@ -173,20 +161,14 @@ class FixedPoint(Composite):
         """
         if self._kept is None:
             raise QdrunRuntimeError(f"the gradient of {self!r} was run already; do: record it in another tape")
-        program = self._program
-        after = [program.allocate(self.kept_bytes, "snapshots") for _ in range(2)]
-        for which, memory in enumerate(after):
-            for tensor, view in self._views(memory, which):
-                copy(memory.mirror, view, tensor._mirror, tensor._form)
+        after = ArrayCopies(self._program, [tensor for pair in self._pairs for tensor in pair])
+        after.store()
         try:
-            for old, kept in self._views(self._kept):
-                copy(old._mirror, old._written(), self._kept.mirror, kept)
+            self._kept.restore()
             self._solve(self._recording())
         finally:
-            for which, memory in enumerate(after):
-                for tensor, view in self._views(memory, which):
-                    copy(tensor._mirror, tensor._written(), memory.mirror, view)
-                program.device.free(memory)
+            after.restore()
+            after.free()
             self.release()
 
     def _solve(self, step: WindowTape) -> None:
@@ -258,7 +240,7 @@ def fixed_point(
 
     Raises:
         QdrunRuntimeError: it does not converge (in a batch ``TrialsFailed``); the arrays do not fit each other; inside of ``FwdMode``,
-            ``qd.capture``, of a step of ``checkpointed_steps`` or of another fixed point that a tape records, or of one trial.
+            ``qd.capture``, of a step of another fixed point that a tape records, or of one trial.
         DifferentiationError: at the end of the tape, a step reads what the step before left in an array that is no part of the state.
     """
     program = current_program()
@@ -280,9 +262,9 @@ def fixed_point(
     if tape is None or tape.inside:
         made()
         return made
-    if tape.in_steps:
+    if tape.repeats:
         raise QdrunRuntimeError(
-            f"{NAME} inside of a step of checkpointed_steps, or of {NAME}, has no gradient; do: one tape without"
+            f"{NAME} inside of a step of {NAME} has no gradient; do: one state of both, or one tape without"
         )
     for tensor in (tensor for pair in pairs for tensor in pair):
         if not has_grad(tensor):
