@@ -34,7 +34,7 @@ from ..passes.parallel.reduce import reduce_kernel
 from ..passes.reciprocals import share_reciprocals
 from ..passes.reverse.gradient import Gradient, reverse_kernel
 from ..passes.simplify.simplify import simplify
-from ..passes.simplify.slopes import without_slopes
+from ..passes.simplify.slopes import without_slopes, without_unused_slopes
 from ..runtime.compiled import Options as DeviceOptions
 
 P = ParamSpec("P")
@@ -105,7 +105,7 @@ def lowered(
 
 def simplified(kernel: Kernel, run: Runner = printing) -> Kernel:
     """The rest of ``FORWARD``: what plans, the reverse kernel and the tangent kernel are made from."""
-    return run(SIMPLIFY, simplify, run(EXITS, lower_exits, kernel))
+    return run(SIMPLIFY, simplify, run(EXITS, lower_exits, kernel), keep_slopes=True)
 
 
 def gradient(kernel: Kernel, segmented: bool = False, marks: bool = False, run: Runner = printing) -> Gradient:
@@ -114,7 +114,7 @@ def gradient(kernel: Kernel, segmented: bool = False, marks: bool = False, run: 
     Raises:
         DifferentiationError: no correct gradient exists, by name and line.
     """
-    found = run(RAW_REVERSE, reverse_kernel, kernel, segmented=segmented, marks=marks)
+    found = run(RAW_REVERSE, reverse_kernel, without_unused_slopes(kernel), segmented=segmented, marks=marks)
     return replace(found, kernel=run(SIMPLIFY_REVERSE, _simplified_reverse, found.kernel))
 
 
@@ -128,7 +128,7 @@ def tangent(kernel: Kernel, run: Runner = printing) -> Tangent:
     Raises:
         DifferentiationError: something has no tangent, by name and line.
     """
-    found = run(RAW_TANGENT, forward_kernel, kernel)
+    found = run(RAW_TANGENT, forward_kernel, without_unused_slopes(kernel))
     return replace(found, kernel=run(SIMPLIFY_TANGENT, simplify, found.kernel))
 
 

@@ -313,3 +313,60 @@ def test_an_array_with_a_gradient_is_refused_with_its_name(program):
     with pytest.raises(qd.DifferentiationError) as error:
         qd.ad.hvp(lambda: add(c), loss, x, np.ones(3))
     assert str(error.value).startswith("`c` is an array with a gradient or a dual, which has no second derivatives")
+
+
+OF_MATRICES = {
+    "svd": "U, S, V = qd.svd(A)\n        loss[None] += S[0, 0] ** 3 * U[0, 1] + S[1, 1] * V[1, 0]",
+    "values": "U, S, V = qd.svd(A)\n        loss[None] += S[0, 0] ** 3 + S[1, 1] * S[0, 0]",
+    "polar": "R, S = qd.polar_decompose(A)\n        loss[None] += R[0, 1] * S[0, 0] + S[0, 1] ** 2",
+    "eigen": "w, Q = qd.sym_eig(A)\n        loss[None] += w[0] ** 3 + w[1] * Q[0, 0] ** 2 * Q[1, 1] ** 2",
+    "inverse": "B = A.inverse()\n        loss[None] += B[0, 0] * B[0, 1] + B[1, 1] ** 3",
+    "solve": "b = qd.solve(A, A[:, 0] * A[0, 1] + A[:, 1])\n        loss[None] += b[0] ** 2 * b[1]",
+    "spd": "B = qd.make_spd(A - 1.5 * qd.Matrix.identity(qd.f64, A.n))\n        loss[None] += B[0, 0] * B[0, 1] + B[1, 1] ** 3",
+    "nested": "B = A.inverse()\n        R, S = qd.polar_decompose(B @ A.transpose() + B)\n"
+    "        loss[None] += R[0, 1] ** 2 * S[1, 1] * B[1, 1]",
+    "loop": "B = A\n        for _ in range(3):\n            R, S = qd.polar_decompose(B)\n            B = 0.5 * B + 0.2 * R @ A\n"
+    "        loss[None] += B[0, 1] * B[1, 0] + B[0, 0] ** 3",
+    "arms": "B = A\n        if A[0, 0] > 1.5:\n            B = A.inverse() + B\n        else:\n            B = B.inverse() @ B.inverse()\n"
+    "        loss[None] += B[0, 1] * B[1, 0] + B[0, 0] ** 3",
+}
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("name", OF_MATRICES)
+def test_functions_of_matrices(program, name, n):
+    """Their attached derivatives are functions of the matrix: as constants they gave wrong products."""
+    r = np.random.default_rng()
+    m, loss = qd.Matrix.field(n, n, qd.f64, shape=1), qd.field(qd.f64, shape=())
+    qd.root.lazy_hessian()
+    source = f"@qd.kernel\ndef k():\n    for i in m:\n        A = m[i]\n        {OF_MATRICES[name]}\n"
+    k = compile_source(source, {"m": m, "loss": loss})["k"]
+    start, v = r.normal(size=(1, n, n)) * 0.4 + np.diag([2.0, 1.0, 3.0][:n]), r.normal(size=(1, n, n))
+
+    def gradient(at):
+        m.from_numpy(at)
+        with qd.ad.Tape(loss=loss):
+            k()
+        return m.grad.to_numpy()
+
+    m.from_numpy(start)
+    found = qd.ad.hvp(k, loss, m, v)
+    np.testing.assert_allclose(found.gradient, gradient(start), rtol=1e-10, atol=1e-12)
+    want = [(gradient(start + h * v) - gradient(start - h * v)) / (2 * h) for h in (1e-5, 1e-6)]
+    scale = max(1.0, np.abs(want[0]).max())
+    if np.abs(want[0] - want[1]).max() < 1e-5 * scale:  # no branch flips between the points
+        np.testing.assert_allclose(found.product, want[0], rtol=0, atol=1e-4 * scale)
+
+
+def test_a_system_with_more_than_6_unknowns_has_no_second_derivative(program):
+    m, loss = qd.Matrix.field(7, 7, qd.f64, shape=()), qd.field(qd.f64, shape=())
+    qd.root.lazy_hessian()
+
+    @qd.kernel
+    def solved():
+        loss[None] += qd.solve(m[None], m[None][:, 0]).norm_sqr()
+
+    m.from_numpy(np.eye(7))
+    with pytest.raises(qd.DifferentiationError) as error:
+        qd.ad.hvp(solved, loss, m, np.ones(49))
+    assert str(error.value).startswith("this function of a matrix has no second derivative here\n  at ")

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 from ...errors import QdrunTypeError
 from ...ir.nodes import Assert
 from ..values import ops
-from ..values.real import Grid, Real, dot, matrix_of, real_dtype, rows_of, total
+from ..values.real import Grid, Real, dot, matrix_of, real_dtype, rows_of
 from ..values.values import Matrix
 from . import linalg
-from .jacobi import attached, detached
+from .jacobi import attach_inverse, attached, detached
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
 
 MOST = 12
 """The elimination is written out: about 2 n ** 3 operations."""
+
+TWICE = 6
+"""The largest system with second derivatives, which take as many operations again."""
 
 
 def _square(b: FrontBuilder, A: Any, what: str) -> Matrix:
@@ -46,6 +49,8 @@ def solve(b: FrontBuilder, A: Any, rhs: Any, dt: Any = None) -> Matrix:
     done = _eliminated(b, [[*at[i], fixed[i], *_unit_row(at[0][0], i, len(a))] for i in n], b.debug)
     x, inverse = [row[0] for row in done], [row[1:] for row in done]
     rest = [y[i] - dot(a[i], x) for i in n]
+    if len(a) <= TWICE:
+        attach_inverse(inverse, a)
     return Matrix((len(a),), tuple(attached(x[i], dot(inverse[i], rest)).x for i in n))
 
 
@@ -62,15 +67,8 @@ def inverse(b: FrontBuilder, m: Any) -> Matrix:
         return linalg.cofactor_inverse(b, matrix_of(a))
     at = detached(a)
     if x.n <= 4:
-        return with_slope(a, rows_of(b, linalg.cofactor_inverse(b, matrix_of(at)), dtype))
-    return with_slope(a, _eliminated(b, [[*row, *_unit_row(row[0], i, x.n)] for i, row in enumerate(at)], False))
-
-
-def with_slope(a: Grid, x: Grid) -> Matrix:
-    """``X``, the inverse of A in detached numbers, with the gradient of ``-X A X``."""
-    n = range(len(a))
-    half = [[total(x[i][k] * a[k][j] for k in n) for j in n] for i in n]
-    return matrix_of([[attached(x[i][j], -total(half[i][k] * x[k][j] for k in n)) for j in n] for i in n])
+        return matrix_of(attach_inverse(rows_of(b, linalg.cofactor_inverse(b, matrix_of(at)), dtype), a))
+    return matrix_of(attach_inverse(_eliminated(b, [[*row, *_unit_row(row[0], i, x.n)] for i, row in enumerate(at)], False), a))
 
 
 def _unit_row(like: Real, i: int, n: int) -> list[Real]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...ir.nodes import Const, Exit, Local
 from ...ir.types import DType, f64, i32, u1
-from ..values.real import Grid, Real, dot, read
+from ..values.real import Grid, Real, dot, read, total
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -35,6 +35,22 @@ def detached(rows: Grid) -> Grid:
 def attached(value: Real, slope: Real) -> Real:
     """``value``, with the gradient of ``slope``."""
     return Real(value.b, value.b.op("attach", value.x, slope.x))
+
+
+def attach_inverse(x: Grid, slope: Grid) -> Grid:
+    """``X``, the inverse of a matrix with this slope, with the gradient of its own: ``-X slope X``.
+
+    Where nothing but another slope reads it, second derivatives do.
+    """
+    n = range(len(x))
+    half = [[total(x[i][k] * slope[k][j] for k in n) for j in n] for i in n]
+    return [[attached(x[i][j], -total(half[i][k] * x[k][j] for k in n)) for j in n] for i in n]
+
+
+def reciprocal(x: Real, least: Real) -> Real:
+    """``1 / x``, or 0 where x counts as zero."""
+    usual = abs(x) > least
+    return usual.where(1.0, x.like(0.0)) / usual.where(x, 1.0)
 
 
 def variables(b: FrontBuilder, values: Sequence[Real], name: str) -> list[Local]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..values.real import Grid, Real, dot, grid_of, matrix_of, total
 from ..values.values import Matrix
-from .jacobi import Columns, attached, detached, epsilon, orthogonal_columns
+from .jacobi import Columns, attach_inverse, attached, detached, epsilon, orthogonal_columns, reciprocal
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -199,16 +199,13 @@ def polar_decompose(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[Matrix, Ma
     values = found.s
     least = total(abs(x) for x in values) * (TIES * epsilon(values[0].dtype))
     inverse = symmetric(
-        found.v, [_reciprocal(x, least) for x in (values[1] + values[2], values[0] + values[2], values[0] + values[1])]
+        found.v, [reciprocal(x, least) for x in (values[1] + values[2], values[0] + values[2], values[0] + values[1])]
     )
     w = [dot(row, axial) for row in inverse]
     slopes = [cross(row, w) for row in r]
     turned = [cross(w, column) for column in s]  # the columns of [w] S
-    stretch = [[attached(s[i][j], rotated[min(i, j)][max(i, j)] - turned[max(i, j)][min(i, j)]) for j in n] for i in n]
+    slope = [[rotated[min(i, j)][max(i, j)] - turned[max(i, j)][min(i, j)] for j in n] for i in n]
+    stretch = [[attached(s[i][j], slope[i][j]) for j in n] for i in n]
+    trace = slope[0][0] + slope[1][1] + slope[2][2]
+    attach_inverse(inverse, [[trace - slope[i][j] if i == j else -slope[i][j] for j in n] for i in n])
     return matrix_of([[attached(r[i][j], slopes[i][j]) for j in n] for i in n]), matrix_of(stretch)
-
-
-def _reciprocal(x: Real, least: Real) -> Real:
-    """``1 / x``, or 0 where x counts as zero."""
-    usual = abs(x) > least
-    return usual.where(1.0, x.like(0.0)) / usual.where(x, 1.0)

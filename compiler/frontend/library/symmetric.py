@@ -13,7 +13,7 @@ from ...ir.nodes import Const, Exit
 from ...ir.types import i32, u1
 from ..values.real import Grid, Real, dot, grid_of, matrix_of, read, total
 from ..values.values import Matrix
-from .jacobi import SWEEPS, Columns, angle, assign, attached, detached, epsilon, turned, variables
+from .jacobi import SWEEPS, Columns, angle, assign, attached, detached, epsilon, reciprocal, turned, variables
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -31,10 +31,16 @@ def sym_eig(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
     n = range(len(m))
     values, q = eigen(b, detached(m))
     p = _in_basis(m, q)
-    slopes = [[p[i][j] / (values[j] - values[i]) if i != j else None for j in n] for i in n]
-    vectors = [[attached(q[j][i], total(q[k][i] * s for k in n if (s := slopes[k][j]) is not None)) for j in n] for i in n]
-    out = tuple(attached(values[i], p[i][i]).x for i in n)
-    return Matrix((len(m),), out), matrix_of(vectors)
+    slopes = [[p[i][j] / (values[j] - values[i]) if i != j else p[i][j] for j in n] for i in n]
+    out, vectors = _attach(values, q, p, slopes)
+    return Matrix((len(m),), tuple(x.x for x in out)), matrix_of(vectors)
+
+
+def _attach(values: list[Real], q: Columns, p: Grid, slopes: Grid) -> tuple[list[Real], Grid]:
+    """The eigenvalues with the gradient of ``diag(P)`` and the rows of ``Q`` with that of ``Q X``; X has a zero diagonal."""
+    n = range(len(values))
+    vectors = [[attached(q[j][i], total(q[k][i] * slopes[k][j] for k in n if k != j)) for j in n] for i in n]
+    return [attached(values[i], p[i][i]) for i in n], vectors
 
 
 def make_spd(b: FrontBuilder, A: Any, dt: Any = None) -> Matrix:
@@ -56,6 +62,9 @@ def make_spd(b: FrontBuilder, A: Any, dt: Any = None) -> Matrix:
             value = total(q[k][i] * kept[k] * q[k][j] for k in n)
             row = [total(q[k][i] * weighted[k][m] for k in n) for m in n]
             half[i, j] = attached(value, dot(row, [column[j] for column in q]))
+    _attach(
+        values, q, p, [[p[i][j] * reciprocal(values[j] - values[i], least) for j in n] for i in n]
+    )  # for second derivatives
     return matrix_of([[half[min(i, j), max(i, j)] for j in n] for i in n])
 
 

@@ -27,6 +27,7 @@ from ..dependence.access import Access
 from ..dependence.blocks import refuse_blocks
 from ..dependence.collisions import collisions
 from ..reverse.derivatives import ADJOINT, zero_stays_zero
+from .attached import renew_slopes, settle
 from .tangent_flow import TangentFlow
 
 ARMS = {"min": "lt", "max": "gt"}  # the comparison by which the first operand wins
@@ -58,6 +59,7 @@ def forward_kernel(kernel: Kernel, smooth: bool = False) -> Tangent:
     Args:
         kernel: lowered (no ``Exit``) and simplified; it is not changed.
         smooth: the tangents will be differentiated again. Then none is set to 0 where a factor of it is 0: that may have a derivative.
+            Slopes that are attached depend on results that have a derivative, too (``attached``).
 
     Raises:
         DifferentiationError: something has no tangent, by name and line.
@@ -66,8 +68,12 @@ def forward_kernel(kernel: Kernel, smooth: bool = False) -> Tangent:
     out = clone_kernel(kernel)
     out.name = f"{kernel.name}_tangent"
     flow = TangentFlow(out.tasks)
+    later = renew_slopes(out.tasks, flow.varied) if smooth else {}
+    if later:
+        flow = TangentFlow(out.tasks)
     for task in out.tasks:
         _Rewriter(task, flow, smooth).block(task.body)
+    settle(out.tasks, later)
     return Tangent(out, flow.lost(), flow.read(), flow.broken())
 
 

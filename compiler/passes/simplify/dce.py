@@ -31,9 +31,9 @@ from ...ir.walk import inner_blocks, operands, task_blocks
 
 
 @verified(lowered=False)
-def dce_in_place(task: Task) -> bool:
-    """Drop the dead code of one task; whether there was any."""
-    needed = _Needed(task)
+def dce_in_place(task: Task, keep_slopes: bool = False) -> bool:
+    """Drop the dead code of one task; whether there was any. ``keep_slopes``: a number keeps the ``attach`` of its derivative."""
+    needed = _Needed(task, keep_slopes)
     dropped = [_sweep(block, needed) for block in (task.prologue, task.body)]
     stores = _DeadStores(task, {r.local for r in task.reductions})
     stores.block(task.body)
@@ -43,11 +43,16 @@ def dce_in_place(task: Task) -> bool:
 class _Needed:
     """The statements that some effect needs."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, keep_slopes: bool = False) -> None:
         self.marked: set[int] = set()
         self._around: dict[int, Stmt | None] = {}  # the if or loop around a statement, by the statement's identity
         self._stores: dict[Local, list[Stmt]] = {}
         self._locals: set[Local] = set()
+        self._slopes: dict[Operand, list[Stmt]] = {}
+        if keep_slopes:
+            for s in task_blocks(task):
+                if isinstance(s, Op) and s.op == "attach":
+                    self._slopes.setdefault(s.args[0], []).append(s)
         self._todo: list[Stmt] = []
         self._index(task.prologue, None)
         self._index(task.body, None)
@@ -78,6 +83,8 @@ class _Needed:
         if id(s) not in self.marked:
             self.marked.add(id(s))
             self._todo.append(s)
+            for slope in self._slopes.get(s, ()) if isinstance(s, Op) else ():
+                self._mark(slope)
 
     def _values(self, values: tuple[Operand, ...]) -> None:
         for x in values:

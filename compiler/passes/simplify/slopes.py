@@ -24,6 +24,16 @@ def without_slopes(kernel: Kernel) -> Kernel:
     return out
 
 
+def without_unused_slopes(kernel: Kernel) -> Kernel:
+    """The kernel without slopes that only second derivatives need; ``kernel`` itself, when it has no ``attach``."""
+    if not any(isinstance(s, Op) and s.op == "attach" for task in kernel.tasks for s in task_blocks(task)):
+        return kernel
+    out = clone_kernel(kernel)
+    for task in out.tasks:
+        dce_in_place(task)
+    return out
+
+
 def _is_mark(s: object) -> bool:
     return isinstance(s, Op) and s.op in _MARKS
 
