@@ -38,7 +38,7 @@ def renew_slopes(tasks: Iterable[Task], varied: Varied) -> dict[Op, Operand]:
         fresh: dict[Op, Operand] = {}  # attached values, as what follows shall read them
         fixed: Varied | None = None
         for block in _blocks(task.body):
-            found = [s for s in block if _computed(s, varied)]
+            found = [s for s in block if isinstance(s, Op) and _computed(s, varied)]
             if found:
                 fixed = _without_derivative(task) if fixed is None else fixed
                 _Renewal(block, found, varied, fixed, fresh, later).run()
@@ -65,9 +65,9 @@ def _blocks(block: Block) -> Iterable[Block]:
             yield from _blocks(inner)
 
 
-def _computed(s: Stmt, varied: Varied) -> bool:
-    """Whether a statement attaches a derivative to a number that has none itself (that of ``norm`` has)."""
-    return isinstance(s, Op) and s.op == "attach" and s.args[0] not in varied and s.args[1] in varied
+def _computed(s: Op, varied: Varied) -> bool:
+    """Whether an operation attaches a derivative to a number that has none itself (that of ``norm`` has)."""
+    return s.op == "attach" and s.args[0] not in varied and s.args[1] in varied
 
 
 def _without_derivative(task: Task) -> Varied:
