@@ -189,8 +189,8 @@ CASES = {
     ),
     "mpm3d_push": Case(
         "gallery.mpm3d_push:Mpm3dPush",
-        ("mean x", "mean y", "mean z"),
-        lambda done, known: done.outcome.outputs["mean"],
+        ("centre x", "centre y", "centre z"),
+        lambda done, known: done.outcome.outputs["centre"],
         {"grip": 0.0},
     ),
     "sysid_pendulum": Case(

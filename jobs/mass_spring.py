@@ -9,7 +9,6 @@ mass has moved, in m. The arrays hold a window of time steps, all of them unless
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -58,7 +57,8 @@ class MassSpring(Job[MassSpringParams]):
         self.force = qd.Vector.field(2, dtype=real, shape=(w, self.n_masses), needs_grad=True)
         self.activation = qd.field(dtype=real, shape=(w + 1, p.columns), needs_grad=self.senses)
         self.slowed = qd.field(dtype=real, shape=())
-        self.points, self.ends, self.muscle, self.rest = body.fields()
+        self.points, self.ends = self.constant(body.points, vectors=True), self.constant(body.ends, vectors=True)
+        self.muscle, self.rest = self.constant(body.muscle), self.constant(body.lengths())
         self._muscle_kernels()
         self._body_kernels()
 
@@ -167,17 +167,9 @@ class Truss:
     ends: np.ndarray
     muscle: np.ndarray
 
-    def fields(self) -> tuple[Any, Any, Any, Any]:
-        """The points; of each spring its ends, its muscle, and its length at rest."""
-        count = (len(self.ends),)
-        points = qd.Vector.field(2, dtype=qd.f64, shape=(len(self.points),), per_trial=False)
-        ends = qd.Vector.field(2, dtype=qd.i32, shape=count, per_trial=False)
-        muscle, rest = (qd.field(dtype=kind, shape=count, per_trial=False) for kind in (qd.i32, qd.f64))
-        points.from_numpy(self.points)
-        ends.from_numpy(self.ends)
-        muscle.from_numpy(self.muscle)
-        rest.from_numpy(np.linalg.norm(self.points[self.ends[:, 0]] - self.points[self.ends[:, 1]], axis=1))
-        return points, ends, muscle, rest
+    def lengths(self) -> np.ndarray:
+        """The length of each spring at rest, m."""
+        return np.linalg.norm(self.points[self.ends[:, 0]] - self.points[self.ends[:, 1]], axis=1)
 
 
 def truss(columns: int) -> Truss:

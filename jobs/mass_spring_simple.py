@@ -97,13 +97,8 @@ class MassSpringSimplePicture(MassSpringSimple):
 
     def save(self) -> None:
         """Write ``paths.png``."""
-        from matplotlib.figure import Figure  # optional: the extra `pictures`
-
         x = self.x.to_numpy()
-        figure = Figure(figsize=(4, 4), layout="constrained")
-        axes = figure.subplots()
-        axes.plot(x[:, :, 0], x[:, :, 1])
-        for at, style in ((0, "k:"), (-1, "k-")):
-            axes.plot(*x[at, [0, 1, 2, 0]].T, style)
-        axes.set(xlabel="x, m", ylabel="y, m", aspect="equal")
-        figure.savefig(self.artifacts / "paths.png")
+        with self.picture("paths.png", xlabel="x, m", ylabel="y, m", aspect="equal") as axes:
+            axes.plot(x[:, :, 0], x[:, :, 1])
+            for at, style in ((0, "k:"), (-1, "k-")):
+                axes.plot(*x[at, [0, 1, 2, 0]].T, style)

@@ -93,6 +93,24 @@ class Declaring:
         """
         return self._declared.output(name, (shape,) if isinstance(shape, int) else shape, needs_grad)
 
+    def constant(self, values: Any, *, vectors: bool = False) -> Any:
+        """In ``build``: a field with the values of an array, which all trials share and nothing writes.
+
+        Args:
+            values: an array; whole numbers become i32, other numbers the float type of the job's ``precision``.
+            vectors: its last axis are the components of a ``qd.Vector.field``.
+        """
+        import qdrun as qd
+
+        values = np.asarray(values)
+        real, dtype = (qd.f32, np.float32) if self.precision == "f32" else (qd.f64, np.float64)
+        kind, dtype = (qd.i32, np.int32) if values.dtype.kind == "i" else (real, dtype)
+        shape = values.shape[:-1] if vectors else values.shape
+        made = qd.Vector.field(values.shape[-1], dtype=kind, shape=shape, per_trial=False) if vectors else None
+        made = qd.field(dtype=kind, shape=shape, per_trial=False) if made is None else made
+        made.from_numpy(values.astype(dtype))
+        return made
+
     def simulate(self) -> None:
         """Launch the kernels of one run, and do nothing else: the launches are recorded once, and made again for other trials. Python that
         looks at a field here is refused.

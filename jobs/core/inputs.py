@@ -12,6 +12,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
@@ -184,6 +185,24 @@ class JobFiles:
             self._artifacts = TemporaryDirectory(prefix="qdrun-", ignore_cleanup_errors=True)
         self._artifacts_used = self._artifacts_used or not self._made
         return Path(self._artifacts.name)
+
+    @contextmanager
+    def picture(self, name: str, *, size: tuple[float, float] = (4.0, 4.0), **options: Any) -> Iterator[Any]:
+        """In ``save``: the axes of a figure of matplotlib, which becomes the file ``name`` of ``artifacts`` at the end of the block.
+
+        Args:
+            name: of the file; its ending chooses the format.
+            size: of the figure, inches.
+            options: of the axes, as of matplotlib's ``add_subplot``: ``xlabel="x, m"``, ``aspect="equal"``, ``projection="3d"``.
+
+        Raises:
+            ImportError: matplotlib is not installed; it comes with the extra `pictures`.
+        """
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure.add_subplot(**options)
+        figure.savefig(self.artifacts / name)
 
     def take_artifacts(self) -> TemporaryDirectory[str] | None:
         """The folder, where the trial has asked for it; from now on it is the caller's, and the job has another one."""

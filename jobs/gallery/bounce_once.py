@@ -74,12 +74,7 @@ class BounceOncePicture(BounceOnce):
 
     def save(self) -> None:
         """Write ``path.png``."""
-        from matplotlib.figure import Figure
-
         path = self.path.to_numpy()
-        figure = Figure(figsize=(6, 3), layout="constrained")
-        axes = figure.subplots()
-        axes.plot(path[:, 0], path[:, 1])
-        axes.axhline(0.0, color="black")
-        axes.set(xlabel="x, m", ylabel="y, m", aspect="equal")
-        figure.savefig(self.artifacts / "path.png")
+        with self.picture("path.png", size=(6, 3), xlabel="x, m", ylabel="y, m", aspect="equal") as axes:
+            axes.plot(path[:, 0], path[:, 1])
+            axes.axhline(0.0, color="black")

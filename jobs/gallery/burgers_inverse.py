@@ -105,14 +105,9 @@ class BurgersInversePicture(BurgersInverse):
 
     def save(self) -> None:
         """Write ``shock.png``."""
-        from matplotlib.figure import Figure  # optional: the extra `pictures`
-
         u, x = self.u.to_numpy(), (np.arange(self.params.cells) + 0.5) * 2.0 / self.params.cells - 1.0
-        figure = Figure(figsize=(6, 3), layout="constrained")
-        axes = figure.subplots()
-        axes.plot(x, u[0], "C7", label="start")
-        axes.plot(x, self.params.target, "k:", label="target")
-        axes.plot(x, u[-1], "C0", label="end")
-        axes.set(xlabel="x, m", ylabel="u, m/s")
-        axes.legend()
-        figure.savefig(self.artifacts / "shock.png")
+        with self.picture("shock.png", size=(6, 3), xlabel="x, m", ylabel="u, m/s") as axes:
+            axes.plot(x, u[0], "C7", label="start")
+            axes.plot(x, self.params.target, "k:", label="target")
+            axes.plot(x, u[-1], "C0", label="end")
+            axes.legend()

@@ -7,8 +7,6 @@ finite elements. The loss is the squared distance of the centre from the target.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from pydantic import Field
 
@@ -42,7 +40,7 @@ class Cloth(Job[ClothParams]):
         self.masses = n * n
         self.x, self.v = (qd.Vector.field(3, dtype=real, shape=(w + 1, n * n), needs_grad=True) for _ in range(2))
         self.force = qd.Vector.field(3, dtype=real, shape=(w, n * n), needs_grad=True)
-        self.points, self.springs, self.triangles = (constant(table) for table in sheet(n))
+        self.points, self.springs, self.triangles = (self.constant(table, vectors=True) for table in sheet(n))
         self._force_kernels()
         self._motion_kernels()
 
@@ -128,14 +126,6 @@ class Cloth(Job[ClothParams]):
         self.miss()
 
 
-def constant(table: np.ndarray) -> Any:
-    """A field of vectors with the rows of a table, which all trials share."""
-    kind = qd.i32 if table.dtype == np.int32 else qd.f64
-    field = qd.Vector.field(table.shape[1], dtype=kind, shape=(len(table),), per_trial=False)
-    field.from_numpy(table)
-    return field
-
-
 def sheet(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The cloth at rest: points (n^2, 3), m; the ends of springs (.., 2), and the corners of triangles (.., 3), as numbers of points."""
     i, j = np.divmod(np.arange(n * n), n)
@@ -153,13 +143,8 @@ class ClothPicture(Cloth):
 
     def save(self) -> None:
         """Write ``cloth.png``."""
-        from matplotlib.figure import Figure  # optional: the extra `pictures`
-
         x, n = self.x.to_numpy().astype(float), self.params.side
-        figure = Figure(figsize=(5, 4), layout="constrained")
-        axes = figure.add_subplot(projection="3d")
-        for at in np.linspace(0, self.window, 4).astype(int):
-            axes.plot_wireframe(*(x[at].reshape(n, n, 3)[..., d] for d in (0, 2, 1)), linewidth=0.5)  # pyright: ignore[reportAttributeAccessIssue]
-        axes.plot(*([self.params.target[d]] for d in (0, 2, 1)), "k+", markersize=12)
-        axes.set(xlabel="x, m", ylabel="z, m", zlabel="y, m")
-        figure.savefig(self.artifacts / "cloth.png")
+        with self.picture("cloth.png", size=(5, 4), projection="3d", xlabel="x, m", ylabel="z, m", zlabel="y, m") as axes:
+            for at in np.linspace(0, self.window, 4).astype(int):
+                axes.plot_wireframe(*(x[at].reshape(n, n, 3)[..., d] for d in (0, 2, 1)), linewidth=0.5)
+            axes.plot(*([self.params.target[d]] for d in (0, 2, 1)), "k+", markersize=12)

@@ -60,13 +60,8 @@ class Diffmpm2dPicture(Diffmpm2d):
 
     def save(self) -> None:
         """Write ``block.png``."""
-        from matplotlib.figure import Figure  # optional: the extra `pictures`
-
         x = self.x.to_numpy()
-        figure = Figure(figsize=(4, 4), layout="constrained")
-        axes = figure.subplots()
-        for at in np.linspace(0, self.window, 4).astype(int):
-            axes.plot(*x[at].T, ".", markersize=1)
-        axes.plot(*self.params.target, "k+", markersize=12)
-        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="x, m", ylabel="y, m", aspect="equal")
-        figure.savefig(self.artifacts / "block.png")
+        with self.picture("block.png", xlim=(0, 1), ylim=(0, 1), xlabel="x, m", ylabel="y, m", aspect="equal") as axes:
+            for at in np.linspace(0, self.window, 4).astype(int):
+                axes.plot(*x[at].T, ".", markersize=1)
+            axes.plot(*self.params.target, "k+", markersize=12)

@@ -63,8 +63,7 @@ class FwiCircle(Job[FwiCircleParams]):
         depth = np.maximum(np.abs(np.arange(self.size) - (self.size - 1) / 2) - (p.cells - 1) / 2, 0.0)
         share = (depth + (depth > 0)) / p.layer
         absorbed = 1.5 * np.log(1000.0) / p.layer * (share - np.sin(2 * np.pi * share) / (2 * np.pi)) / 10.0
-        self.damping = qd.field(dtype=real, shape=self.size, per_trial=False)
-        self.damping.from_numpy(absorbed.astype(np.float64 if real is qd.f64 else np.float32))
+        self.damping = self.constant(absorbed)
         self.loss, self.velocity, self.wavelet = self.objective(), self.input("velocity"), self.input("wavelet")
         self._kernels()
 

@@ -117,14 +117,9 @@ class PolicyWalkerPicture(PolicyWalker):
 
     def save(self) -> None:
         """Write ``walk.png``."""
-        from matplotlib.figure import Figure  # optional: the extra `pictures`
-
         x, ends = self.x.to_numpy(), self.ends.to_numpy()
-        figure = Figure(figsize=(8, 2), layout="constrained")
-        axes = figure.subplots()
-        for n, at in enumerate(np.linspace(0, self.window, 5).astype(int)):
-            for a, b in ends:
-                axes.plot(*x[at, [a, b]].T, color=str(0.8 - 0.2 * n), linewidth=1)
-        axes.axhline(0.0, color="black")
-        axes.set(xlabel="x, m", ylabel="y, m", aspect="equal")
-        figure.savefig(self.artifacts / "walk.png")
+        with self.picture("walk.png", size=(8, 2), xlabel="x, m", ylabel="y, m", aspect="equal") as axes:
+            for n, at in enumerate(np.linspace(0, self.window, 5).astype(int)):
+                for a, b in ends:
+                    axes.plot(*x[at, [a, b]].T, color=str(0.8 - 0.2 * n), linewidth=1)
+            axes.axhline(0.0, color="black")

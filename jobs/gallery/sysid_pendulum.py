@@ -109,14 +109,9 @@ class SysidPendulumPicture(SysidPendulum):
 
     def save(self) -> None:
         """Write ``swing.png``."""
-        from matplotlib.figure import Figure  # optional: the extra `pictures`
-
         p = self.params
         t = p.dt * np.arange(1, p.steps + 1)
-        figure = Figure(figsize=(6, 3), layout="constrained")
-        axes = figure.subplots()
-        axes.plot(t, p.recorded, ".", markersize=3, label="recorded")
-        axes.plot(t, self.angles.to_numpy(), label="fitted")
-        axes.legend()
-        axes.set(xlabel="time, s", ylabel="angle, rad")
-        figure.savefig(self.artifacts / "swing.png")
+        with self.picture("swing.png", size=(6, 3), xlabel="time, s", ylabel="angle, rad") as axes:
+            axes.plot(t, p.recorded, ".", markersize=3, label="recorded")
+            axes.plot(t, self.angles.to_numpy(), label="fitted")
+            axes.legend()

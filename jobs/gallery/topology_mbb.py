@@ -64,8 +64,7 @@ class TopologyMbb(Job[TopologyMbbParams]):
         self.filtered = qd.field(dtype=qd.f64, shape=(p.columns, p.rows), needs_grad=True)
         self.band = qd.field(dtype=qd.f64, shape=(count, 2 * p.rows + 6))  # band[i, k] is the entry (i, i - k)
         self.u = qd.field(dtype=qd.f64, shape=count)  # displacements
-        self.element = qd.field(dtype=qd.f64, shape=(8, 8), per_trial=False)
-        self.element.from_numpy(element_stiffness(p.poisson))
+        self.element = self.constant(element_stiffness(p.poisson))
         self._kernels()
 
     def _kernels(self) -> None:

@@ -98,14 +98,9 @@ class TwoBallsPicture(TwoBalls):
 
     def save(self) -> None:
         """Write ``paths.png``."""
-        from matplotlib.figure import Figure
-
         path = self.path.to_numpy()
-        figure = Figure(figsize=(4, 4), layout="constrained")
-        axes = figure.subplots()
-        axes.plot(path[:, 0, 0], path[:, 0, 1], label="pushed")
-        axes.plot(path[:, 1, 0], path[:, 1, 1], label="hit")
-        axes.plot(*self.params.goal, "kx", label="goal")
-        axes.legend()
-        axes.set(xlabel="x, m", ylabel="y, m", aspect="equal")
-        figure.savefig(self.artifacts / "paths.png")
+        with self.picture("paths.png", xlabel="x, m", ylabel="y, m", aspect="equal") as axes:
+            axes.plot(path[:, 0, 0], path[:, 0, 1], label="pushed")
+            axes.plot(path[:, 1, 0], path[:, 1, 1], label="hit")
+            axes.plot(*self.params.goal, "kx", label="goal")
+            axes.legend()
