@@ -334,7 +334,11 @@ def main() -> None:
         if time.time() - start > options.total:
             print(f"{name}: no time left", file=sys.stderr, flush=True)
             continue
-        line = measured(name, options.backend, options.threads, batches, limits)
+        try:
+            line = measured(name, options.backend, options.threads, batches, limits)
+        except Exception as error:  # of a device that lacks something: the other jobs have their turns
+            print(f"{name}: {error!r}", file=sys.stderr, flush=True)
+            continue
         for text in [json.dumps(line)] if options.json else [f"| {' | '.join(cells)} |" for cells in rows(line)]:
             print(text, flush=True)
 

@@ -79,10 +79,8 @@ class Billiards(Job[BilliardsParams]):
         self.collide, self.advance = collide, advance
 
     def _end_kernels(self) -> None:
-        x, v, position, velocity, goal, loss, place = (
-            *(self.x, self.v, self.position, self.velocity),
-            *(self.goal, self.loss, self.end),
-        )
+        x, v, position, velocity, goal = self.x, self.v, self.position, self.velocity, self.goal
+        loss, place = self.loss, self.end
         radius, layers, last, end = self.radius, self.params.layers, self.balls - 1, self.window
 
         @qd.kernel
@@ -128,3 +126,16 @@ class Billiards(Job[BilliardsParams]):
         self.begin()
         self.time_loop(self.step)
         self.miss()
+
+
+class BilliardsPicture(Billiards):
+    """The same, with a picture of the paths of all balls, of where they end, and of the goal of the last one."""
+
+    def save(self) -> None:
+        """Write ``shot.png``."""
+        x, last = self.x.to_numpy(), self.balls - 1
+        with self.picture("shot.png", xlabel="x, m", ylabel="y, m", aspect="equal") as axes:
+            for ball, colour in enumerate(["C3", *["0.6"] * (last - 1), "C0"][: self.balls]):
+                axes.plot(*x[:, ball].T, color=colour, linewidth=1)
+                axes.plot(*x[-1, ball], "o", color=colour, markersize=9)
+            axes.plot(*self.params.goal, "k+", markersize=12)

@@ -90,9 +90,23 @@ class LjCluster(Job[LjClusterParams]):
                     centre += qd.Vector([x[3 * j], x[3 * j + 1], x[3 * j + 2]]) / atoms
                 qd.atomic_max(size[None], (qd.Vector([x[3 * i], x[3 * i + 1], x[3 * i + 2]]) - centre).norm())
 
-        self.add_pairs, self.measure = add_pairs, measure
+        self.positions, self.add_pairs, self.measure = x, add_pairs, measure
 
     def simulate(self) -> None:
         """The energy, and the size."""
         self.add_pairs()
         self.measure()
+
+
+class LjClusterPicture(LjCluster):
+    """The same, with a picture of the atoms, and of the pairs that are not much farther apart than those of least energy."""
+
+    def save(self) -> None:
+        """Write ``cluster.png``."""
+        x = self.positions.to_numpy().reshape(-1, 3)
+        near = np.linalg.norm(x[:, None] - x, axis=2) < 1.25 * 2.0 ** (1.0 / 6.0)
+        with self.picture("cluster.png", projection="3d") as axes:
+            axes.set_axis_off()
+            axes.scatter(*x.T, s=300, depthshade=True)
+            for i, j in np.argwhere(np.triu(near, 1)):
+                axes.plot(*x[[i, j]].T, color="0.5", linewidth=1)

@@ -1,12 +1,12 @@
-"""The Lennard-Jones cluster: energies and gradients beside numpy, minima that are known, plan against use."""
+"""The Lennard-Jones cluster: energies and gradients beside numpy, minima that are known, plan against use, the picture."""
 
 import numpy as np
 import pytest
-from gallery_checks import meets, reference
+from gallery_checks import batch_is_alone, gradients_are_differences, leaves_a_picture, meets, reference
 from pydantic import ValidationError
 
-from qdrun.jobs.base import BatchSession, execute
-from qdrun.jobs.lj_cluster import CLOSE, KNOWN, LjCluster, LjClusterParams, drawn
+from qdrun.jobs.base import execute
+from qdrun.jobs.lj_cluster import CLOSE, KNOWN, LjCluster, LjClusterParams, LjClusterPicture, drawn
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize.descent import body_of
 
@@ -68,11 +68,13 @@ def test_starts_are_apart_and_come_from_their_seed_alone():
         LjClusterParams(atoms=2, positions=[0.0] * 4)
 
 
+def test_gradients_equal_central_differences():
+    gradients_are_differences(LjCluster, LjClusterParams(atoms=6, start=int(np.random.default_rng().integers(1 << 30))))
+
+
 def test_a_batch_gives_what_trials_give_alone():
-    params = [LjClusterParams(atoms=7, start=k) for k in range(5)]
-    with BatchSession.open(LjCluster, params[0], 5) as batch:
-        found = batch.run(params)
-    alone = [execute(LjCluster(p), **HOW).outcome for p in params]
-    np.testing.assert_allclose(found.losses, [one.loss for one in alone], rtol=1e-13)
-    for k, one in enumerate(alone):
-        np.testing.assert_allclose(found.gradients["positions"][k], one.gradients["positions"], rtol=1e-11)
+    batch_is_alone(LjCluster, [LjClusterParams(atoms=7, start=k) for k in range(5)])
+
+
+def test_its_picture_shows_the_atoms():
+    leaves_a_picture(LjClusterPicture(LjClusterParams()), "cluster.png")
