@@ -46,7 +46,7 @@ class Mpm3dPushParams(MpmParams):
 
     def block(self) -> np.ndarray:
         """The places of the particles before the throw, (particles, 3), m."""
-        at = np.stack(np.indices([self.side] * 3), axis=-1).reshape(-1, 3) + 0.5
+        at = np.indices([self.side] * 3).reshape(3, -1).T + 0.5
         return np.array([0.5, 3.0 / self.grid, 0.5]) + (at - [0.5 * self.side, 0.0, 0.5 * self.side]) / (2.0 * self.grid)
 
 
