@@ -24,9 +24,9 @@ kernel's device functions; 12: the print ring (0: none); 13: scratch. All are 8-
     1  number of multiprocessors                 1  adstack rows that have been claimed
     2  most resident threads of one              2  number of the last launch in which an iteration failed
     3  launches that host entries have made      3  blocks that have come to a barrier of the grid, in this launch
-                                                 16..   values of a prologue that ran on the device (SCRATCH_VALUES)
-    4  bytes of the scratch memory               64..   partial results of reductions, one for each block (SCRATCH_PARTIALS)
-    5  launches that host entries have begun
+    4  bytes of the scratch memory               4  the checkpoint that has paused the graph that runs (0: none)
+    5  launches that host entries have begun     16..   values of a prologue that ran on the device (SCRATCH_VALUES)
+                                                 64..   partial results of reductions, one for each block (SCRATCH_PARTIALS)
     8..   the contexts of the last launches: number n is at word 8 + n mod 256 (TABLE_RECENT, RECENT)
 
     print ring (device): 0 words that were asked for, 1 words that there are, 2 prints that found no room, 3 unused, 4.. the records:
@@ -62,7 +62,15 @@ CTX_SEED, CTX_LAUNCHES, CTX_STATUS_DEVICE, CTX_FIXED = 14, 15, 16, 17
 STATUS_WORDS, STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES = 16, 1, 2, 3
 TABLE_STREAM, TABLE_PROCESSORS, TABLE_RESIDENT, TABLE_LAUNCHES, TABLE_SCRATCH, TABLE_BEGUN = 0, 1, 2, 3, 4, 5
 TABLE_RECENT, RECENT, TABLE_WORDS = 8, 256, 264
-SCRATCH_ARRIVED, SCRATCH_CLAIMS, SCRATCH_FAILED, SCRATCH_MET, SCRATCH_VALUES, SCRATCH_PARTIALS = 0, 1, 2, 3, 16, 64
+SCRATCH_ARRIVED, SCRATCH_CLAIMS, SCRATCH_FAILED, SCRATCH_MET, SCRATCH_PAUSED, SCRATCH_VALUES, SCRATCH_PARTIALS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    16,
+    64,
+)
 RING_USED, RING_SIZE, RING_LOST, RING_RECORDS = 0, 1, 2, 4
 RECORD_CONTEXT, RECORD_SITE, RECORD_COUNT, RECORD_VALUES = 0, 1, 2, 3
 

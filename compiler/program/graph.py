@@ -155,6 +155,10 @@ class Graph:
                 )
         return ""
 
+    def forget_arguments(self) -> None:
+        """Let the arguments of the launches go: the caller launches the graph only while others lie in the same place. Not in a batch."""
+        self._recording.forget_arguments()
+
     def close(self) -> None:
         """Forget the launches. Calls are errors afterwards."""
         self._end()
@@ -197,13 +201,17 @@ def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
         QdrunRuntimeError: the function does what a graph cannot: it reads what its launches write, waits, allocates, compiles, prints,
             launches a kernel that returns a value, or, on a GPU, one that draws random numbers. Names it.
     """
-    program = current_program()
     name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.", maxsplit=1)[-1]
+    return record(current_program(), name, lambda: function(*args, **kwargs))
+
+
+def record(program: Program, name: str, function: Callable[[], object]) -> Graph:
+    """The launches of a function as a graph that is called so. See ``capture``, also for what is raised."""
     device = _device(program, name)
     with program.running(), program.alone(), device.lock:
         recording = Recording(name, program.heap_memory, draws=device.records)
         with _recorded(program, device, recording) as made:
-            function(*args, **kwargs)
+            function()
         return Graph(program, recording, device, *made[0])
 
 

@@ -244,5 +244,11 @@ class Recording:
         """Arguments that must live as long as the graph."""
         self.kept.append(arguments)
 
+    def forget_arguments(self) -> None:
+        """Keep none of them alive."""
+        self.kept.clear()
+        self.bound.clear()
+        self.launched.clear()
+
     def _refuse(self, what: str, do: str) -> NoReturn:
         raise QdrunRuntimeError(f"{what}, while the graph of `{self.name}` is recorded\n  do: {do}")

@@ -187,6 +187,11 @@ class Device(ABC):
         return self.on_host or self.trials is not None
 
     @property
+    def conditional(self) -> bool:
+        """Whether a graph can have parts that the device repeats or leaves out."""
+        return False
+
+    @property
     def pool_address(self) -> int:
         """The thread pool of parallel loops, 0 where the device has none."""
         return 0

@@ -8,19 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from ...errors import DifferentiationError, QdrunRuntimeError, QdrunSyntaxError, QdrunTypeError
+from ...errors import DifferentiationError, QdrunRuntimeError, QdrunSyntaxError
 from ...frontend.source.parse import FunctionSource, read_function
 from ...ir.threads import once
-from ...program.memory.device_arrays import is_torch
 from ...program.program import Program, current_program
+from ...runtime.recording import Unrecordable
 from ..args.binding import Binder, parameters
-from ..data.field import Field
-from ..data.ndarray import Ndarray
-from ..data.tensor import unwrap
-from ..interop import host_array
+from .flags import number_of, word_of
 from .scopes import Undecided
+from .stage_graphs import RecordedCall, StageGraphs
 from .stages import Flag, Loop, Pause, Plan, Stage, Work, split
 from .streams import take_stream
 
@@ -45,7 +41,8 @@ class GraphStatus:
 
 
 class StagedKernel:
-    """A graph kernel. Calling it launches its stages, and reads the flags of its loops and checkpoints in between.
+    """A graph kernel. Calling it launches its stages. The flags of its loops and checkpoints are read by the host in between, or by the
+    device in a graph (``stage_graphs``).
 
     Args:
         source: of the kernel.
@@ -104,7 +101,10 @@ class StagedKernel:
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile all stages for these arguments; runs nothing."""
         values = self._given(args, kwargs)
-        for kernel in self._planned(values)[1].values():
+        self._prepare(self._planned(values)[1], values)
+
+    def _prepare(self, kernels: dict[Work, Any], values: list[Any]) -> None:
+        for kernel in kernels.values():
             kernel.prepare(*values)
 
     def whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -144,24 +144,53 @@ class StagedKernel:
 
     def _run(self, values: list[Any], start: int | None) -> Any:
         program = current_program()
+        device: Any = program.device
         plan, kernels = self._planned(values)
         if not plan.stages:
             return next(iter(kernels.values()))(*values)
+        labels = _labels(plan.stages)
         if program.rehearsal is None:
-            self._refuse_unread(program)
-        label = _Call(program, kernels, values, start).run(plan.stages)
-        return GraphStatus(label is not None, label) if _labels(plan.stages) else None
+            self._refuse_unread(program, labels)
+        if program.recording is not None:
+            RecordedCall(program, kernels, values, labels, start).record(plan.stages)
+            return None
+        if device.conditional and not program.records() and self._launch_graph(program, plan, kernels, values, start):
+            mark = device.paused_graph() if labels else 0
+            label = labels[mark - 1] if 0 < mark <= len(labels) else None
+        else:
+            label = _Call(program, kernels, values, start).run(plan.stages)
+        return GraphStatus(label is not None, label) if labels else None
 
-    def _refuse_unread(self, program: Program) -> None:
-        """Refuse to launch where flags cannot be read, or are not one number.
+    def _launch_graph(
+        self, program: Program, plan: Plan, kernels: dict[Work, Any], values: list[Any], start: int | None
+    ) -> bool:
+        """Launch the stages of a call as one graph; False: nothing was launched, see ``StageGraphs``."""
+        bound, labels = self._binder.bind(values, program.options), _labels(plan.stages)
+        if bound.call.loans or bound.call.after:
+            return False
+        try:
+            words = tuple(word_of(flag, values) for flag in _flags(plan.stages))
+        except Unrecordable:
+            return False
+
+        call = RecordedCall(program, kernels, values, labels, start)
+        graphs: StageGraphs = program.stage_graphs.setdefault(self, StageGraphs())
+        key = plan, start, bound.key, bytes(bound.call.words), words
+        return graphs.launch(
+            program, self.source.name, key, lambda: call.record(plan.stages), lambda: self._prepare(kernels, values)
+        )
+
+    def _refuse_unread(self, program: Program, labels: tuple[int, ...]) -> None:
+        """Refuse to launch where flags cannot be read, or are not one number. ``labels``: of checkpoints.
 
         Raises:
-            QdrunRuntimeError: a graph is recorded, or the program has several trials.
+            QdrunRuntimeError: a graph is recorded, and the device cannot decide in it or the host must be told of a checkpoint; or the
+                program has several trials.
         """
-        if program.recording is not None:
+        if program.recording is not None and (labels or not program.device.conditional):
+            why = "checkpoints, which tell the host where they pause" if labels else "loops that the host counts"
             raise QdrunRuntimeError(
-                f"kernel `{self.source.name}` has stages that depend on numbers of the device, which are not known while a graph"
-                " is recorded\n  do: launch it outside of qd.capture"
+                f"kernel `{self.source.name}` has {why}, and a graph is recorded\n  do: launch it outside of qd.capture"
             )
         if program.trials is not None:
             raise QdrunRuntimeError(
@@ -287,33 +316,12 @@ class _Call:
 
     def _is_set(self, flag: Flag) -> bool:
         """Whether a flag is not zero. A rehearsal, which runs nothing, has one iteration, as each launches the same."""
-        is_set = self._program.rehearsal is None and _number(unwrap(flag.value(self._values)), flag) != 0
+        if self._program.rehearsal is not None:
+            return False
+        is_set = number_of(flag, self._values) != 0
+        self._program.waited()  # a launch that has failed may have left the flag as it was
         self._program.flags_set += is_set
         return is_set
-
-
-def _number(value: Any, flag: Flag) -> int:
-    """The integer in an array without axes.
-
-    Raises:
-        QdrunTypeError: it is another thing.
-    """
-    if isinstance(value, (Ndarray, Field)):
-        if value.shape == () and value.dtype.is_int and not _element(value):
-            return int(value._content[()])  # a tenth of the time of value[None]
-    elif isinstance(value, np.ndarray) or is_torch(value):
-        array = host_array(value)
-        if array.shape == () and array.dtype.kind in "iu":
-            return int(array)
-    raise QdrunTypeError(
-        f"{flag.use} takes an integer ndarray or field without axes, not {value!r}",
-        flag.loc,
-        "make qd.ndarray(qd.i32, shape=())",
-    )
-
-
-def _element(value: Any) -> tuple[int, ...]:
-    return value.element if isinstance(value, Field) else value.element_shape
 
 
 def _kernel_of(work: Work, make: Callable[[Any], Any]) -> Any:
@@ -325,6 +333,10 @@ def _kernel_of(work: Work, make: Callable[[Any], Any]) -> Any:
 
 def _works(stages: tuple[Stage, ...]) -> list[Work]:
     return [work for s in stages for work in ([s] if isinstance(s, Work) else _works(s.body))]
+
+
+def _flags(stages: tuple[Stage, ...]) -> list[Flag]:
+    return [flag for s in stages if not isinstance(s, Work) for flag in (s.flag, *_flags(s.body))]
 
 
 def _labels(stages: tuple[Stage, ...]) -> tuple[int, ...]:

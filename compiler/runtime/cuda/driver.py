@@ -15,6 +15,7 @@ from ...ir.threads import new_lock
 from ..gpu.driver import DeviceInfo, Image, Texts
 from ..gpu.library import LibraryDriver, LibraryNames, text_of
 from . import ptx
+from .conditions import CudaConditions, has_conditions
 from .kind import CUDA, dotted
 from .native import Addresses, launchers
 from .results import device_error
@@ -119,6 +120,7 @@ class CudaDriver(LibraryDriver):
     def __init__(self) -> None:
         super().__init__(initialise())
         self.context, self._device = 0, None
+        self._conditions: CudaConditions | None = None
 
     # ---- calls
     def _call(self, doing: str, function: Any, *args: Any) -> Any:
@@ -192,6 +194,14 @@ class CudaDriver(LibraryDriver):
 
     def _of_pool(self, attribute: Any) -> int:
         return int(self._do("MemPoolGetAttribute", "reading the pool failed", self._pool, attribute))
+
+    @property
+    def conditions(self) -> CudaConditions | None:
+        """From CUDA 12.4 on."""
+        if self._conditions is None and has_conditions(self.d):
+            capture = self._value(self.names.capture)
+            self._conditions = CudaConditions(self.d, self._call, self.context, self.load_module, capture)
+        return self._conditions
 
     def bind(self) -> None:
         """Make the context current, if this thread has none."""

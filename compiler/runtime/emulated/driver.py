@@ -16,8 +16,9 @@ import numpy as np
 
 from ...codegen.emulated.hardware import emulated_target
 from ..cuda.kind import CUDA
-from ..gpu.driver import DeviceInfo, Function, Image, Kind, Texts
+from ..gpu.driver import Conditions, DeviceInfo, Function, Image, Kind, Texts
 from .arena import POISON
+from .conditions import EmulatedConditions
 from .machine import (
     CAPTURE_UNSUPPORTED,
     ILLEGAL_ADDRESS,
@@ -67,6 +68,7 @@ class EmulatedDriver:
         self.launch_address, self.memset_address = self.machine.launch_address, self.machine.memset_address
         self.together_address = self.machine.together_address
         self._used: dict[int, int] = {}
+        self.conditions: Conditions | None = EmulatedConditions(self.machine) if kind is EMULATED else None
 
     # ---- devices
     def device_count(self) -> int:

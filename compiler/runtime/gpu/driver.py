@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ...codegen.gpu.hardware import GpuTarget
 from ..cache import disk_cache, key_of
@@ -125,10 +125,53 @@ class Function:
     shared_bytes: int = 0
 
 
+class Word(NamedTuple):
+    """A number on the device: its address and its bytes. It counts as set if one of its bits is."""
+
+    address: int
+    nbytes: int
+
+
+NO_WORD = Word(0, 0)
+"""Stands for a number that is set."""
+
+
+class Conditions(Protocol):
+    """Parts of a graph that the device runs again, or leaves out: conditional nodes. All calls are for the graph that a stream records."""
+
+    def new(self, stream: int) -> int:
+        """A condition of the part that is begun next."""
+        ...
+
+    def set(self, condition: int, word: Word, scratch: int, stream: int) -> None:
+        """When the stream comes here the condition becomes true if the number is set and the graph is not paused.
+
+        Args:
+            condition: of ``new``.
+            word: the number.
+            scratch: the address of the device's scratch memory (``codegen.abi``), which says whether it is paused.
+            stream: that records.
+        """
+        ...
+
+    def pause(self, word: Word, mark: int, scratch: int, stream: int) -> None:
+        """The graph is paused from here on, with this mark in the scratch memory, if the number is set then."""
+        ...
+
+    def begin(self, condition: int, again: bool, stream: int) -> None:
+        """What is recorded from now on runs if the condition is true. ``again``: and as long as it is, after it."""
+        ...
+
+    def end(self, stream: int) -> None:
+        """The part that was begun last ends."""
+        ...
+
+
 class Driver(Protocol):
     """The driver of a device. Every call works on any thread; a failing call raises ``DeviceError``.
 
     Attributes:
+        conditions: of graphs; None: the device has none.
         kind: the properties that its devices share.
         launch_address: the C function ``qd_launch`` (``codegen.gpu.grid.entry``), for native code.
         memset_address: ``qd_memset``.
@@ -139,6 +182,11 @@ class Driver(Protocol):
     launch_address: int
     memset_address: int
     together_address: int
+
+    @property
+    def conditions(self) -> Conditions | None:
+        """See the class."""
+        ...
 
     def device_count(self) -> int:
         """The number of devices that this process may use."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...codegen.abi import RECENT, SCRATCH_FAILED, TABLE_LAUNCHES, TABLE_RECENT
+from ...codegen.abi import RECENT, SCRATCH_FAILED, SCRATCH_PAUSED, TABLE_LAUNCHES, TABLE_RECENT
 from ..recording import ALL_TRIALS, RunOnce, Unrecordable
+from .driver import NO_WORD, Conditions, Word
 from .trial_graphs import TrialGraphs
 
 if TYPE_CHECKING:
@@ -46,6 +48,14 @@ class Graphs(TrialGraphs):
 
     @abstractmethod
     def settle(self, stream: int = 0) -> None:
+        """See ``Link``."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """See ``Device``."""
+
+    @abstractmethod
+    def download(self, to: int, source: int, nbytes: int) -> None:
         """See ``Link``."""
 
     @abstractmethod
@@ -104,6 +114,61 @@ class Graphs(TrialGraphs):
                 return self.driver.capture_end(self.stream)
         return self._end_walk(once)
 
+    # ---- what a graph repeats or leaves out
+    @property
+    def conditional(self) -> bool:
+        """Whether ``part`` is possible."""
+        return self.trials is None and self.driver.conditions is not None
+
+    @property
+    def _conditions(self) -> Conditions:
+        found = self.driver.conditions
+        assert found is not None
+        return found
+
+    @contextmanager
+    def part(self, first: Word = NO_WORD, again: Word | None = None) -> Iterator[None]:
+        """What is recorded inside runs if the graph is not paused, and a number is set.
+
+        Args:
+            first: the number.
+            again: it runs again under the same conditions as long as this number is set after it; None: it runs once.
+        """
+        conditions, stream = self._conditions, self.stream
+        with self._failing():
+            condition = conditions.new(stream)
+            conditions.set(condition, first, self.scratch_address, stream)
+            conditions.begin(condition, again is not None, stream)
+        try:
+            yield
+            if again is not None:
+                with self._failing():
+                    conditions.set(condition, again, self.scratch_address, stream)
+        finally:
+            with self._failing():
+                conditions.end(stream)
+
+    def resume_graph(self) -> None:
+        """The graph that is recorded is not paused from here on."""
+        self.memset(self.scratch_address + 8 * SCRATCH_PAUSED, 0, 1, 4)
+
+    def pause_graph(self, word: Word, mark: int) -> None:
+        """The graph that is recorded is paused from here on if a number is set: no ``part`` of it runs any more. ``mark``: not 0."""
+        with self._failing():
+            self._conditions.pause(word, mark, self.scratch_address, self.stream)
+
+    def paused_graph(self) -> int:
+        """Wait for the device: the mark of the graph that was paused since ``resume_graph``; 0: none.
+
+        Raises:
+            QdrunRuntimeError: what launches have reported.
+        """
+        self.synchronize()
+        mark = np.zeros(1, np.uint32)
+        self.download(mark.ctypes.data, self.scratch_address + 8 * SCRATCH_PAUSED, 4)
+        return int(mark[0])
+
+    # ---- the end of a recording
     def cancel_graph(self) -> None:
         """Forget what was recorded."""
         if self._capturing:

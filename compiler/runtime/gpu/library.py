@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
-from .driver import Function, Kind
+from .driver import Conditions, Function, Kind
 
 KEEP_BYTES = 64 << 20
 """Freed bytes that a pool keeps for the next allocation instead of giving them back to the device at the next synchronization. Small: other
@@ -78,6 +78,11 @@ class LibraryDriver:
 
     def _value(self, name: str) -> Any:
         return reduce(getattr, name.split("."), self.d)
+
+    @property
+    def conditions(self) -> Conditions | None:
+        """None, unless the library has them."""
+        return None
 
     def explain(self) -> str:
         """Nothing: a result has its code alone."""

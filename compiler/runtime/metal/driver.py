@@ -55,7 +55,7 @@ class Event:
 class MetalDriver:
     """Metal, for one device. See ``Driver``."""
 
-    kind = METAL
+    kind, conditions = METAL, None
 
     def __init__(self) -> None:
         self._objc = initialise()

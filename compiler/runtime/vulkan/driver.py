@@ -37,7 +37,7 @@ class _Event:
 class VulkanDriver:
     """Vulkan, for one device. See ``Driver``."""
 
-    kind = VULKAN
+    kind, conditions = VULKAN, None
 
     def __init__(self) -> None:
         self._instance = instance()

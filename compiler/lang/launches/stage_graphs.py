@@ -1,0 +1,135 @@
+"""Graph kernels with stages on a device that reads flags itself: the stages of a call are one graph, with a node for each loop that the
+device runs again, and for what a checkpoint leaves out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, cast
+
+from ...codegen.abi import CTX_STATUS_DEVICE
+from ...errors import DeviceError, QdrunRuntimeError
+from ...program.graph import Graph, record
+from ...program.program import Program
+from ...runtime.gpu.driver import Word
+from .flags import word_of
+from .stages import Loop, Pause, Stage, Work
+
+FAILED = (1 << 32) - 1
+"""The mark of a graph that is paused because a launch has failed."""
+MOST_GRAPHS = 16
+"""Graphs of one kernel that a program keeps: one for each combination of arguments that was given twice."""
+
+
+class RecordedCall:
+    """One call of a kernel with stages, in a graph that is being recorded.
+
+    A launch that has failed pauses the graph: flags that it would have set stay as they are.
+
+    Args:
+        program: that records.
+        kernels: of the stages.
+        values: the arguments.
+        labels: of all checkpoints: a graph that is paused has the number of its checkpoint in them, counted from 1.
+        start: the checkpoint that is looked for; None: everything runs.
+    """
+
+    def __init__(
+        self, program: Program, kernels: Mapping[Work, Any], values: Sequence[Any], labels: tuple[int, ...], start: int | None
+    ) -> None:
+        self._program, self._device = program, cast("Any", program.device)
+        self._kernels, self._values, self._labels, self._start = kernels, values, labels, start
+
+    def record(self, stages: Sequence[Stage]) -> None:
+        """Record all stages of the kernel."""
+        self._device.resume_graph()
+        self.run(stages)
+
+    def run(self, stages: Sequence[Stage]) -> None:
+        """Record stages. What stands behind a checkpoint is left out if that has paused."""
+        for position, stage in enumerate(stages):
+            if isinstance(stage, Work):
+                if self._start is None:
+                    self._launch(stage)
+            elif isinstance(stage, Loop) and self._start in (None, *stage.labels):
+                self._loop(stage)
+            elif isinstance(stage, Pause) and self._start in (None, stage.label):
+                self._start = None
+                self.run(stage.body)
+                self._device.pause_graph(word_of(stage.flag, self._values), 1 + self._labels.index(stage.label))
+            else:  # all of it comes before the checkpoint that is looked for
+                continue
+            rest = stages[position + 1 :]
+            if rest and not isinstance(stage, Work) and (isinstance(stage, Pause) or stage.labels):
+                with self._device.part():
+                    self.run(rest)
+                return
+
+    def _launch(self, work: Work) -> None:
+        recording = self._program.recording
+        assert recording is not None
+        before = len(recording.launched)
+        self._kernels[work](*self._values)
+        for launch in recording.launched[before:]:
+            if launch.executable.compiled.messages:
+                self._device.pause_graph(Word(int(launch.executable.context[CTX_STATUS_DEVICE]), 8), FAILED)
+
+    def _loop(self, loop: Loop) -> None:
+        word = word_of(loop.flag, self._values)
+        begun = self._start is not None
+        if begun:  # the iteration in which it has paused goes on
+            self.run(loop.body)
+        with self._device.part(word, word) if begun else self._device.part(again=word):
+            self.run(loop.body)
+
+
+class StageGraphs:
+    """The graphs of one kernel in one program, by what decides the launches of a call. They do not keep its arguments: a graph is launched
+    only for arguments that lie where those of its recording did.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, Graph | None] = OrderedDict()
+        self._without: set[Hashable] = set()  # calls that cannot be recorded
+
+    def launch(self, program: Program, name: str, key: Hashable, call: Callable[[], None], prepare: Callable[[], None]) -> bool:
+        """Launch the graph of a call, which is recorded when it comes for the second time.
+
+        Args:
+            program: the current one.
+            name: of the kernel.
+            key: of the call.
+            call: its launches.
+            prepare: compiles its kernels.
+
+        Returns:
+            Whether it was launched. Else there is no graph, and nothing has happened.
+        """
+        if key in self._without:
+            return False
+        if key not in self._known:
+            self._known[key] = None
+            if len(self._known) > MOST_GRAPHS:
+                self._known.popitem(last=False)
+            return False
+        self._known.move_to_end(key)
+        if self._known[key] is None:
+            prepare()
+        graph = self._known[key] or self._record(program, name, key, call)
+        if graph is None or graph.launch():  # it is stale
+            self._known.pop(key, None)
+            return False
+        return True
+
+    def _record(self, program: Program, name: str, key: Hashable, call: Callable[[], None]) -> Graph | None:
+        try:
+            graph = record(program, name, call)
+        except DeviceError:
+            raise
+        except QdrunRuntimeError:  # a stage prints, or draws random numbers, ..: the host launches it
+            self._without.add(key)
+            return None
+        graph.forget_arguments()
+        self._known[key] = graph
+        return graph
