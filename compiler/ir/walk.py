@@ -9,6 +9,7 @@ from .nodes import (
     Assert,
     Block,
     Buffer,
+    Const,
     GlobalStore,
     If,
     Kernel,
@@ -145,6 +146,30 @@ def cooperates(task: Task) -> bool:
         if meets(s) or (place is not None and place.buffer.kind == "block"):
             return True
     return False
+
+
+def fills_blocks(task: Task) -> bool:
+    """Whether every thread of the last block has an iteration: the length of the loop is a literal and a multiple of the threads of a
+    block, or a product with such a literal, as in ``range(tiles * 256)``.
+    """
+    n = 1
+    for axis in task.axes:
+        if not isinstance(axis.begin, Const):
+            return False
+        if not isinstance(axis.end, Const):
+            power = task.block & (task.block - 1) == 0  # products that are too large for their type stay multiples
+            return power and len(task.axes) == 1 and axis.begin.value == 0 and _is_multiple(axis.end, task.block)
+        n *= max(0, int(axis.end.value) - int(axis.begin.value))
+    return n % max(1, task.block) == 0
+
+
+def _is_multiple(x: Operand, of: int) -> bool:
+    if not isinstance(x, Op) or not x.dtype.is_int or x.dtype.bits < 32:
+        return False
+    if x.op == "cast":
+        return _is_multiple(x.args[0], of)
+    factors = [int(a.value) for a in x.args if isinstance(a, Const)]
+    return bool(factors) and ((x.op == "mul" and factors[0] % of == 0) or (x.op == "shl" and 2 ** (factors[0] % 64) % of == 0))
 
 
 def loop_names(loc: Loc | None, count: int = 1) -> list[str]:

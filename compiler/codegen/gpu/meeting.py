@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...errors import QdrunSyntaxError
 from ...ir.nodes import Block, Buffer, Const, If, Local, LocalStore, Loop, Op, Operand, Place, Task
-from ...ir.walk import cooperates, meets, meets_in_grid, place_of, walk
+from ...ir.walk import cooperates, fills_blocks, meets, meets_in_grid, place_of, walk
 from ..llvm.uniform import analyse
 from .hardware import GpuTarget
 from .prologue import constant, literal_count, where
@@ -57,7 +57,7 @@ def meeting(task: Task) -> Meeting | None:
     if not cooperates(task):
         return None
     shapes = analyse(task, frozenset(_same_in_a_block(task)))
-    out = Meeting(shapes.varying, set(), (literal_count(task) or 1) % task.block == 0)
+    out = Meeting(shapes.varying, set(), fills_blocks(task))
     if meets_in_grid(task):
         _check_grid(task)
     loads: Counter[Local] = Counter(_reads(task.body))

@@ -15,6 +15,7 @@ from ...errors import QdrunRuntimeError, QdrunTypeError
 from ...ir.meaning import identity
 from ...ir.nodes import Const, Operand, Place, Task
 from ...ir.types import DType, i32, i64, u1, u8, u32, u64
+from ...ir.walk import fills_blocks
 from ..source.keywords import positional
 from ..state.context import Context
 from ..values import ops
@@ -40,7 +41,9 @@ def invocation_id() -> Any:
 
 
 def all_lanes() -> bool:
-    """Whether every thread is known to have an iteration: the length of the loop is a literal, and a multiple of its ``block_dim``."""
+    """Whether every thread is known to have an iteration: the length of the loop is a multiple of its ``block_dim``, as a literal or as a
+    product with one.
+    """
     _kernel_only("all_lanes")
 
 
@@ -140,12 +143,8 @@ def _lane(cx: Context, task: Task) -> Operand:
 
 def _all_lanes(cx: Context, node: ast.Call) -> bool:
     no_arguments(node, "subgroup.all_lanes")
-    task, n = _loop(cx, "all_lanes"), 1
-    for axis in task.axes:
-        if not (isinstance(axis.begin, Const) and isinstance(axis.end, Const)):
-            return _size(cx) == 1
-        n *= max(0, int(axis.end.value) - int(axis.begin.value))
-    return _size(cx) == 1 or (n % task.block == 0 and task.block % _size(cx) == 0)
+    task = _loop(cx, "all_lanes")
+    return _size(cx) == 1 or (fills_blocks(task) and task.block % _size(cx) == 0)
 
 
 def _exchanges(cx: Context, node: ast.Call) -> bool:

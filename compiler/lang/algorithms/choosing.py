@@ -2,25 +2,65 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from ...errors import QdrunTypeError
 from ...frontend.library.functions import cast, max, min
 from ...frontend.markers import static
-from ...ir.types import i32
+from ...ir.types import DType, i32
 from ...program.program import current_program
 from ..data.tensor import Tensor
 from ..data.types import Template
+from ..function import Function, func
 from ..kernel import kernel
-from .arrays import different, line, no_gradient, number, scratch, typed
-from .combine import SEGMENT, scan
-from .sorting import _gather, ordered_bits, sorted_order
+from . import in_blocks
+from .arrays import different, differentiated, line, no_gradient, number, scratch, typed
+from .combine import scan
+from .keys import ordered_type, unordered
+from .look_back import messages, usable
+from .sorting import ordered_bits, sorted_bits
+
+CHUNK = 4096
+"""Elements that one iteration looks at on a CPU."""
+
+
+@func
+def _flag(flags: Any, i: Any) -> Any:
+    return flags[i] != 0
+
+
+@func
+def _element(x: Any, i: Any) -> Any:
+    return x[i]
+
+
+@func
+def _is_head(b: Any, i: Any) -> Any:
+    """Whether an element differs from the one before it."""
+    return i == 0 or b[i] != b[max(i - 1, 0)]
+
+
+@cache
+def _key_of(dtype: DType, wide: DType, bits: DType) -> Function:
+    """A func of an array of ordered bits and an index: the key."""
+
+    @func
+    def key_at(b: Any, i: Any) -> Any:
+        return cast(unordered(b[i], wide, bits), dtype)
+
+    return key_at
+
+
+@func
+def _of(f: Any, x: Any, i: Any) -> Any:
+    return f(x, i)
 
 
 @kernel
-def _flagged(flags: Tensor, ones: Tensor) -> None:
-    for i in flags:
-        ones[i] = cast(flags[i] != 0, i32)
+def _mark(picks: Tensor, ones: Tensor, chosen: Template) -> None:
+    for i in picks:
+        ones[i] = cast(_of(chosen, picks, i), i32)
 
 
 @kernel
@@ -34,32 +74,43 @@ def _chosen(ones: Tensor, places: Tensor, index: Tensor, count: Tensor, axes: Te
 
 
 @kernel
-def _chosen_in_order(ones: Tensor, places: Tensor, index: Tensor, count: Tensor, axes: Template) -> None:
-    """The same on a CPU, without a branch for each element, which would be mispredicted: what is not chosen is overwritten by what is."""
-    for s in range((ones.shape[0] - 1) // SEGMENT + 1):
-        i = s * SEGMENT
-        last = min(ones.shape[0], i + SEGMENT) - 1
-        at, stop = places[i], places[last] + ones[last]
+def _take(x: Tensor, index: Tensor, count: Tensor, out: Tensor, value: Template, axes: Template) -> None:
+    for i in index:
+        if i < count[0 if static(axes) else None]:
+            out[i] = _of(value, x, index[i])
+
+
+@kernel
+def _count_chunks(picks: Tensor, counts: Tensor, chosen: Template) -> None:
+    for s in counts:
+        total = 0
+        for i in range(s * CHUNK, min(picks.shape[0], s * CHUNK + CHUNK)):
+            total += cast(_of(chosen, picks, i), i32)
+        counts[s] = total
+
+
+@kernel
+def _take_chunks(
+    x: Tensor,
+    picks: Tensor,
+    before: Tensor,
+    counts: Tensor,
+    out: Tensor,
+    count: Tensor,
+    chosen: Template,
+    value: Template,
+    axes: Template,
+) -> None:
+    """Without a branch for each element, which would be mispredicted: what is not chosen is overwritten by what is."""
+    for s in before:
+        i, at, stop = s * CHUNK, before[s], before[s] + counts[s]
         while at < stop:
-            index[at] = i
-            at += ones[i]
+            out[at] = _of(value, x, i)
+            at += cast(_of(chosen, picks, i), i32)
             i += 1
     for _ in range(1):
-        last = ones.shape[0] - 1
-        count[0 if static(axes) else None] = places[last] + ones[last]
-
-
-@kernel
-def _gather_first(x: Tensor, index: Tensor, count: Tensor, out: Tensor, axes: Template) -> None:
-    for i in x:
-        if i < count[0 if static(axes) else None]:
-            out[i] = x[index[i]]
-
-
-@kernel
-def _heads(b: Tensor, ones: Tensor) -> None:
-    for i in b:
-        ones[i] = cast(i == 0 or b[i] != b[max(i - 1, 0)], i32)
+        last = before.shape[0] - 1
+        count[0 if static(axes) else None] = before[last] + counts[last]
 
 
 @kernel
@@ -84,8 +135,26 @@ def _indices(ones: Any, index: Any, count: Any) -> Any:
     """
     places = scratch("choose.places", ones.shape[0], i32)
     scan(ones, places, "add", False)
-    (_chosen_in_order if current_program().device.on_host else _chosen)(ones, places, index, count, len(count.shape))
+    _chosen(ones, places, index, count, len(count.shape))
     return places
+
+
+def _pick(x: Any, picks: Any, out: Any, count: Any, chosen: Function, value: Function) -> None:
+    """``out`` = ``value(x, i)`` of all i for which ``chosen(picks, i)``, in their order, and ``count`` = how many they are."""
+    n, axes = picks.shape[0], len(count.shape)
+    if usable(n, x, picks, out):
+        tiles = in_blocks.tiles_of(n)
+        in_blocks.pick(x, picks, messages("choose.left", tiles), out, count, tiles, chosen, value, axes)
+    elif current_program().device.on_host and not differentiated(x, picks, out):
+        counts, before = (scratch(f"choose.{k}", -(-n // CHUNK), i32) for k in ("counts", "before"))
+        _count_chunks(picks, counts, chosen)
+        scan(counts, before, "add", False)
+        _take_chunks(x, picks, before, counts, out, count, chosen, value, axes)
+    else:
+        ones, index = scratch("choose.ones", n, i32), scratch("choose.index", n, i32, lasting=True)
+        _mark(picks, ones, chosen)
+        _indices(ones, index, count)
+        _take(x, index, count, out, value, axes)
 
 
 def compact(x: Any, flags: Any, out: Any, count: Any) -> None:
@@ -111,10 +180,7 @@ def compact(x: Any, flags: Any, out: Any, count: Any) -> None:
         raise QdrunTypeError(f"algorithms.compact: elements of the shape {x.element_shape} and {out.element_shape}")
     count = number(count, "compact", "count", i32)
     different("compact", x, flags, out, count)
-    ones, index = scratch("choose.ones", n, i32), scratch("choose.index", n, i32, lasting=True)
-    _flagged(flags, ones)
-    _indices(ones, index, count)
-    _gather_first(x, index, count, out, len(count.shape))
+    _pick(x, flags, out, count, _flag, _element)
 
 
 def unique(x: Any, out: Any, count: Any) -> None:
@@ -137,12 +203,8 @@ def unique(x: Any, out: Any, count: Any) -> None:
     count = number(count, "unique", "count", i32)
     different("unique", x, out, count)
     no_gradient("unique", "equal elements have one place", "use argsort and gather", x, out)
-    order = scratch("sort.order", n, i32)
-    ones, index, moved = scratch("choose.ones", n, i32), scratch("choose.index", n, i32), scratch("unique.moved", n, x.dtype)
-    _heads(sorted_order(x, order, "unique"), ones)
-    _indices(ones, index, count)
-    _gather(x, order, moved)
-    _gather_first(moved, index, count, out, len(count.shape))
+    b = sorted_bits(x, "unique")
+    _pick(b, b, out, count, _is_head, _key_of(x.dtype, *ordered_type(x.dtype, "unique")))
 
 
 def reduce_by_key(keys: Any, values: Any, out_keys: Any, sums: Any, count: Any) -> None:
@@ -172,8 +234,8 @@ def reduce_by_key(keys: Any, values: Any, out_keys: Any, sums: Any, count: Any) 
     different(what, keys, values, out_keys, sums, count)
     no_gradient(what, "keys only say what belongs together", "give keys without a gradient", keys, out_keys)
     ones, index = scratch("choose.ones", n, i32), scratch("choose.index", n, i32)
-    _heads(ordered_bits(keys, what), ones)
+    _mark(ordered_bits(keys, what), ones, _is_head)
     run = scratch("choose.run", n, i32, lasting=True)
     _runs(ones, _indices(ones, index, count), run)
-    _gather_first(keys, index, count, out_keys, len(count.shape))
+    _take(keys, index, count, out_keys, _element, len(count.shape))
     _add_runs(values, run, sums)

@@ -13,7 +13,7 @@ from typing import Any
 from ...frontend.library.functions import cast, max, min
 from ...frontend.markers import atomic_max, atomic_min, static
 from ...ir.meaning import identity
-from ...ir.types import DType, i64
+from ...ir.types import DType, i32, i64
 from ...program.program import current_program
 from ..data.matrix import Vector
 from ..data.tensor import Tensor
@@ -21,7 +21,9 @@ from ..data.types import Template
 from ..function import func
 from ..kernel import kernel
 from . import in_blocks
-from .arrays import different, differentiated, line, number, operation, scratch, typed
+from .arrays import differentiated, line, number, operation, scratch, typed
+from .keys import ordered_type
+from .look_back import MOST_BLOCKS, blocks_of, messages, usable
 
 SEGMENT = 256
 """Elements that one iteration takes in order."""
@@ -138,6 +140,11 @@ def reduce(x: Any, out: Any, op: str = "add") -> None:
     x, op = line(x, "reduce", "x"), operation(op, "reduce")
     out = typed(number(out, "reduce", "out"), "reduce", "out", x.dtype)
     start, n = _start(op, x.dtype), x.shape[0]
+    if usable(n, x, out):
+        blocks, (wide, _) = blocks_of(in_blocks.tiles_of(n)), ordered_type(x.dtype, "reduce")
+        parts, arrived = scratch("reduce.blocks", MOST_BLOCKS, wide), scratch("reduce.arrived", 1, i32)
+        in_blocks.fold(x, parts, arrived, out, blocks, in_blocks.COMBINE[op], start, wide, len(out.shape))
+        return
     if n > PART and current_program().device.on_host and not differentiated(x, out):
         parts = scratch("reduce.parts", -(-n // PART), x.dtype)
         _partial(x, parts, op, start, x.dtype)
@@ -176,7 +183,7 @@ def exclusive_scan(x: Any, out: Any, op: str = "add") -> None:
 def _scanned(x: Any, out: Any, op: str, inclusive: bool, what: str) -> None:
     x, op = line(x, what, "x"), operation(op, what)
     out = typed(line(out, what, "out", x.shape[0]), what, "out", x.dtype)
-    if x is not out:
+    if x is not out or usable(x.shape[0], x):
         scan(x, out, op, inclusive)
         return
     result = scratch("scan.result", x.shape[0], x.dtype, x)
@@ -185,15 +192,12 @@ def _scanned(x: Any, out: Any, op: str, inclusive: bool, what: str) -> None:
 
 
 def scan(x: Any, out: Any, op: str, inclusive: bool, level: int = 0) -> None:
-    """A prefix sum of checked arrays."""
-    different("scan", x, out)
+    """A prefix sum of checked arrays. Blocks of threads read a tile before they write it: ``out`` may be ``x``."""
     start, n = _start(op, x.dtype), x.shape[0]
-    if n > SEGMENT and in_blocks.usable(x, out):
-        code, count = in_blocks.COMBINE[op], in_blocks.tiles(n)
-        sums, before = (scratch(f"scan.{what}.{level}", count, x.dtype) for what in ("tiles", "ahead"))
-        in_blocks.tile_sums(x, sums, code, start, x.dtype)
-        scan(sums, before, op, False, level + 1)
-        in_blocks.tile_scans(x, before, out, code, start, x.dtype, inclusive)
+    if usable(n, x, out):
+        (wide, bits), tiles = ordered_type(x.dtype, "scan"), in_blocks.tiles_of(n)
+        left = messages("scan.left", tiles, words=bits.size // 4)
+        in_blocks.scan(x, left, out, tiles, in_blocks.COMBINE[op], start, wide, bits, inclusive)
         return
     if n <= SEGMENT:
         _scan_one(x, out, op, start, x.dtype, inclusive)

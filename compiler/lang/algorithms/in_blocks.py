@@ -1,43 +1,32 @@
-"""The kernels of prefix sums and of a pass of a radix sort for GPUs whose waves exchange values: a block of threads takes a tile.
+"""Reductions, prefix sums and compaction for GPUs whose waves exchange values, each in one launch. They have no gradient.
 
-Their threads read neighbouring elements, where the kernels for other backends take segments one by one. They have no gradient.
-
-D. Merrill, A. Grimshaw, "Parallel scan for stream architectures", 2009, and "High performance and scalable radix sorting", 2011.
+A wave of a block takes rows of neighbouring elements, an element for each lane. ``look_back`` says how blocks follow each other.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...frontend.library.functions import cast, max, min, popcnt, select
-from ...frontend.markers import loop_config, static
-from ...frontend.syntax.lanes import from_lane, group_size, invocation_id, log2_group_size, votes
-from ...ir.types import i32, u64
-from ...program.program import current_program
+from ...frontend.library.functions import cast, max, min, popcnt
+from ...frontend.markers import atomic_add, loop_config, static
+from ...frontend.syntax.lanes import fence, from_lane, group_size, invocation_id, log2_group_size, votes
+from ...ir.types import i32, u32, u64
+from ..data.matrix import Vector
 from ..data.tensor import Tensor
 from ..data.types import Template
 from ..function import func
 from ..kernel import kernel
 from ..simt import block
-from ..simt.tiles import inclusive_tiled, reduce_tiled
-from .arrays import differentiated
+from ..simt.tiles import inclusive_tiled
+from .look_back import MOST_BLOCKS, THREADS, ahead_of, reduced, take_tile
 
-THREADS = 256
-"""Threads of a block; as many as a digit of 8 bits has values."""
-
-ROUNDS = 8
+ROWS = 16
 """Elements of each thread of a tile."""
 
-TILE = THREADS * ROUNDS
+TILE = THREADS * ROWS
 
 
-def usable(*arrays: Any) -> bool:
-    """Whether these kernels run on the device of the program, and no derivative is asked for."""
-    program = current_program()
-    return program.device.lanes > 0 and program.trials is None and not differentiated(*arrays)
-
-
-def tiles(n: int) -> int:
+def tiles_of(n: int) -> int:
     """The number of tiles of so many elements."""
     return -(-n // TILE)
 
@@ -61,155 +50,160 @@ COMBINE = {"add": _add, "min": _least, "max": _most}
 
 
 @func
-def _tile_sum(x: Any, sums: Any, number: Any, op: Any, start: Any, dtype: Any) -> None:
-    """Thread ``number`` of all: its part of the sum of its tile."""
-    t, tile = block.thread_idx(), number // THREADS
-    parts = block.SharedArray(static(THREADS // group_size()), dtype)
-    total = cast(start, dtype)
-    for k in static(range(ROUNDS)):
-        i = tile * TILE + static(k * THREADS) + t
+def _fold(
+    x: Any, parts: Any, left: Any, out: Any, number: Any, blocks: Any, op: Any, start: Any, dtype: Any, axes: Any
+) -> None:
+    """Thread ``number`` of all: elements at this distance from each other; the block that is done last combines what blocks have."""
+    t, threads = block.thread_idx(), blocks * THREADS
+    totals = Vector([start for _ in range(ROWS)], dt=dtype)
+    whole_rows = x.shape[0] // (threads * ROWS)
+    for r in range(whole_rows):
+        for k in static(range(ROWS)):
+            totals[k] = op(totals[k], cast(x[(r * ROWS + k) * threads + number], dtype))
+    for k in static(range(ROWS)):
+        i = (whole_rows * ROWS + k) * threads + number
         if i < x.shape[0]:
-            total = op(total, x[i])
-    total = reduce_tiled(total, op, log2_group_size())
-    if invocation_id() == 0:
-        parts[t // group_size()] = total
-    block.sync()
+            totals[k] = op(totals[k], cast(x[i], dtype))
+    for step in static((8, 4, 2, 1)):
+        for k in static(range(step)):
+            totals[k] = op(totals[k], totals[k + step])
+    whole = reduced(totals[0], op, dtype)
+    arrived = block.SharedArray(1, i32)
     if t == 0:
-        for w in static(range(1, THREADS // group_size())):
-            total = op(total, parts[w])
-        sums[tile] = total
+        parts[number // THREADS] = whole
+        fence("grid")
+        arrived[0] = atomic_add(left[0], 1)
+    block.sync()
+    if arrived[0] == blocks - 1:
+        fence("grid")
+        mine = cast(start, dtype)
+        for k in static(range(MOST_BLOCKS // THREADS)):
+            if k * THREADS + t < blocks:
+                mine = op(mine, parts[k * THREADS + t])
+        total = reduced(mine, op, dtype)
+        if t == 0:
+            out[0 if static(axes) else None] = cast(total, out.dtype)
+            left[0] = 0
 
 
 @kernel
-def tile_sums(x: Tensor, sums: Tensor, op: Template, start: Template, dtype: Template) -> None:
-    """``sums`` = the elements of each tile of ``x`` combined."""
+def fold(
+    x: Tensor,
+    parts: Tensor,
+    left: Tensor,
+    out: Tensor,
+    blocks: int,
+    op: Template,
+    start: Template,
+    dtype: Template,
+    axes: Template,
+) -> None:
+    """``out`` = the elements of ``x`` combined."""
     loop_config(block_dim=THREADS)
-    for i in range(sums.shape[0] * THREADS):
-        _tile_sum(x, sums, i, op, start, dtype)
+    for i in range(blocks * THREADS):
+        _fold(x, parts, left, out, i, blocks, op, start, dtype, axes)
 
 
 @func
-def _tile_scan(x: Any, before: Any, out: Any, number: Any, op: Any, start: Any, dtype: Any, inclusive: Any) -> None:
-    """Thread ``number`` of all: its elements of the prefix sums of its tile, a round of a block after the other."""
-    t, tile, lane = block.thread_idx(), number // THREADS, invocation_id()
+def _first_of(tile: Any) -> Any:
+    """The element of this lane in the first row of its wave; those of the next rows follow at a distance of a wave."""
+    return tile * TILE + block.thread_idx() // group_size() * static(ROWS * group_size()) + invocation_id()
+
+
+@func
+def waves_ahead(mine: Any, op: Any, start: Any, dtype: Any) -> Any:
+    """What lies ahead of this wave in the block, and that of the whole block. ``mine``: that of the wave, in its first lane."""
+    wave = block.thread_idx() // group_size()
     parts = block.SharedArray(static(THREADS // group_size()), dtype)
-    base = before[tile]
-    for k in range(ROUNDS):
-        i = tile * TILE + k * THREADS + t
-        value = cast(start, dtype)
-        if i < x.shape[0]:
-            value = x[i]
-        upto = inclusive_tiled(value, op, log2_group_size())
-        if lane == group_size() - 1:
-            parts[t // group_size()] = upto
-        block.sync()
-        ahead, whole = base, base
-        for w in static(range(THREADS // group_size())):
-            whole = op(whole, parts[w])
-            if w < t // group_size():
-                ahead = whole
+    if invocation_id() == 0:
+        parts[wave] = mine
+    block.sync()
+    ahead, whole = cast(start, dtype), cast(start, dtype)
+    for w in static(range(THREADS // group_size())):
+        if w == wave:
+            ahead = whole
+        whole = op(whole, parts[w])
+    return ahead, whole
+
+
+@func
+def _scan(x: Any, left: Any, out: Any, tiles: Any, op: Any, start: Any, dtype: Any, bits: Any, inclusive: Any) -> None:
+    tile, mark = take_tile(left, tiles)
+    first, lane = _first_of(tile), invocation_id()
+    values = Vector([start for _ in range(ROWS)], dt=dtype)
+    for k in static(range(ROWS)):
+        if first + static(k * group_size()) < x.shape[0]:
+            values[k] = cast(x[first + static(k * group_size())], dtype)
+    total = cast(start, dtype)
+    for k in static(range(ROWS)):
+        upto = inclusive_tiled(values[k], op, log2_group_size())
+        row = from_lane(upto, static(group_size() - 1))
         if static(not inclusive):
             upto = from_lane(upto, lane - 1)
             if lane == 0:
                 upto = cast(start, dtype)
-        if i < x.shape[0]:
-            out[i] = op(ahead, upto)
-        base = whole
-        block.sync()
+        values[k] = op(total, upto)
+        total = op(total, row)
+    before, whole = waves_ahead(total, op, start, dtype)
+    before = op(ahead_of(left, tile, tiles, mark, whole, op, start, dtype, bits), before)
+    for k in static(range(ROWS)):
+        if first + static(k * group_size()) < x.shape[0]:
+            out[first + static(k * group_size())] = cast(op(before, values[k]), out.dtype)
 
 
 @kernel
-def tile_scans(
-    x: Tensor, before: Tensor, out: Tensor, op: Template, start: Template, dtype: Template, inclusive: Template
+def scan(
+    x: Tensor,
+    left: Tensor,
+    out: Tensor,
+    tiles: int,
+    op: Template,
+    start: Template,
+    dtype: Template,
+    bits: Template,
+    inclusive: Template,
 ) -> None:
-    """``out`` = the prefix sums of each tile, after what comes before it."""
+    """``out`` = the prefix sums of ``x``."""
     loop_config(block_dim=THREADS)
-    for i in range(before.shape[0] * THREADS):
-        _tile_scan(x, before, out, i, op, start, dtype, inclusive)
+    for _ in range(tiles * THREADS):
+        _scan(x, left, out, tiles, op, start, dtype, bits, inclusive)
 
 
 @func
-def _digit(b: Any, shift: Any, bits: Any) -> Any:
-    return cast((b >> cast(shift, bits)) & cast(THREADS - 1, bits), i32)
-
-
-@func
-def _count_digits(b: Any, counts: Any, number: Any, shift: Any, bits: Any) -> None:
-    t, tile = block.thread_idx(), number // THREADS
-    mine = block.SharedArray(THREADS, i32)
-    mine[t] = 0
-    block.sync()
-    for k in static(range(ROUNDS)):
-        i = tile * TILE + static(k * THREADS) + t
-        if i < b.shape[0]:
-            mine[_digit(b[i], shift, bits)] += 1
-    block.sync()
-    counts[t * (counts.shape[0] // THREADS) + tile] = mine[t]
+def _pick(x: Any, picks: Any, left: Any, out: Any, count: Any, tiles: Any, n: Any, chosen: Any, value: Any, axes: Any) -> None:
+    tile, mark = take_tile(left, tiles)
+    first, lane = _first_of(tile), invocation_id()
+    flags = Vector([0 for _ in range(ROWS)], dt=i32)
+    for k in static(range(ROWS)):
+        if first + static(k * group_size()) < n:
+            flags[k] = cast(chosen(picks, first + static(k * group_size())), i32)
+    places, total = Vector([0 for _ in range(ROWS)], dt=i32), 0
+    for k in static(range(ROWS)):
+        lanes = votes(flags[k])
+        places[k] = total + popcnt(lanes & ((cast(1, u64) << cast(lane, u64)) - cast(1, u64)))
+        total += popcnt(lanes)
+    before, whole = waves_ahead(total, _add, 0, i32)
+    ahead = ahead_of(left, tile, tiles, mark, whole, _add, 0, i32, u32)
+    for k in static(range(ROWS)):
+        if flags[k] != 0:
+            out[ahead + before + places[k]] = value(x, first + static(k * group_size()))
+    if tile == tiles - 1 and block.thread_idx() == 0:
+        count[0 if static(axes) else None] = ahead + whole
 
 
 @kernel
-def count_digits(b: Tensor, counts: Tensor, shift: int, bits: Template) -> None:
-    """``counts`` = how often each tile has each digit: for each digit, a number for each tile."""
-    loop_config(block_dim=THREADS)
-    for i in range(counts.shape[0]):
-        _count_digits(b, counts, i, shift, bits)
-
-
-@func
-def _same(digit: Any, there: Any) -> Any:
-    """The lanes that have the digit of this one, u64: of those that have a bit of it, or have it not, as this one does."""
-    lanes = votes(there)
-    for bit in static(range(8)):
-        found = votes((digit >> bit) & 1)
-        lanes = lanes & select((digit >> bit) & 1 != 0, found, ~found)
-    return lanes
-
-
-@func
-def _move(b: Any, index: Any, to_b: Any, to_index: Any, begins: Any, number: Any, shift: Any, first: Any, bits: Any) -> None:
-    """Thread ``number`` of all: a round of elements after the other goes to where its digit is, in the order of the threads."""
-    t, tile, lane = block.thread_idx(), number // THREADS, invocation_id()
-    wave = t // group_size()
-    begin = block.SharedArray(THREADS, i32)  # where the next element of a digit goes
-    counts = block.SharedArray((static(THREADS // group_size()), THREADS), i32)  # of the waves
-    begin[t] = begins[t * (begins.shape[0] // THREADS) + tile]
-    for k in range(ROUNDS):
-        for w in static(range(THREADS // group_size())):
-            counts[w, t] = 0
-        block.sync()
-        i = tile * TILE + k * THREADS + t
-        there = i < b.shape[0]
-        key = cast(0, bits)
-        if there:
-            key = b[i]
-        digit = _digit(key, shift, bits)
-        lanes = _same(digit, there)
-        rank = popcnt(lanes & ((cast(1, u64) << cast(lane, u64)) - cast(1, u64)))
-        if there and rank == 0:
-            counts[wave, digit] = popcnt(lanes)
-        block.sync()
-        at = begin[t]
-        for w in static(range(THREADS // group_size())):
-            count = counts[w, t]
-            counts[w, t] = at
-            at += count
-        begin[t] = at
-        block.sync()
-        if there:
-            to = counts[wave, digit] + rank
-            to_b[to] = key
-            if static(first):
-                to_index[to] = i
-            else:
-                to_index[to] = index[i]
-        block.sync()
-
-
-@kernel
-def move(
-    b: Tensor, index: Tensor, to_b: Tensor, to_index: Tensor, begins: Tensor, shift: int, first: Template, bits: Template
+def pick(
+    x: Tensor,
+    picks: Tensor,
+    left: Tensor,
+    out: Tensor,
+    count: Tensor,
+    tiles: int,
+    chosen: Template,
+    value: Template,
+    axes: Template,
 ) -> None:
-    """Move keys and their indices to the place of their digit. ``begins``: where the first one of a digit and a tile goes."""
+    """``out`` = ``value(x, i)`` of all i for which ``chosen(picks, i)``, in their order, and ``count`` = how many they are."""
     loop_config(block_dim=THREADS)
-    for i in range(begins.shape[0]):
-        _move(b, index, to_b, to_index, begins, i, shift, first, bits)
+    for _ in range(tiles * THREADS):
+        _pick(x, picks, left, out, count, tiles, picks.shape[0], chosen, value, axes)

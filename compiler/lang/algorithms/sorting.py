@@ -1,7 +1,7 @@
 """Sorting by a radix sort, which is stable, and the order of a permutation.
 
 A key becomes an unsigned number of the same order. Each pass orders by 8 bits of it: every segment counts its digits, the counts become
-the places where the elements of a segment go, and each segment moves its elements in order. On GPUs, ``in_blocks`` does so with tiles.
+the places where the elements of a segment go, and each segment moves its elements in order. On GPUs, ``radix`` does so with tiles.
 """
 
 from __future__ import annotations
@@ -9,65 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import QdrunTypeError
-from ...frontend.library.functions import bit_cast, cast, isnan, min
+from ...frontend.library.functions import min as lesser
 from ...frontend.markers import static
-from ...ir.types import DType, f32, f64, i32, i64, u32, u64
+from ...ir.types import DType, i32
 from ..data.tensor import Tensor
 from ..data.types import Template
-from ..function import func
 from ..kernel import kernel
-from . import in_blocks
-from .arrays import different, line, scratch, typed
-from .combine import _copy, scan
-
-DIGITS = 256
-_WIDE: dict[tuple[str, int], DType] = {
-    ("f", 2): f32,
-    ("f", 4): f32,
-    ("f", 8): f64,
-    **{("i", size): i32 for size in (1, 2, 4)},
-    **{("u", size): u32 for size in (1, 2, 4)},
-    ("i", 8): i64,
-    ("u", 8): u64,
-}
-"""Kind and bytes of a key -> the type that it is ordered in."""
-
-
-def ordered_type(dtype: DType, what: str) -> tuple[DType, DType]:
-    """The type in which keys are ordered, and that of their bits.
-
-    Raises:
-        QdrunTypeError: keys of this type have no order.
-    """
-    wide = _WIDE.get((dtype.kind, dtype.size))
-    if wide is None:
-        raise QdrunTypeError(f"algorithms.{what}: keys of the type {dtype} are not sorted", hint="convert them to qd.i32")
-    return wide, u64 if wide.size == 8 else u32
-
-
-@func
-def ordered(key: Any, wide: Any, bits: Any) -> Any:
-    """The bits of a key as an unsigned number of the same order: -0.0 equals 0.0, and NaN comes last."""
-    k = cast(key, wide)
-    b = bit_cast(k, bits)
-    if static(wide.is_real):
-        sign = cast(1, bits) << static(8 * bits.size - 1)
-        if k == 0:
-            b = sign
-        elif isnan(k):
-            b = ~cast(0, bits)
-        elif b >= sign:
-            b = ~b
-        else:
-            b = b | sign
-    elif static(wide.is_signed):
-        b = b ^ (cast(1, bits) << static(8 * bits.size - 1))
-    return b
-
-
-@func
-def _digit(b: Any, shift: Any, bits: Any) -> Any:
-    return cast((b >> cast(shift, bits)) & cast(DIGITS - 1, bits), i32)
+from . import radix
+from .arrays import different, differentiated, line, scratch, typed
+from .combine import _copy
+from .keys import DIGITS, digit_of, ordered, ordered_type
+from .look_back import blocks_of, messages, usable
 
 
 @kernel
@@ -87,13 +39,14 @@ def _pass(
     shift: int,
     segment: int,
     first: Template,
+    with_index: Template,
     bits: Template,
 ) -> None:
     for s in range(counts.shape[0] // DIGITS):
         for d in range(DIGITS):
             counts[s * DIGITS + d] = 0
-        for i in range(s * segment, min(b.shape[0], s * segment + segment)):
-            at = s * DIGITS + _digit(b[i], shift, bits)
+        for i in range(s * segment, lesser(b.shape[0], s * segment + segment)):
+            at = s * DIGITS + digit_of(b[i], shift, bits)
             counts[at] = counts[at] + 1
     for d in range(DIGITS):
         total = 0
@@ -111,14 +64,14 @@ def _pass(
     for s in range(counts.shape[0] // DIGITS):
         for d in range(DIGITS):
             counts[s * DIGITS + d] = counts[s * DIGITS + d] + begins[d]
-        for i in range(s * segment, min(b.shape[0], s * segment + segment)):
-            at = s * DIGITS + _digit(b[i], shift, bits)
+        for i in range(s * segment, lesser(b.shape[0], s * segment + segment)):
+            at = s * DIGITS + digit_of(b[i], shift, bits)
             to = counts[at]
             counts[at] = to + 1
             to_b[to] = b[i]
-            if static(first):
+            if static(with_index and first):
                 to_index[to] = i
-            else:
+            elif static(with_index):
                 to_index[to] = index[i]
 
 
@@ -146,31 +99,53 @@ def argsort(keys: Any, order: Any) -> None:
     sorted_order(keys, order, "argsort")
 
 
-def sorted_order(keys: Any, order: Any, what: str) -> Any:
-    """``argsort`` of checked arrays.
+def sorted_order(keys: Any, order: Any, what: str) -> None:
+    """``argsort`` of checked arrays."""
+    _sort(keys, order, what)
 
-    Returns:
-        The ordered bits of the sorted keys, until the next call.
-    """
+
+def sorted_bits(keys: Any, what: str) -> Any:
+    """The ordered bits of the sorted keys, until the next call."""
+    return _sort(keys, None, what)
+
+
+def _sort(keys: Any, order: Any, what: str) -> Any:
+    """Sort the bits of keys, and their indices, if ``order`` is an array. Returns the bits."""
     (wide, bits), n = ordered_type(keys.dtype, what), keys.shape[0]
-    tiles = in_blocks.tiles(n) if in_blocks.usable() else 0
+    if usable(n):
+        return _sort_in_blocks(keys, order, n, wide, bits)
     segment = max(1024, -(-n // 1024))
-    counts = scratch("sort.counts", DIGITS * (tiles or -(-n // segment)), i32)
-    begins = scratch("sort.begins", DIGITS * (tiles or 1), i32)
+    counts = scratch("sort.counts", DIGITS * -(-n // segment), i32)
+    begins = scratch("sort.begins", DIGITS, i32)
     here, there = (scratch(f"sort.bits.{k}", n, bits) for k in range(2))
-    indices = [scratch(f"sort.index.{k}", n, i32) for k in range(2)]
+    indices = [scratch(f"sort.index.{k}", n if order is not None else 1, i32) for k in range(2)]
     _prepare(keys, here, wide, bits)
     index = indices[1]
     for k in range(bits.size):
-        to = order if k == bits.size - 1 else indices[k % 2]
-        if tiles:
-            in_blocks.count_digits(here, counts, 8 * k, bits)
-            scan(counts, begins, "add", False)
-            in_blocks.move(here, index, there, to, begins, 8 * k, k == 0, bits)
-        else:
-            _pass(here, index, there, to, counts, begins, 8 * k, segment, k == 0, bits)
+        to = order if order is not None and k == bits.size - 1 else indices[k % 2]
+        _pass(here, index, there, to, counts, begins, 8 * k, segment, k == 0, order is not None, bits)
         here, there, index = there, here, to
     return here
+
+
+def _sort_in_blocks(keys: Any, order: Any, n: int, wide: DType, bits: DType) -> Any:
+    """The same with tiles. A tape sees a copy of the keys' bits, as the kernels have no gradient."""
+    if differentiated(keys):
+        keys, wide = ordered_bits(keys, "argsort"), bits
+    tiles = radix.tiles_of(n, bits)
+    counts, begins = (scratch(f"sort.{x}", DIGITS * bits.size, i32) for x in ("digits", "before"))
+    left = messages("sort.left", tiles, DIGITS)
+    radix.count(keys, counts, begins, scratch("sort.arrived", 1, i32), blocks_of(tiles), wide, bits)
+    indices = [scratch(f"sort.index.{k}", n if order is not None else 1, i32) for k in range(2)]
+    index = indices[1]
+    for k in range(bits.size):
+        last = k == bits.size - 1
+        moved = scratch(f"sort.bits.{(k + 1) % 2}", n, bits)
+        to = order if order is not None and last else indices[k % 2]
+        write = order is None or not last
+        radix.move(keys, index, moved, to, begins, left, tiles, 8 * k, k == 0, write, order is not None, wide, bits)
+        keys, index = moved, to
+    return keys
 
 
 def ordered_bits(keys: Any, what: str) -> Any:
