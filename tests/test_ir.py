@@ -17,7 +17,7 @@ from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.printer import print_block, print_kernel
 from qdrun.compiler.ir.types import ALL, f16, f32, f64, from_numpy, i8, i16, i32, i64, promote, u1, u8, u16, u32, u64
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.ir.walk import kernel_places, walk
+from qdrun.compiler.ir.walk import fills_blocks, kernel_places, walk
 
 
 def field(name: str, dtype=f32, shape=(8,)) -> Place:
@@ -133,3 +133,24 @@ def test_a_block_prints_alone():
     block = []
     Builder(block).op("add", const_i32(1), const_i32(2))
     assert print_block(block) == "%0 = add 1:i32, 2:i32 : i32"
+
+
+@pytest.mark.parametrize(
+    ("end", "block", "filled"),
+    [
+        (Const(512, i32), 256, True),
+        (Const(500, i32), 256, False),
+        (Op("mul", (Op("arg", (), i32), Const(512, i32)), i32), 256, True),
+        (Op("cast", (Op("mul", (Const(64, i32), Op("arg", (), i32)), i32),), i64), 64, True),
+        (Op("shl", (Op("arg", (), i32), Const(8, i32)), i32), 256, True),
+        (Op("shl", (Op("arg", (), i32), Const(7, i32)), i32), 256, False),
+        (Op("mul", (Op("arg", (), i32), Const(384, i32)), i32), 256, False),
+        (Op("mul", (Op("arg", (), i32), Const(96, i32)), i32), 96, False),  # modulo 2**32 no multiple
+        (Op("add", (Op("arg", (), i32), Const(256, i32)), i32), 256, False),
+    ],
+)
+def test_a_loop_whose_length_is_a_product_fills_its_blocks(end, block, filled):
+    task = Task("loop", [], axes=[Axis(Op("index", (), i32), Const(0, i32), end)], block=block)
+    assert fills_blocks(task) == filled
+    task.axes[0].begin = Const(1, i32)
+    assert not fills_blocks(task)

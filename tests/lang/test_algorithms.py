@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.lang.algorithms import in_blocks, look_back
 
 ON_DEVICE = os.environ.get("QDRUN_TEST_ARCH", "cpu") != "cpu"
-SIZES = [1, 255, 256, 257, 70_001]
+SIZES = [1, 255, 256, 257, 70_001, *([3_000_003] if ON_DEVICE else [])]
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +169,59 @@ def test_blocks_of_threads_scan_and_sort_as_one_does():
             weigh(sums, factors, loss)
         back = 2 * factors.to_numpy() * np.cumsum(real)
         assert np.allclose(y.grad.to_numpy(), np.cumsum(back[::-1])[::-1])
+
+
+@pytest.mark.skipif(ON_DEVICE, reason="the other tests run there, in blocks where the device has them")
+@pytest.mark.parametrize("dtype", [qd.f32, qd.u64])
+def test_blocks_of_threads_reduce_pick_and_find_distinct_values(dtype):
+    """Twice, as the messages of blocks are those of a launch."""
+    random, n = np.random.default_rng(), 4100
+    with qd.init(arch=qd.amdgpu, device="emulated:gfx942", default_fp=qd.f64):
+        out, one, count = qd.ndarray(dtype, n), qd.ndarray(dtype, 1), qd.field(qd.i32, shape=())
+        for _ in range(2):
+            values = (random.integers(0, 120, n) / (4 if dtype.is_real else 1)).astype(dtype.numpy)
+            x, flags = array(values, dtype), random.integers(0, 3, n).astype(np.int32)
+            qd.algorithms.reduce(x, one)
+            assert one[0] == values.sum(dtype=dtype.numpy)
+            qd.algorithms.reduce(x, one, "min")
+            assert one[0] == values.min()
+            out.fill(3)
+            qd.algorithms.compact(x, array(flags, qd.i32), out, count)
+            assert np.array_equal(out.to_numpy(), [*values[flags != 0], *[3] * (n - count[None])])
+            qd.algorithms.unique(x, out, count)
+            assert np.array_equal(out.to_numpy()[: count[None]], np.unique(values))
+            qd.algorithms.inclusive_scan(x, x)
+            assert np.array_equal(x.to_numpy(), np.cumsum(values, dtype=dtype.numpy))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ON_DEVICE, reason="longer arrays are scanned there")
+def test_groups_of_tiles_follow_each_other(monkeypatch):
+    """Tiles of a row for each wave, so that there are more than 256 of them."""
+    monkeypatch.setattr(in_blocks, "ROWS", 1)
+    monkeypatch.setattr(in_blocks, "TILE", in_blocks.THREADS)
+    n, random = 256 * 256 * 2 + 300, np.random.default_rng()
+    with qd.init(arch=qd.amdgpu, device="emulated:gfx942", offline_cache=False):
+        values, flags = random.integers(-99, 99, n).astype(np.int32), random.integers(0, 3, n).astype(np.int32)
+        x, out, count = array(values, qd.i32), qd.ndarray(qd.i32, n), qd.field(qd.i32, shape=())
+        qd.algorithms.inclusive_scan(x, out)
+        assert np.array_equal(out.to_numpy(), np.cumsum(values))
+        qd.algorithms.compact(x, array(flags, qd.i32), out, count)
+        assert np.array_equal(out.to_numpy()[: count[None]], values[flags != 0])
+
+
+def test_checks_and_tapes_take_kernels_whose_blocks_do_not_wait(monkeypatch):
+    """An iteration that a check ends would be waited for, and the kernels of blocks have no gradient."""
+    with qd.init(default_fp=qd.f64) as program:
+        monkeypatch.setattr(program.device, "lanes", 32)
+        x = qd.ndarray(qd.f64, 1000, needs_grad=True)
+        assert look_back.usable(1000, x) and not look_back.usable(256, x) and not look_back.usable(1 << 30, x)
+        with qd.ad.Tape(qd.field(qd.f64, shape=(), needs_grad=True)):
+            assert not look_back.usable(1000, x)
+    for check in ("debug", "overflow_check", "check_out_of_bound"):
+        with qd.init(**{check: True}) as program:
+            monkeypatch.setattr(program.device, "lanes", 32)
+            assert not look_back.usable(1000)
 
 
 @pytest.mark.parametrize("where", [{}, {"arch": qd.cuda, "device": "emulated"}], ids=["here", "in blocks"])
