@@ -14,7 +14,7 @@ from ...ir.nodes import Block, Buffer, Const, If, Local, LocalStore, Loop, Op, O
 from ...ir.walk import cooperates, fills_blocks, meets, meets_in_grid, place_of, walk
 from ..llvm.uniform import analyse
 from .hardware import GpuTarget
-from .prologue import constant, literal_count, where
+from .prologue import constant, where
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,9 @@ def exchange(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -
     if op is None:
         return _exchange_loop(e, code, place, ptr, values)
     value = values[0]
-    if e.gpu and op == "or" and value == "0":  # ``volatile_load``: threads that wait for others would keep an update's unit busy
+    if (
+        e.gpu and op == "or" and value == "0"
+    ):  # ``volatile_load``: threads that wait for others would keep an update's unit busy
         return _first(e, e.ty(d, False), ptr, d.size)
     if e.gpu and op == "fsub":  # there is an instruction for the sum only
         op, value = "fadd", e.t(f"fneg {e.ty(d, False)} {value}")
