@@ -345,6 +345,7 @@ def _keys(schema: dict[str, Any], section: dict[str, Any], prefix: str) -> Itera
             .replace("None:", "null:")
         )
         words = ", ".join(dict.fromkeys(w for w in others if w)) or ("a section" if inner else "")
+        said = said or f"see `{prefix.rstrip('.')}`"
         yield f"`{prefix}{name}`", words, "" if inner else shown, said.replace("|", "\\|")
         for part in inner:
             yield from _keys(schema, part, f"{prefix}{name}.")

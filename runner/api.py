@@ -208,7 +208,7 @@ def load(run: str | os.PathLike[str], runs: str | os.PathLike[str] = "runs") -> 
     """A run, finished or not.
 
     Args:
-        run: its folder or URI, or its id.
+        run: its folder or URI, its id, or ``latest``.
         runs: folder or URI where runs lie, to look up ids.
 
     Raises:

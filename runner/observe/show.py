@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config.search_section import SearchSection
-from ..optimize.results import REPORTED, best_at
+from ..optimize.results import REPORTED, best_at, value_text
 from ..store.encoding import plain
 from ..store.journal import shape_of
 from ..study.plan import PlannedGroup, Prepared
@@ -356,7 +356,7 @@ def summary_text(done: Ended) -> str:
         + f" of {counted(len(done.rows), 'trial')}"
     ]
     if found is not None:
-        start = ", ".join(f"{name.removeprefix('param.')}={short(found[name])}" for name in varied(done.rows))
+        start = ", ".join(f"{name.removeprefix('param.')}={value_text(found[name])}" for name in varied(done.rows))
         outputs = {
             name.removeprefix("out."): value for name, value in found.items() if name.startswith("out.") and value is not None
         }

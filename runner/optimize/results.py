@@ -60,15 +60,16 @@ def best_at(label: str, outputs: Mapping[str, Any]) -> str:
     """
     if "opt.stopped" not in outputs:
         return label
-    return ", ".join(f"{name}={_value_text(value)}" for name, value in found_by(outputs).items())
+    return ", ".join(f"{name}={value_text(value)}" for name, value in found_by(outputs).items())
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value of a parameter in few characters: six digits, the first three items of a list."""
     if isinstance(value, Mapping | tuple):  # an array that is in a file of its own, by its shape
         return f"[{'x'.join(map(str, value['shape'] if isinstance(value, Mapping) else value))}]"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_value_text, value[:3])) + (", .." if len(value) > 3 else "") + "]"
+        return "[" + ", ".join(map(value_text, value[:3])) + (", .." if len(value) > 3 else "") + "]"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-__all__ = ["REPORTED", "STOPPED", "best_at", "found_by", "result_of"]
+__all__ = ["REPORTED", "STOPPED", "best_at", "found_by", "result_of", "value_text"]

@@ -8,7 +8,8 @@ What the word after ``` means:
 - ``python error``: executed, and must raise; the ``text`` block right after it is the message. ``...`` in it stands for anything.
 - ``python file=name``, ``yaml file=name``: appended to that file in the page's folder. A YAML file must plan.
 - ``sh``: lines that start with ``qdrun`` are run in the page's folder, in this process, which has a Ray open. Those of README.md, and of a
-  page with ``--detach``, are processes with a Ray of their own. Those that need a run are slow.
+  page with ``--detach``, are processes with a Ray of their own. Those that need a run are slow. So are lines that start with ``python`` and
+  name a file that the page writes; they are processes, too.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ ALL_PAGES = [
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
 STARTS = ("submit", "search")
-NEEDS_A_RUN = (*STARTS, "results", "status", "cancel", "watch", "logs", "resume", "report")
+NEEDS_A_RUN = (*STARTS, "results", "status", "cancel", "watch", "logs", "resume", "report", "python")
 
 # Runs the blocks of a page: reads [[kind, code], ...] and prints [[stdout, message of the error], ...].
 DRIVER = r"""
@@ -171,19 +172,25 @@ def test_yaml_files_plan(page, tmp_path):
 
 def run_qdrun(words: list[str], folder: Path, *, apart: bool = False) -> tuple[int, str]:
     """The exit code of a command, and what it prints. ``apart``: in a process of its own."""
-    if not apart:
+    if words[0] == "python":
+        head = [sys.executable]
+    elif apart:
+        head = [sys.executable, "-c", "from qdrun.runner.cli.app import main; main()"]
+    else:
         with contextlib.chdir(folder):
             done = CliRunner().invoke(app, words)
         return done.exit_code, f"{done.output}\n{done.exception!r}"
-    command = [sys.executable, "-c", "from qdrun.runner.cli.app import main; main()", *words]
+    command = [*head, *words[words[0] == "python" :]]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=280)
     return ended.returncode, ended.stdout + ended.stderr
 
 
 def shell_lines(page: Path, *, with_runs: bool) -> list[list[str]]:
-    """The ``qdrun`` commands of a page, as words without comments."""
+    """The ``qdrun`` commands of a page, as words without comments, and ``python FILE`` of the files that it writes."""
     lines = [line.split("#")[0] for b in blocks(page) if b.language == "sh" for line in b.code.splitlines()]
-    commands = [shlex.split(line)[1:] for line in lines if line.split()[:1] == ["qdrun"]]
+    written = [["python", b.words.removeprefix("file=")] for b in blocks(page) if b.words.startswith("file=")]
+    commands = [shlex.split(line) for line in lines if line.split()[:1] == ["qdrun"] or line.split() in written]
+    commands = [words[words[0] == "qdrun" :] for words in commands]
     return [words for words in commands if with_runs or words[0] not in NEEDS_A_RUN]
 
 

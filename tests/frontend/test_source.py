@@ -78,6 +78,17 @@ def test_names_are_found_in_closure_module_and_builtins():
         source.lookup("nothing_at_all")
 
 
+def test_a_name_of_the_enclosing_function_that_only_annotations_use_is_found():
+    kind = int
+
+    def f(x: kind):
+        y: kind = x
+        return y
+
+    source = read_function(f)
+    assert source.annotation("x") is int and source.lookup("kind") is int
+
+
 def test_an_empty_closure_cell_is_named():
     def kernel():
         return late

@@ -22,7 +22,8 @@ from qdrun.compiler.passes.simplify.simplify import simplify
 from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 FAST = range(0, 12)
-SLOW = range(12, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "36")))
+AHEAD = 100_000 * int(os.environ.get("QDRUN_SEED", "0"))
+SLOW = range(AHEAD + 12, AHEAD + int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "36")))
 
 
 def build(seed: int, simplified: bool, unroll: int) -> tuple[Program, Gradient]:

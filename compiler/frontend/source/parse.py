@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -61,8 +62,10 @@ class FunctionSource:
 
     @once
     def _closure(self) -> dict[str, Any]:
-        cells = zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ())
-        return {name: cell for name, cell in cells}
+        # from Python 3.14 on, a name that stands in annotations alone is a variable of the function that evaluates these
+        makers = [getattr(self.fn, "__annotate__", None), self.fn]
+        cells = [zip(f.__code__.co_freevars, f.__closure__ or ()) for f in makers if isinstance(f, FunctionType)]
+        return dict(chain(*cells))
 
     def annotation(self, name: str) -> Any:
         """Resolve the annotation of a parameter (or "return"); None if there is none.

@@ -6,7 +6,7 @@ import ast
 from dataclasses import is_dataclass
 from typing import Any, get_args
 
-from ...errors import QdrunSyntaxError, QdrunTypeError
+from ...errors import QdrunNameError, QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const, Exit, If, Local, Op, Operand
 from ...ir.types import DType
 from ..library.functions import lookup
@@ -49,6 +49,7 @@ def lower_annotated(cx: Context, node: ast.AnnAssign) -> None:
 
     Raises:
         QdrunSyntaxError: there is no value.
+        QdrunNameError: the annotation names something that is not there.
     """
     if node.value is None:
         raise QdrunSyntaxError(
@@ -56,7 +57,12 @@ def lower_annotated(cx: Context, node: ast.AnnAssign) -> None:
         )
     value = cx.expr(node.value)
     with cx.at(node.annotation):
-        value = convert_to(cx, value, cx.static_expr(node.annotation))
+        try:
+            declared = cx.static_expr(node.annotation)
+        except QdrunNameError as e:
+            hint = "import or define it in the module: Python 3.14 keeps no name of an enclosing function for annotations of variables"
+            raise QdrunNameError(e.what, e.loc, hint) from e
+        value = convert_to(cx, value, declared)
     assign(cx, node.target, value)
 
 
