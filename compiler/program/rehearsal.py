@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ..errors import QdrunRuntimeError
+from ..errors import NothingToDifferentiate, QdrunRuntimeError
 from ..frontend.signature import ScalarArg
 
 Launches = list[tuple[Any, tuple[Any, ...]]]
 """Kernels with their arguments."""
+
+
+class _NoGradient:
+    """The gradient of a launch that no tape sees."""
+
+    def exists(self, *args: Any) -> bool:
+        """There is none."""
+        del args
+        return False
+
+    def prepare(self, *args: Any) -> NoReturn:
+        """Compile it.
+
+        Raises:
+            NothingToDifferentiate: always.
+        """
+        raise NothingToDifferentiate(f"a launch that no tape sees has no gradient: {args!r:.80}")
+
+
+class ForwardOnly:
+    """A kernel as it is launched where no tape sees it: in a ``no_grad`` function, in a solver. All but its gradient is the kernel's."""
+
+    __slots__ = ("kernel",)
+    grad = _NoGradient()
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kernel, name)
 
 
 class Rehearsal:
@@ -17,6 +48,9 @@ class Rehearsal:
 
     Attributes:
         sequence: a number that two rehearsals share where the same kernels were launched with the same arguments in the same order.
+        backwards: whether the gradients of the launches are run, too.
+        kept: bytes of copies that the gradient keeps of arrays.
+        most: bytes of such copies at once, at most.
 
     Args:
         name: of the function, for messages.
@@ -24,7 +58,9 @@ class Rehearsal:
     """
 
     def __init__(self, name: str, gradients: bool) -> None:
-        self.name, self._gradients, self.sequence = name, gradients, 0
+        self.name, self.backwards, self.sequence = name, gradients, 0
+        self.kept = self.most = 0
+        self._unseen = False  # by a tape
         self._found: dict[tuple[object, ...], tuple[Any, tuple[Any, ...]]] = {}
         self._alike: set[tuple[object, ...]] = set()
         self._kept: list[tuple[Any, ...]] = []  # so that no other object gets an id that stands for one of these
@@ -33,6 +69,25 @@ class Rehearsal:
     def launches(self) -> Launches:
         """The distinct launches, in the order of their first occurrence."""
         return list(self._found.values())
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Launches inside are such as no tape sees."""
+        before, self._unseen = self._unseen, True
+        try:
+            yield
+        finally:
+            self._unseen = before
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether a tape will see what is called now."""
+        return self.backwards and not self._unseen
+
+    def keeps(self, kept: int, more: int = 0) -> None:
+        """The gradient will keep so many bytes, and ``more`` while that part of it runs."""
+        self.kept += kept
+        self.most = max(self.most, self.kept + more)
 
     def launch(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A kernel is launched; nothing runs.
@@ -43,7 +98,7 @@ class Rehearsal:
         given = tuple(kernel.binder.arguments(args, kwargs))
         numbers = (repr(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
         self.sequence = hash((self.sequence, kernel, *numbers))
-        shape = kernel, *(type(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
+        shape = kernel, self._unseen, *(type(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
         if shape in self._alike:
             return
         variant, bound = kernel.variant(args, kwargs)
@@ -51,12 +106,13 @@ class Rehearsal:
             self._refuse(f"kernel `{kernel.source.name}` returns values", "have it store them in a field")
         numbers = [spec for arg, spec in zip(given, bound.specs.values(), strict=True) if type(arg) in (bool, int, float)]
         decisive: object = None
-        if self._gradients and kernel.grad.exists(*given):
+        if self.differentiates and kernel.grad.exists(*given):
             decisive = variant.plans.inputs.decisive(bound.call.words[8:])
         if not decisive and all(isinstance(spec, ScalarArg) for spec in numbers):
             self._alike.add(shape)
             self._kept.append(given)
-        self._found.setdefault((variant, decisive), (kernel, given))
+        launched = ForwardOnly(kernel) if self._unseen else kernel
+        self._found.setdefault((variant, decisive, self._unseen), (launched, given))
 
     def touched(self, tensor: Any, how: str) -> None:
         """Python reads or writes a field or an ndarray between launches.

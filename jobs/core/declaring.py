@@ -38,6 +38,7 @@ class Declaring:
     _first: Any
     _given: frozenset[str]
     _sequence: int
+    _copies: int
     _repeats: bool
     _ran: bool
     _why: str
@@ -120,13 +121,14 @@ class Declaring:
     def time_loop(self, step: Callable[[int, int], Any]) -> None:
         """In ``simulate``: call ``step(t, k)`` for each of ``time_steps``, from slot k of the state arrays to slot k + 1.
 
-        Where a memory budget is too small for all slots this is ``qd.ad.checkpointed_steps``.
+        Where a memory budget is too small for all slots, and with ``temporaries``, this is ``qd.ad.checkpointed_steps``.
         """
-        steps = self.time_steps()
-        if self.window < steps:
+        steps, temporaries = self.time_steps(), self.temporaries()
+        if self.window < steps or temporaries:
             import qdrun as qd
 
-            qd.ad.checkpointed_steps(step, steps, self.state(), self.scratch(), budget=self.snapshot_bytes)
+            arrays = {"temporaries": temporaries, "budget": self.snapshot_bytes}
+            qd.ad.checkpointed_steps(step, steps, self.state(), self.scratch(), **arrays)
             return
         tape = self.program.tape
         for t in range(steps):
@@ -150,6 +152,12 @@ class Declaring:
         """The scratch arrays of the time steps, after ``build``."""
         return ()
 
+    def temporaries(self) -> Sequence[Any]:
+        """Arrays without slots for what a time step writes and reads itself, after ``build``: the right-hand side and the solution of a linear
+        system. See ``qd.ad.checkpointed_steps``.
+        """
+        return ()
+
     def logs(self) -> Sequence[Any]:
         """Other arrays that the time steps write, and none of them reads, after ``build``: a loss, a log. The gradient keeps copies of them
         while it runs steps again.
@@ -166,7 +174,7 @@ class Declaring:
         backwards = bool(self.wanted)
         if backwards not in self._launches:
             found = self._rehearse(backwards)
-            self._launches[backwards], self._sequence = found.launches, found.sequence
+            self._launches[backwards], self._sequence, self._copies = found.launches, found.sequence, found.most
         return self._launches[backwards]
 
     def _rehearse(self, backwards: bool) -> Any:
@@ -280,11 +288,10 @@ class Declaring:
         """Before the first run: look at what it will write."""
         from qdrun import QdrunRuntimeError
 
-        steps, apart = self.window < self.time_steps(), list(self._declared.inputs.values())
+        steps, apart = self.window < self.time_steps() or self.temporaries(), list(self._declared.inputs.values())
+        also = [*self.state(), *self.scratch(), *self.temporaries(), *self.logs()] if steps else []
         try:
-            self._first = self.program.first_values(
-                self.rehearsed(), [*self.state(), *self.scratch(), *self.logs()] if steps else [], apart
-            )
+            self._first = self.program.first_values(self.rehearsed(), also, apart)
         except QdrunRuntimeError as error:
             self._why = str(error).splitlines()[0]
         else:

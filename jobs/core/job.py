@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from ..planning.explain import Explanation, explain
 from ..planning.memory_plan import Launches, MemoryPlan, PlanEntry
 from ..planning.plan import make_plan, used
-from ..planning.windows import plan_window, snapshots_of
+from ..planning.windows import COPIES, plan_window, snapshots_of
 from .debug import Debug
 from .declared import same
 from .declaring import Declaring
@@ -100,6 +100,7 @@ class Job(Declaring, JobFiles, Generic[P]):
         self._launches: dict[bool, Launches] = {}  # those of ``simulate``, with and without gradients
         self._first: Any = None  # what a run begins with, once one has begun
         self._sequence, self._repeats = 0, False  # what ``simulate`` launches, and whether it does so again
+        self._copies = 0  # bytes of the copies that its gradients keep
         self._ran, self._why = False, ""  # in the open program; why it cannot run there again
         self._filled: Any = None  # the parameters whose values the inputs have got since the last run
         self._logs = False  # ``simulate`` calls ``log``
@@ -273,8 +274,19 @@ class Job(Declaring, JobFiles, Generic[P]):
         return self.rehearsed() if self.declares() else ()
 
     def allocates(self) -> Iterable[PlanEntry]:
-        """The memory that ``run`` allocates in the program besides gradient heaps; by default the snapshots of time steps, see ``logs``."""
-        return snapshots_of(self) if self.wanted and self.snapshot_bytes else ()
+        """The memory that ``run`` allocates in the program besides gradient heaps.
+
+        By default the snapshots of time steps, see ``logs``, and what the gradients of implicit steps keep.
+        """
+        if not self.wanted:
+            return []
+        found = snapshots_of(self) if self.snapshot_bytes else []
+        if self.declares():
+            self.rehearsed()
+        if self._copies:
+            how = "copies of temporaries and of the states of fixed points"
+            found.append(PlanEntry(kind="snapshots", bytes=self._copies, source=COPIES, formula=how))
+        return found
 
     def plan(self, *, arch: str | None = None) -> MemoryPlan:
         """Every byte by kind, without running: what ``build`` allocated, what kernels keep, the heap of the gradients of ``launches``.

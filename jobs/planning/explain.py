@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from .memory_plan import MemoryPlan, PlannedJob
 from .plan import differentiated, field_rows, gradient_plan, heap_planes, heap_room, launches_of, make_plan
-from .windows import logs_bytes
+from .windows import COPIES, logs_bytes
 
 NOW, SMALLEST = "now", "the smallest budget"  # of ``kernel.grad.remedies``
 STEP_AND_GRADIENT = 3
@@ -113,10 +113,11 @@ def windows_within(job: PlannedJob, plan: MemoryPlan) -> list[Remedy]:
     """The effects of budgets of a half, a quarter and a tenth on an open job with time steps; none for other jobs."""
     import qdrun as qd
 
-    steps, kept = job.time_steps(), plan.by_kind().get("snapshots", 0)
+    steps, kept = job.time_steps(), sum(e.bytes for e in plan.entries if e.source in ("checkpointed_steps", "logs()"))
     if steps < 3 or not job.wanted:
         return []
     state, slot = qd.ad.steps_bytes(job.state(), job.scratch())
+    slot += sum(e.bytes for e in plan.entries if e.source == COPIES) // job.window
     fixed = plan.bytes - kept - job.window * slot + logs_bytes(job)
     now = steps * STEP_AND_GRADIENT + (job.steps_plan.replays if job.steps_plan else 0)
     out = []

@@ -130,6 +130,10 @@ class PlannedJob(Protocol):
         """See ``Job``."""
         ...
 
+    def temporaries(self) -> Sequence[Any]:
+        """See ``Job``."""
+        ...
+
     def logs(self) -> Sequence[Any]:
         """See ``Job``."""
         ...

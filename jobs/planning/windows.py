@@ -13,11 +13,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from .memory_plan import PlanEntry, PlannedJob
+from .memory_plan import MemoryPlan, PlanEntry, PlannedJob
 from .plan import differentiated, gradient_plan, heap_planes, launches_of
 
 HEAP_SHARE = 4
 """The heap of the gradients gets at most 1 / HEAP_SHARE of the budget, if checkpoints within the kernels make that possible."""
+
+COPIES = "simulate()"
+"""The source of a plan's line for copies of temporaries and of states of fixed points."""
 
 NEARLY = 1.05
 """A job that seems to need at most so much of its budget without windows is built and planned without."""
@@ -104,8 +107,24 @@ def _measure(job: PlannedJob, budget: int, probe: Callable[[], AbstractContextMa
         heap = plan.by_kind().get("adstack", 0)
         share = budget // HEAP_SHARE
         heaps = [_heap_within(job, share, arch) if heap > share else heap] + ([_heap_within(job, 0, arch)] if heap else [])
-        logs = logs_bytes(job)
+        logs, temporary = logs_bytes(job), bool(job.temporaries())
+    if temporary:
+        slot += _copies_of_a_step(job, plan, probe, arch)
     return _Sizes(built, state if job.wanted else 0, slot, plan.bytes - heap, logs, tuple(heaps))
+
+
+def _copies_of_a_step(
+    job: PlannedJob, one: MemoryPlan, probe: Callable[[], AbstractContextManager[Any]], arch: str | None
+) -> int:
+    """Bytes of copies that one more step in the window costs, given the plan of a window of one step."""
+    job.window = 2
+    with probe():
+        return copies_bytes(job.plan(arch=arch)) - copies_bytes(one)
+
+
+def copies_bytes(plan: MemoryPlan) -> int:
+    """Bytes of the copies that gradients of implicit steps keep."""
+    return sum(entry.bytes for entry in plan.entries if entry.source == COPIES)
 
 
 def _with_heap(job: PlannedJob, budget: int, sizes: _Sizes, heap: int, probe: Callable[[], AbstractContextManager[Any]]) -> Any:
@@ -168,4 +187,4 @@ def snapshots_of(job: PlannedJob) -> list[PlanEntry]:
     return entries
 
 
-__all__ = ["logs_bytes", "plan_window", "snapshots_of"]
+__all__ = ["COPIES", "logs_bytes", "plan_window", "snapshots_of"]

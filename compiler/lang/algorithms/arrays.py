@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from ...errors import QdrunTypeError, QdrunValueError
 from ...ir.types import DType
@@ -12,6 +14,15 @@ from ..data.ndarray import Ndarray, make_ndarray
 from ..data.tensor import Tensor
 
 OPS = ("add", "min", "max")
+
+
+class Form(NamedTuple):
+    """The form of an ndarray: its type, its shape, the shape of an element, and whether it has a gradient."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    element_shape: tuple[int, ...] = ()
+    grad: bool = False
 
 
 def unwrapped(array: Any, what: str, name: str) -> Any:
@@ -120,6 +131,23 @@ def no_gradient(what: str, why: str, hint: str, *arrays: Any) -> None:
     """
     if differentiated(*arrays):
         raise QdrunTypeError(f"algorithms.{what} has no derivative: {why}", hint=hint)
+
+
+@contextmanager
+def borrowed(what: str, form: Form, count: int) -> Iterator[list[Ndarray]]:
+    """Arrays with any content. The program keeps them for later calls; a call inside of the block gets others.
+
+    Args:
+        what: whose they are.
+        form: what they are.
+        count: how many.
+    """
+    pool: list[Ndarray] = current_program().scratch.setdefault((what, form), [])
+    made = [pool.pop(0) if pool else make_ndarray(*form, layout=None) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        pool[:0] = made
 
 
 def scratch(what: str, length: int, dtype: DType, like: Any = None, lasting: bool = False) -> Ndarray:

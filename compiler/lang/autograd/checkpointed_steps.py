@@ -62,13 +62,14 @@ def checkpointed_steps(
         raise QdrunRuntimeError(
             "checkpointed_steps inside of a step\n  do: put both loops into one step, or one after the other"
         )
-    recorded = tape is not None and not tape.inside
+    rehearsal = program.rehearsal
+    recorded = rehearsal.differentiates if rehearsal is not None else tape is not None and not tape.inside
     plan = _plan(window, count, budget, levels, program.heap_room() if recorded else None)
     if count == 0:
         return plan
     steps = Steps(step, count, window, plan.snapshots)
-    if program.rehearsal is not None:
-        steps.rehearse()
+    if rehearsal is not None:
+        steps.rehearse(rehearsal)
     elif tape is not None and recorded:
         tape.composite(steps)
     else:

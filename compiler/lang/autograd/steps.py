@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import QdrunAssertionError, QdrunRuntimeError
 from ...program.program import Program
 from ...program.recorders import TapeRecorder
+from ...program.rehearsal import Rehearsal
 from .steps_check import Accesses, Composite, Moved, Outside, add_writes, cleared, program_arrays
 from .steps_plan import Action, schedule
 from .steps_window import ArrayCopies, Check, Snapshots, Window, name_of, slot_content, tolerance_of
@@ -100,9 +101,13 @@ class Steps(Composite):
             if number + 1 < self.windows:
                 self.window.advance(self._bounds(number)[1])
 
-    def rehearse(self) -> None:
+    def rehearse(self, rehearsal: Rehearsal) -> None:
         """Call all steps while nothing runs; the arrays stay as they are."""
+        if rehearsal.differentiates:
+            rehearsal.keeps(self.window.length * self.window.temporary_bytes)
+        before = rehearsal.kept
         for number in range(self.windows):
+            rehearsal.kept = before  # two windows do not keep copies at the same time
             self._run(number)
 
     def _run(self, number: int, tape: WindowRecorder | None = None) -> None:

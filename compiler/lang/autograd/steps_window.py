@@ -119,7 +119,12 @@ class Window:
     @property
     def slot_bytes(self) -> int:
         """Bytes of one more step: state, scratch, their gradients and duals, and a copy of the temporaries."""
-        return sum(_slot_bytes(t) * (1 + _stored(t)) for t in self) + sum(t._form.nbytes for t in self.temporaries)
+        return sum(_slot_bytes(t) * (1 + _stored(t)) for t in self) + self.temporary_bytes
+
+    @property
+    def temporary_bytes(self) -> int:
+        """Bytes of a copy of the temporaries."""
+        return sum(t._form.nbytes for t in self.temporaries)
 
     @property
     def fixed_bytes(self) -> int:

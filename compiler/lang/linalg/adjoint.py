@@ -44,6 +44,8 @@ def recorded(what: str, gradients: bool) -> bool:
     refuse_in_forward_mode(program, what)
     if program.recording is not None:
         raise QdrunRuntimeError(f"{what} inside of qd.capture: the number of launches is not known before; do: call it outside")
+    if program.rehearsal is not None:
+        return gradients and program.rehearsal.differentiates
     tape = program.tape
     return gradients and tape is not None and not getattr(tape, "inside", False)
 
@@ -69,6 +71,15 @@ def solve(
     """
     x, b, out, r = arrays
 
+    rehearsal = current_program().rehearsal
+    if rehearsal is not None:
+        with rehearsal.unseen():
+            result = run()
+            adjoint(x.grad, r.grad)
+        product(x, out)
+        residual(b, out, r)
+        return result
+
     def hidden() -> Any:
         with unrecorded():  # what it reads, the residual reads, too
             result = run()
@@ -90,6 +101,20 @@ def _step(what: str, run: Callable[[], Any], backward: Callable[[], Any]) -> Any
     return step()
 
 
+def refuse_rehearsal(what: str) -> None:
+    """Refuse what makes arrays, whose bytes a plan could not know.
+
+    Raises:
+        QdrunRuntimeError: launches are planned, and do not run.
+    """
+    rehearsal = current_program().rehearsal
+    if rehearsal is not None:
+        raise QdrunRuntimeError(
+            f"{what} in {rehearsal.name}: it makes arrays, and no plan would count their bytes\n"
+            "  do: qd.linalg.MatrixFreeCG on arrays of build(), or override launches() and allocates()"
+        )
+
+
 def unrecorded() -> AbstractContextManager[None]:
     """A block whose launches no tape records."""
     return recorded_by(current_program(), None)
@@ -97,6 +122,10 @@ def unrecorded() -> AbstractContextManager[None]:
 
 def constant(what: str, run: Callable[[], Any]) -> Any:
     """Run a solver whose solution has no gradient; a tape knows that it writes."""
+    rehearsal = current_program().rehearsal
+    if rehearsal is not None:
+        with rehearsal.unseen():
+            return run()
     return _step(what, run, lambda: None)
 
 

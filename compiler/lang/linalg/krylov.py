@@ -14,10 +14,10 @@ import numpy as np
 
 from ...frontend.library.functions import cast, max, sqrt
 from ...frontend.markers import grouped, static
-from ...ir.types import DType
 from ...program.program import current_program
+from ..algorithms.arrays import Form, borrowed
 from ..autograd.steps import recorded_by
-from ..data.ndarray import Ndarray, make_ndarray
+from ..data.ndarray import Ndarray
 from ..data.tensor import Tensor
 from ..data.types import Template
 from ..function import func
@@ -187,22 +187,13 @@ class Iterated:
 @contextmanager
 def vectors(like: Any, count: int, grad: bool = False) -> Iterator[list[Ndarray]]:
     """Arrays of zeros of the form of another one. The program keeps them for later calls; a call inside of the block gets others."""
-    with borrowed((like.dtype, like.shape, like.element_shape, grad), count) as made:
-        with recorded_by(current_program(), None):
-            for array in made:
-                array.fill(0)  # a product may leave elements out
+    program = current_program()
+    with borrowed("linalg", Form(like.dtype, like.shape, like.element_shape, grad), count) as made:
+        if program.rehearsal is None:
+            with recorded_by(program, None):
+                for array in made:
+                    array.fill(0)  # a product may leave elements out
         yield made
-
-
-@contextmanager
-def borrowed(form: tuple[DType, tuple[int, ...], tuple[int, ...], bool], count: int) -> Iterator[list[Ndarray]]:
-    """Arrays with any content; see ``vectors``. ``form``: type, shape, shape of an element, and whether they have a gradient."""
-    pool: list[Ndarray] = current_program().scratch.setdefault(("linalg", *form), [])
-    made = [pool.pop(0) if pool else make_ndarray(*form, layout=None) for _ in range(count)]
-    try:
-        yield made
-    finally:
-        pool[:0] = made
 
 
 def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, float], most: int) -> Iterated:
@@ -216,7 +207,7 @@ def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, f
         most: iterations.
     """
     scalar = not x.element_shape
-    with vectors(x, 3) as (r, p, out), borrowed((x.dtype, (NUMBERS,), (), False), 1) as (s,):
+    with vectors(x, 3) as (r, p, out), borrowed("linalg", Form(x.dtype, (NUMBERS,)), 1) as (s,):
         product(x, out)
         _begin(b, out, r, p, s, *limits, scalar)
 
@@ -230,7 +221,7 @@ def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, f
 def stabilized_biconjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, float], most: int) -> Iterated:
     """Solve ``A x = b`` for any A; the arguments are those of ``conjugate_gradients``."""
     scalar = not x.element_shape
-    with vectors(x, 5) as (r, shadow, p, v, t), borrowed((x.dtype, (NUMBERS,), (), False), 1) as (s,):
+    with vectors(x, 5) as (r, shadow, p, v, t), borrowed("linalg", Form(x.dtype, (NUMBERS,)), 1) as (s,):
         product(x, t)
         _begin(b, t, r, p, s, *limits, scalar)
         _bicg_begin(r, shadow, p, v, s)
@@ -246,7 +237,15 @@ def stabilized_biconjugate_gradients(product: Product, b: Any, x: Any, limits: t
 
 
 def _until(iterate: Callable[[], None], s: Ndarray, most: int) -> Iterated:
-    """Iterate until all trials have ended. What has ended changes no more, so that it is enough to look now and then."""
+    """Iterate until all trials have ended. What has ended changes no more, so that it is enough to look now and then.
+
+    A rehearsal, which runs nothing, has one iteration, and it converges.
+    """
+    program = current_program()
+    if program.rehearsal is not None:
+        iterate()
+        one = np.ones(1 if program.trials is None else program.trials.count, int)
+        return Iterated(one == 1, one, 0.0 * one)
     found = s.to_numpy().reshape(-1, NUMBERS)
     for number in range(1, most + 1):
         if (found[:, DONE] != 0).all():

@@ -70,6 +70,7 @@ class SparseSolver:
             QdrunValueError: its entries are not those that were analysed, or LLT or LDLT got a matrix that is not symmetric.
             QdrunRuntimeError: ``analyze_pattern`` was not called, or the factors are too large to be indexed.
         """
+        adjoint.refuse_rehearsal("SparseSolver.factorize")
         self._check(sparse_matrix)
         if self._analysis is None:
             raise QdrunRuntimeError(
@@ -113,6 +114,7 @@ class SparseSolver:
                 forward mode or ``qd.capture``.
             QdrunTypeError, QdrunValueError: ``b`` has another type or length; in a tape, the result could have no gradient.
         """
+        adjoint.refuse_rehearsal("SparseSolver.solve")
         matrix, factor = self.matrix, self._factor
         if matrix is None or factor is None:
             raise QdrunRuntimeError("SparseSolver.solve before factorize\n  do: compute(A)")
@@ -182,6 +184,7 @@ class SparseCG:
         Raises:
             QdrunRuntimeError: in a tape, it did not converge; in forward mode or ``qd.capture``.
         """
+        adjoint.refuse_rehearsal("SparseCG.solve")
         matrix = self.matrix
         matrix.check()
         b, result = as_vector(matrix.n, self.dtype, self.b, "SparseCG", matrix.values)

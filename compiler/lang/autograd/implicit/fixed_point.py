@@ -9,7 +9,8 @@ and gives ``v_k+1``, so that nothing but the gradients themselves is needed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from ....errors import DifferentiationError, QdrunError, QdrunRuntimeError, Tria
 from ....ir.types import f32, f64, i32
 from ....program.memory.memory_regions import tensor_regions
 from ....program.program import Program, current_program
+from ....program.rehearsal import Rehearsal
+from ...algorithms.arrays import Form, borrowed
 from ...data.field import Field
-from ...data.ndarray import Ndarray, make_ndarray
+from ...data.ndarray import Ndarray
 from ...no_gradient import refuse_in_a_trial, refuse_in_forward_mode
 from ..gradient_arrays import has_grad
 from ..overwrites import HostWrite, Overwrites, Timed, add_use, all_uses
@@ -67,7 +70,10 @@ class FixedPoint(Composite):
         self._step()
 
     def _iterate(self) -> None:
-        sums, done = self._scalars()
+        with self._scalars() as (sums, done):
+            self._until_still(sums, done)
+
+    def _until_still(self, sums: Ndarray, done: Ndarray) -> None:
         trials = sums.to_numpy().size // sums.shape[0]
         steps, found = np.zeros(trials, int), np.zeros((trials, 1, 2))
         for number in range(1, self._max_steps + 1):
@@ -93,10 +99,18 @@ class FixedPoint(Composite):
             )
         self.steps = int(steps[0]) if self._program.trials is None else steps
 
-    def _scalars(self) -> tuple[Ndarray, Ndarray]:
-        """Sums of squares, two for each array of the state, and whether a trial is done."""
+    @contextmanager
+    def _scalars(self) -> Iterator[tuple[Ndarray, Ndarray]]:
+        """Sums of squares, two for each array of the state, and whether a trial is done: 0 at first."""
         dtype = f64 if any(old.dtype is f64 for old, _ in self._pairs) else f32
-        return make_ndarray(dtype, 2 * len(self._pairs), ()), make_ndarray(i32, 1, ())
+        with (
+            borrowed(NAME, Form(dtype, (2 * len(self._pairs),)), 1) as (sums,),
+            borrowed(NAME, Form(i32, (1,)), 1) as (done,),
+        ):
+            if self._program.rehearsal is None:
+                with recorded_by(self._program, None):
+                    done.fill(0)
+            yield sums, done
 
     def _fail(self, which: np.ndarray, what: str) -> None:
         error = QdrunRuntimeError(
@@ -106,6 +120,19 @@ class FixedPoint(Composite):
             raise error
         failed: dict[int, QdrunError] = {int(k): error for k in np.flatnonzero(which)}
         raise TrialsFailed(which.size, failed)
+
+    def rehearse(self, rehearsal: Rehearsal) -> None:
+        """Make all launches once, while nothing runs."""
+        self._step()
+        with self._scalars() as (sums, done), rehearsal.unseen():
+            for k, (old, new) in enumerate(self._pairs):
+                advance(old, new, sums, done, k, not old.element_shape)
+                if rehearsal.backwards and has_grad(old) and has_grad(new):
+                    collect(old, new, sums, k, not old.element_shape)
+                    drop(new, done)
+        if rehearsal.differentiates:
+            self.kept_bytes = sum(old._form.nbytes for old, _ in self._pairs)
+            rehearsal.keeps(self.kept_bytes, sum(t._form.nbytes for pair in self._pairs for t in pair))
 
     # ---- what the tape asks
     def record(self, tape: Tape) -> None:
@@ -172,7 +199,13 @@ class FixedPoint(Composite):
             self.release()
 
     def _solve(self, step: WindowTape) -> None:
-        sums, done = self._scalars()
+        with self._scalars() as (sums, done):
+            self._collect(step, sums, done)
+        for _, new in self._pairs:
+            new.grad.fill(0)
+        self._check_carried()
+
+    def _collect(self, step: WindowTape, sums: Ndarray, done: Ndarray) -> None:
         first, steps = None, 0
         while True:
             sums.fill(0)
@@ -191,10 +224,7 @@ class FixedPoint(Composite):
                 drop(new, done)
             step.reverse()
             steps += 1
-        for _, new in self._pairs:
-            new.grad.fill(0)
         self.adjoint_steps = steps
-        self._check_carried()
 
     def _check_carried(self) -> None:
         """Refuse a step that reads, from the step before, an array that is no part of the state: it has a gradient left."""
@@ -248,8 +278,6 @@ def fixed_point(
     refuse_in_a_trial(program, f"{NAME} runs the launches of all trials")
     if program.recording is not None:
         raise QdrunRuntimeError(f"{NAME} inside of qd.capture: the number of launches is not known before; do: call it outside")
-    if program.rehearsal is not None:
-        program.rehearsal.custom(NAME)
     program.materialize()
     pairs = _pairs(program, state, new)
     if rtol is None:
@@ -257,6 +285,9 @@ def fixed_point(
     if not (rtol >= 0 and atol >= 0):
         raise QdrunRuntimeError(f"{NAME}: rtol={rtol}, atol={atol}: tolerances are not negative")
     made = FixedPoint(step, pairs, (float(rtol), float(atol)), _count(max_steps))
+    if program.rehearsal is not None:
+        made.rehearse(program.rehearsal)
+        return made
     tape = program.tape
     assert tape is None or isinstance(tape, Tape)
     if tape is None or tape.inside:
