@@ -153,8 +153,8 @@ class Declaring:
         return ()
 
     def temporaries(self) -> Sequence[Any]:
-        """Arrays without slots for what a time step writes and reads itself, after ``build``: the right-hand side and the solution of a linear
-        system. See ``qd.ad.checkpointed_steps``.
+        """Arrays without slots for what a time step writes and reads itself, after ``build``: the right-hand side and the solution of a
+        linear system. See ``qd.ad.checkpointed_steps``.
         """
         return ()
 
