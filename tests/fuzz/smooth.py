@@ -30,6 +30,16 @@ def soft(p, q):
 
 
 @qd.func
+def bent(p, q):
+    A = qd.Matrix([[2.0 + qd.sin(p), 0.3 * qd.sin(q), 0.1], [0.2, 1.3 + 0.3 * qd.cos(q), 0.1 * qd.sin(p)], [0.0, 0.1, 4.0]])
+    U, S, V = qd.svd(A)
+    R, T = qd.polar_decompose(A)
+    w, Q = qd.sym_eig(A)
+    B = A.inverse() @ R
+    return qd.tanh(S[0, 0] * U[0, 1] * V[1, 0] + T[0, 1] + w[0] * Q[0, 1] ** 2 + B[0, 0])
+
+
+@qd.func
 def at(x: qd.template(), i):
     return x[i]
 
@@ -283,7 +293,8 @@ class SmoothWriter(Writer):
         if kind == 8:
             return Text(f"({self.solid('real', d).text} if {self.bool_(d).text} else {self.real(d).text})", self.t)
         if c.chance(0.4):
-            return Text(f"soft({self.real(d).text}, {self.real(d).text})", self.t)
+            function = c.pick(("soft", "soft", "bent"))
+            return Text(f"{function}({self.real(d).text}, {self.real(d).text})", self.t)
         mats = [n for n in self.names("mat") if len(n.shape) == 1]
         if mats:
             return Text(
