@@ -80,6 +80,7 @@ from .frontend.markers import (
     grouped,
     loop_config,
     ndrange,
+    outer,
     ref,
     static,
     static_assert,

@@ -14,10 +14,6 @@ _MESH = "meshes are not supported", "store the mesh in fields of indices"
 _PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"
 _CLOCK = "kernels cannot read the clock", "measure around the launch with time.perf_counter()"
 _LINALG = "sparse matrices and their solvers are not supported", "write the iteration (conjugate gradients) with kernels"
-_TILES = (
-    "tiles of matrices that the threads of a warp hold together are not supported",
-    "use qd.simt.block.SharedArray for tiles in shared memory, or qd.Matrix for small matrices of one thread",
-)
 _IN_KERNELS = "algorithms are called from Python, not inside kernels, and need no scratch memory"
 _ALGORITHMS = {
     **{f"exclusive_scan_{op}": f'use qd.algorithms.exclusive_scan(x, out, "{op}")' for op in ("add", "min", "max")},
@@ -47,7 +43,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     "simt.block.radix_rank_match_atomic_or": ("sorting in a block is not supported", "use atomics on a shared array"),
     "SNode.quant_array": _QUANT,
     **dict.fromkeys("StructField.dtype StructField.layout StructField.to_dlpack".split(), _MEMBERS),
-    **dict.fromkeys("simt.Tile16x16 simt.Tile32x32 outer".split(), _TILES),
     "ndarray(boundary=..)": (
         "an index out of range is undefined, and an error with debug=True",
         "clamp the index: qd.math.clamp(i, 0, n - 1)",

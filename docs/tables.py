@@ -30,6 +30,7 @@ from qdrun.compiler.lang.autograd import ad
 from qdrun.compiler.lang.data import types as qd_types
 from qdrun.compiler.lang.data.element_types import MatrixType
 from qdrun.compiler.lang.data.matrix import Matrix
+from qdrun.compiler.lang.simt.matrix_tiles import tile_type
 from qdrun.compiler.options import Arch, Options
 from qdrun.compiler.passes.reverse.derivatives import ADJOINT, FLAT, NEEDS
 from qdrun.compiler.program.layout.tree import Axes
@@ -323,6 +324,13 @@ def names_in(module: ModuleType, prefix: str) -> str:
     return name_rows(prefix, {n: v for n, v in found.items() if not isinstance(v, skipped) and vars(face).get(n) is not v})
 
 
+def tiles() -> str:
+    """What tiles of ``qd.simt`` are made by, and their methods."""
+    kind = simt.Tile16x16
+    methods = {n: f for n, f in tile_type(kind.SIZE, f64).methods.items() if not n.startswith("_")}
+    return name_rows("qd.simt.Tile16x16.", {"zeros": kind.zeros, "eye": kind.eye, **methods})
+
+
 def methods_of_matrices() -> str:
     """The methods of vectors and matrices."""
     return name_rows("m.", {n: getattr(Matrix, n) for n in METHODS})
@@ -396,6 +404,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "names of algorithms": partial(names_in, algorithms, "qd.algorithms."),
     "names of linalg": partial(names_in, linalg, "qd.linalg."),
     "names of graph": partial(names_in, graph, "qd.graph."),
+    "names of tiles": tiles,
     "names of blocks": partial(names_in, simt.block, "qd.simt.block."),
     "names of subgroups": partial(names_in, simt.subgroup, "qd.simt.subgroup."),
     "names of warps": partial(names_in, simt.warp, "qd.simt.warp."),

@@ -218,6 +218,11 @@ def volatile_load(target: Any) -> Any:
     kernel_only("volatile_load")
 
 
+def outer(a: Any, b: Any) -> Any:
+    """The product of a column and a row, to subtract from a tile: ``t -= qd.outer(a, b)``. Lane k gives element k of both."""
+    kernel_only("outer")
+
+
 ATOMIC_CODES = {
     atomic_add: "add",
     atomic_sub: "sub",

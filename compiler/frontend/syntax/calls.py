@@ -8,7 +8,7 @@ import math
 import operator
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ..markers import (
     grouped,
     loop_config,
     ndrange,
+    outer,
     static,
     static_assert,
     static_print,
@@ -344,6 +345,18 @@ def _tuple(cx: Context, node: ast.Call) -> Any:
     return compile_time(lambda: tuple(value.items if isinstance(value, Matrix) else value))
 
 
+def _outer(cx: Context, node: ast.Call) -> NoReturn:
+    """``outer(..)`` but in ``t -= outer(a, b)``.
+
+    Raises:
+        QdrunTypeError: always.
+    """
+    raise QdrunTypeError(
+        "qd.outer(a, b) has no value of its own: it is what is subtracted from a tile of qd.simt",
+        hint="write t -= qd.outer(a, b); for vectors of one thread a.outer_product(b)",
+    )
+
+
 _SPECIAL: dict[Any, Special] = {
     static: _static,
     atomic_cas: _cas,
@@ -364,6 +377,7 @@ _SPECIAL: dict[Any, Special] = {
     builtins.list: _tuple,
     checkpoint: lambda cx, _: refuse_stage(cx, checkpoint),
     graph_do_while: lambda cx, _: refuse_stage(cx, graph_do_while),
+    outer: _outer,
     **_BLOCK,
     **_LANES,
 }

@@ -300,7 +300,7 @@ def _bind_value(cx: Context, frame: Frame, name: str, value: Any) -> None:
     if frame.stores[name] and ops.is_number(value):
         value = ops.literal(cx.b, value)
     if isinstance(value, Struct) and value.is_data:
-        changed = frame.stores[name] or (value.form.methods and name in frame.has_methods_called)
+        changed = frame.stores[name] or (value.form.methods and name in frame.has_methods_called) or value.form.is_tile
         value = new_struct(cx, value, name) if changed else rounded(cx.b, value)
     elif is_runtime(value):
         value = rounded(cx.b, value)

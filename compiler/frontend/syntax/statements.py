@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 from dataclasses import is_dataclass
+from functools import partial
 from typing import Any, get_args
 
 from ...errors import QdrunNameError, QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const, Exit, If, Local, Op, Operand
 from ...ir.types import DType
 from ..library.functions import lookup
+from ..markers import outer
+from ..source.tiles import assignment
+from ..source.tiles import update as update_of_tile
 from ..state.context import Context, describe, is_runtime, rounded
 from ..state.scope import Binding, Rematerialized, StructVar, Temporary
 from ..values import ops
@@ -26,10 +30,21 @@ ATOMIC_AUGMENT = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^"
 
 def lower_assign(cx: Context, node: ast.Assign) -> None:
     """``a = b = value``, with tuples on the left unpacked."""
+    tiles = assignment(node, partial(_is_tile, cx))
+    if tiles is not None:
+        cx.expr(tiles)
+        return
     value = cx.expr(node.value)
     for target in node.targets:
         with cx.at(target):
             assign(cx, target, value)
+
+
+def _is_tile(cx: Context, node: ast.expr) -> bool:
+    """Whether a name is a tile of ``qd.simt``."""
+    binding = cx.lookup(node.id) if isinstance(node, ast.Name) else None
+    value = None if binding is None else binding.value
+    return isinstance(value, (Struct, StructVar, StructTarget)) and value.form.is_tile
 
 
 def lower_named(cx: Context, node: ast.NamedExpr) -> Any:
@@ -170,7 +185,8 @@ def first_value(cx: Context, name: str, value: Any) -> Any:
     if ops.is_number(value):
         value = ops.literal(cx.b, value)
     if isinstance(value, Struct) and value.is_data:
-        changed = cx.frame.stores[name] > 1 or (value.form.methods and name in cx.frame.has_methods_called)
+        methods = value.form.methods and name in cx.frame.has_methods_called
+        changed = cx.frame.stores[name] > 1 or methods or value.form.is_tile
         return new_struct(cx, value, name) if changed else rounded(cx.b, value)
     if not is_runtime(value):
         return value
@@ -215,6 +231,10 @@ def lower_augmented(cx: Context, node: ast.AugAssign) -> None:
         QdrunTypeError: the target is read-only or not a place.
     """
     op = BINARY[type(node.op)]
+    tiles = update_of_tile(node, partial(_is_tile, cx), lambda f: cx.expr(f) is outer)
+    if tiles is not None:
+        cx.expr(tiles)
+        return
     if isinstance(node.target, ast.Name) and _is_compile_time(cx, node.target.id):
         value = binary(
             cx, op, cx.expr(ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)), cx.expr(node.value)

@@ -97,7 +97,10 @@ class StructForm:
         methods: functions that take the struct as their first argument.
         name: what messages call it.
         owner: the Python dataclass that it describes, or None.
+        is_tile: it is a matrix that the lanes of a subgroup hold together.
     """
+
+    is_tile = False
 
     def __init__(
         self,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ...refused import refused_names
 from . import block, grid, subgroup, warp
+from .matrix_tiles import Tile16x16, Tile32x32
 
-__getattr__ = refused_names(__name__, "simt.")
-
-
-__all__ = ["block", "grid", "subgroup", "warp"]
+__all__ = ["Tile16x16", "Tile32x32", "block", "grid", "subgroup", "warp"]
