@@ -44,7 +44,11 @@ def word_of(flag: Flag, arguments: Sequence[Any]) -> Word:
     Raises:
         Unrecordable: it is no ndarray and no field of the program, so that the host must read it.
     """
-    value = unwrap(flag.value(arguments))
+    return place_of(flag, unwrap(flag.value(arguments)))
+
+
+def place_of(flag: Flag, value: Any) -> Word:
+    """The place of an array that is a flag. See ``word_of``."""
     if not _is_integer(value) or value._mirror is None:
         raise Unrecordable(f"the number of {flag.use} is not on the device\n  do: make it a qd.ndarray or a qd.field")
     return Word(value._mirror.device_address(value._form), value.dtype.size)

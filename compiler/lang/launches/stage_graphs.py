@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
+from weakref import ref
 
 from ...codegen.abi import CTX_STATUS_DEVICE
 from ...errors import DeviceError, QdrunRuntimeError
 from ...program.graph import Graph, record
 from ...program.program import Program
 from ...runtime.gpu.driver import Word
+from ..data.ndarray import Ndarray
 from .flags import word_of
 from .stages import Loop, Pause, Stage, Work
 
@@ -84,6 +86,28 @@ class RecordedCall:
             self.run(loop.body)
 
 
+class _Given:
+    """What a call was given, if that is ndarrays and numbers, whose launch needs no binding when they come again. It keeps none alive."""
+
+    def __init__(self, plan: object, start: int | None, values: Sequence[Any], flags: Sequence[Any]) -> None:
+        self._plan, self._start = plan, start
+        self.plain = all(type(v) in (Ndarray, bool, int) for v in values)
+        self._values = [ref(v) if type(v) is Ndarray else v for v in values] if self.plain else []
+        self._flags = [ref(f) for f in flags]
+
+    def holds(self, plan: object, start: int | None, values: Sequence[Any], flags: Sequence[Any]) -> bool:
+        """Whether another call is given the same."""
+        if self._plan is not plan or self._start != start:
+            return False
+        for known, value in zip(self._values, values):
+            if type(known) is ref:
+                if known() is not value:
+                    return False
+            elif type(known) is not type(value) or known != value:
+                return False
+        return all(known() is flag for known, flag in zip(self._flags, flags))
+
+
 class StageGraphs:
     """The graphs of one kernel in one program, by what decides the launches of a call. They do not keep its arguments: a graph is launched
     only for arguments that lie where those of its recording did.
@@ -92,6 +116,17 @@ class StageGraphs:
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, Graph | None] = OrderedDict()
         self._without: set[Hashable] = set()  # calls that cannot be recorded
+        self._last: tuple[_Given, Graph] | None = None
+
+    def again(self, plan: object, start: int | None, values: Sequence[Any], flags: Sequence[Any]) -> bool:
+        """Launch the graph that was launched last, if a call has the same plan, start, arguments and flags. False: nothing was launched."""
+        return self._last is not None and self._last[0].holds(plan, start, values, flags) and not self._last[1].launch()
+
+    def remember(self, plan: object, start: int | None, values: Sequence[Any], flags: Sequence[Any]) -> None:
+        """The graph that was launched last was that of a call with these."""
+        given = _Given(plan, start, values, flags)
+        graph = next(reversed(self._known.values()))
+        self._last = (given, graph) if given.plain and graph is not None else None
 
     def launch(self, program: Program, name: str, key: Hashable, call: Callable[[], None], prepare: Callable[[], None]) -> bool:
         """Launch the graph of a call, which is recorded when it comes for the second time.

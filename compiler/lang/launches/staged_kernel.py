@@ -14,7 +14,8 @@ from ...ir.threads import once
 from ...program.program import Program, current_program
 from ...runtime.recording import Unrecordable
 from ..args.binding import Binder, parameters
-from .flags import number_of, word_of
+from ..data.tensor import unwrap
+from .flags import number_of, place_of
 from .scopes import Undecided
 from .stage_graphs import RecordedCall, StageGraphs
 from .stages import Flag, Loop, Pause, Plan, Stage, Work, split
@@ -165,20 +166,26 @@ class StagedKernel:
         self, program: Program, plan: Plan, kernels: dict[Work, Any], values: list[Any], start: int | None
     ) -> bool:
         """Launch the stages of a call as one graph; False: nothing was launched, see ``StageGraphs``."""
-        bound, labels = self._binder.bind(values, program.options), _labels(plan.stages)
+        graphs: StageGraphs = program.stage_graphs.setdefault(self, StageGraphs())
+        flags = _flags(plan.stages)
+        tensors = [unwrap(flag.value(values)) for flag in flags]
+        if graphs.again(plan, start, values, tensors):
+            return True
+        bound = self._binder.bind(values, program.options)
         if bound.call.loans or bound.call.after:
             return False
         try:
-            words = tuple(word_of(flag, values) for flag in _flags(plan.stages))
+            words = tuple(map(place_of, flags, tensors))
         except Unrecordable:
             return False
-
-        call = RecordedCall(program, kernels, values, labels, start)
-        graphs: StageGraphs = program.stage_graphs.setdefault(self, StageGraphs())
+        call = RecordedCall(program, kernels, values, _labels(plan.stages), start)
         key = plan, start, bound.key, bytes(bound.call.words), words
-        return graphs.launch(
+        launched = graphs.launch(
             program, self.source.name, key, lambda: call.record(plan.stages), lambda: self._prepare(kernels, values)
         )
+        if launched:
+            graphs.remember(plan, start, values, tensors)
+        return launched
 
     def _refuse_unread(self, program: Program, labels: tuple[int, ...]) -> None:
         """Refuse to launch where flags cannot be read, or are not one number. ``labels``: of checkpoints.
