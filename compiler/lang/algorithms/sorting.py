@@ -22,6 +22,10 @@ from .keys import DIGITS, digit_of, ordered, ordered_type
 from .look_back import blocks_of, messages, usable
 
 
+PARTS = 64
+"""Segments at most, of at least 4,096 elements: more of them have more counts to add up than work to share."""
+
+
 @kernel
 def _prepare(keys: Tensor, b: Tensor, wide: Template, bits: Template) -> None:
     for i in keys:
@@ -114,7 +118,7 @@ def _sort(keys: Any, order: Any, what: str) -> Any:
     (wide, bits), n = ordered_type(keys.dtype, what), keys.shape[0]
     if usable(n):
         return _sort_in_blocks(keys, order, n, wide, bits)
-    segment = max(1024, -(-n // 1024))
+    segment = max(4096, -(-n // PARTS))
     counts = scratch("sort.counts", DIGITS * -(-n // segment), i32)
     begins = scratch("sort.begins", DIGITS, i32)
     here, there = (scratch(f"sort.bits.{k}", n, bits) for k in range(2))
