@@ -227,6 +227,7 @@ DERIVATIVES = {
     **dict.fromkeys(("all", "any", "get_shape"), "none: of truth values and integers"),
     **{"eye": "none: a constant", "cast": "yes, from real to real", "frexp": "yes, of the mantissa", "atomic_exchange": OWN},
     **{"stop_grad": "zero: it stops here", "assume_in_range": "yes, by `val`", "unique": "refused"},
+    **{"HashGrid": "none: of integers", "histogram": "yes, of the weights", "reduce_by_key": "yes, of the values"},
 }
 """What reverse mode does with a function of kernels or of arrays; "yes" for those that are not here."""
 GROUPS = {
