@@ -21,7 +21,6 @@ from .combine import _copy
 from .keys import DIGITS, digit_of, ordered, ordered_type
 from .look_back import blocks_of, messages, usable
 
-
 PARTS = 64
 """Segments at most, of at least 4,096 elements: more of them have more counts to add up than work to share."""
 
