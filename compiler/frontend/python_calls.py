@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import QdrunSyntaxError
+from .advice import once_only
 from .library.traced import trace_call, traced, unwrap
 from .state.context import Context
 from .syntax.expressions import compile_time
@@ -46,6 +47,10 @@ def call_python(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any])
     Raises:
         QdrunTypeError: Python raised something in it.
     """
+    does, instead = once_only(fn)
+    if does and not cx.static:
+        what = f"{getattr(fn, '__name__', fn)}() {does} once, while the kernel is compiled, and not in each launch"
+        raise QdrunSyntaxError(what, hint=f"{instead}; or call it in qd.static(..), if it is meant to happen now")
     emitted = len(cx.b.block)
 
     def call() -> Any:
@@ -85,12 +90,13 @@ def call_func(fn: Any, name: str, args: tuple[Any, ...], keywords: Mapping[str, 
     return traced(cx.b, inline_values(cx, fn, *given))
 
 
-def refuse_at_compile_time(what: str) -> None:
+def refuse_at_compile_time(what: str, hint: str = "") -> None:
     """Refuse what a Python function does at compile time that a user means to happen in each launch. Nothing, outside of such functions
     and in ``static(..)``.
 
     Args:
         what: what it does, as "reads `x`".
+        hint: what to do; empty: make it a func.
 
     Raises:
         QdrunSyntaxError: at the kernel's line.
@@ -98,6 +104,7 @@ def refuse_at_compile_time(what: str) -> None:
     found = _open.get()
     if found is not None and not found.cx.static:
         raise QdrunSyntaxError(
-            f"{found.name}() is a plain Python function: it {what} once, while the kernel is compiled, and not in each launch",
-            hint=f"decorate {found.name}() with @qd.func; or call it in qd.static(..), if it is meant to happen now",
+            f"{found.name}() {what} once, while the kernel is compiled, and not in each launch",
+            hint=hint
+            or f"it is plain Python: decorate {found.name}() with @qd.func; or call it in qd.static(..), if it is meant so",
         )

@@ -268,7 +268,8 @@ def host_array(value: Any, cast: bool = False) -> np.ndarray:
             raise QdrunTypeError(
                 f"this {type(value).__name__} cannot be shown to the CPU: {e}", hint="copy it to the CPU"
             ) from e
-    raise QdrunTypeError(f"expected an ndarray, a numpy array or a torch tensor, got {type(value).__name__}")
+    hint = "pass numpy.array(..) of it" if isinstance(value, (list, tuple)) else ""
+    raise QdrunTypeError(f"expected an ndarray, a numpy array or a torch tensor, got {type(value).__name__}", hint=hint)
 
 
 def _of_torch(value: Any, cast: bool) -> np.ndarray:

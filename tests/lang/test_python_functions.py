@@ -229,7 +229,7 @@ def test_elements_of_fields_in_python_are_no_constants_of_a_kernel():
         for kernel, what in ((reads, "reads"), (writes, "writes")):
             with pytest.raises(qd.QdrunSyntaxError, match=f"{what} an element of a field or an array once, while") as e:
                 kernel()
-            assert f"in kernel `{what}`" in str(e.value) and "do: decorate" in str(e.value)
+            assert f"in kernel `{what}`" in str(e.value) and "do: it is plain Python: decorate" in str(e.value)
         assert x.to_numpy().tolist() == [0, 2.5, 0]
         assert constant() == 2.5
 

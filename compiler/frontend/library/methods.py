@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import QdrunNameError
 from ...ir.nodes import Operand
+from ..advice import similar
 from ..values import ops
 from ..values.matrix import filled, swizzle_positions
 from ..values.values import Arg, Matrix, Value
@@ -54,7 +55,8 @@ def attribute(b: FrontBuilder, m: Matrix, name: str) -> Any:
         return getattr(m, name)
     positions = swizzle_positions(m.shape, name)
     if positions is None:
-        raise QdrunNameError(f"{ops.describe_value(m)} has no attribute `{name}`")
+        hint = similar(name, (*METHODS, "n", "m", "shape", "dtype"), "its components are v[0], v[1], .. or v.x, v.y, ..")
+        raise QdrunNameError(f"{ops.describe_value(m)} has no attribute `{name}`", hint=hint)
     if len(positions) == 1:
         return m.items[positions[0]]
     return Matrix((len(positions),), tuple(m.items[k] for k in positions))

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from ...errors import QdrunCompilationError, QdrunNameError, QdrunSyntaxError, QdrunTypeError
@@ -13,6 +14,7 @@ from ...ir.builder import convert
 from ...ir.nodes import Block, Const, Loc, Op, Place, Stmt
 from ...ir.ops import TABLE
 from ...ir.types import u1
+from ..advice import described_module, missing_value
 from ..markers import Grouped, NDRange, RangeSpec
 from ..signature import LowerOptions
 from ..source.inputs import Inputs
@@ -208,8 +210,7 @@ class Context:
         if name in self.frame.stores and name in self.frame.source.fn.__code__.co_varnames:
             raise QdrunNameError(
                 f"`{name}` has no value here",
-                hint=f"assign `{name}` before this line in the same or an enclosing block; a variable that is first assigned "
-                "inside an if or a loop ends with that block",
+                hint=missing_value(name, self.frame.source.fn.__globals__.get(name)),
             )
         return self.python(self.frame.source.lookup(name), name)
 
@@ -287,7 +288,9 @@ def describe(value: Any) -> str:
         return f"a {'vector' if len(value.shape) == 1 else 'matrix'} of shape {value.shape}"
     if isinstance(value, (Op, Const)):
         return f"a number of type {value.dtype}"
-    return f"a Python {type(value).__name__}"
+    if isinstance(value, (RangeSpec, NDRange)):
+        return "a range whose ends are only known at run time"
+    return described_module(value) if isinstance(value, ModuleType) else f"a Python {type(value).__name__}"
 
 
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {

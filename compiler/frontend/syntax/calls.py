@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const
 from ...ir.types import u1
+from ..advice import foreign_function
 from ..library.functions import lookup
 from ..markers import (
     ATOMIC_CODES,
@@ -127,7 +128,7 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
         return trace_python(cx, fn, args, keywords)
     raise QdrunTypeError(
         f"{_name(fn)}() is a Python function and cannot run in a kernel with values that are only known at run time",
-        hint="decorate it with @func",
+        hint=foreign_function(fn),
     )
 
 
@@ -335,6 +336,9 @@ def _sequence(make: Callable[..., Any]) -> Special:
         values = [cx.expr(a) for a in args]
         for a, value in zip(args, values):
             cx.consumed(a, value)
+            if isinstance(value, (TensorRef, StructTensor)):
+                hint = "loop over its indices, `for i in x:`, and read x[i]"
+                raise QdrunTypeError(f"{make.__name__}() cannot run over {describe(value)} in a kernel", hint=hint)
         return compile_time(lambda: list(make(*(v.items if isinstance(v, Matrix) else v for v in values))))
 
     return call

@@ -222,7 +222,7 @@ def bind_names(cx: Context, target: ast.expr, value: Any, readonly: str) -> None
         raise QdrunSyntaxError("a loop needs plain names as its variables", hint="write `for i in ..` or `for i, j in ..`")
     parts = list(value.items) if isinstance(value, Matrix) else list(value) if isinstance(value, (tuple, list)) else [value]
     if len(parts) != len(target.elts):
-        raise QdrunTypeError(f"{len(target.elts)} names for {len(parts)} values")
+        raise QdrunTypeError(f"{len(target.elts)} names for {len(parts)} values", hint=f"write {len(parts)} names before `in`")
     for name, part in zip(target.elts, parts):
         bind_names(cx, name, part, readonly)
 

@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 from ...errors import QdrunCompilationError, QdrunIndexError, QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const, Local, Op
+from ..advice import missing_attribute
 from ..library.activity import List, list_of
 from ..library.methods import attribute
 from ..source.parse import read_function
@@ -141,7 +142,12 @@ def is_python(x: Any) -> bool:
     return is_static(x) and not is_runtime(x) and not isinstance(x, (TensorRef, StructTensor))
 
 
-def compile_time(compute: Any, name: str = "", hint: str = "the expression is evaluated by Python") -> Any:
+_BY_PYTHON = (
+    "Python evaluates this while the kernel is compiled: only numbers, vectors, fields and arrays have values when it runs"
+)
+
+
+def compile_time(compute: Any, name: str = "", hint: str = _BY_PYTHON) -> Any:
     """Run the user's own Python while compiling; what it raises becomes an error at the user's line. ``name``: see ``resolve``.
 
     Raises:
@@ -329,7 +335,8 @@ def _python_item(cx: Context, base: Any, index: tuple[Any, ...]) -> Any:
     try:
         return cx.python(base[int(key.value) if isinstance(key, Const) else key])
     except (IndexError, KeyError) as e:
-        raise QdrunIndexError(f"index {key!r} is out of range of {describe(base)}") from e
+        hint = f"its keys are {', '.join(map(repr, base))}"[:200] if isinstance(base, dict) else ""
+        raise QdrunIndexError(f"index {key!r} is out of range of {describe(base)}", hint=hint) from e
 
 
 def lower_index(cx: Context, node: ast.expr) -> tuple[Any, ...]:
@@ -386,7 +393,7 @@ def _recorded(cx: Context, base: Any, name: str) -> Any:
     except AttributeError as e:
         if e.obj is not None and (e.obj is not base or e.name != name):
             raise  # inside of a property
-        raise QdrunTypeError(f"{describe(base)} has no attribute `{name}`") from e
+        raise QdrunTypeError(f"{describe(base)} has no attribute `{name}`", hint=missing_attribute(base, name)) from e
     return value if cx.inputs is None else cx.inputs.attribute(base, name, value)
 
 

@@ -157,9 +157,11 @@ def _unpack(cx: Context, value: Any, names: int) -> list[Any]:
     elif isinstance(value, (tuple, list)):
         parts = list(value)
     else:
-        raise QdrunTypeError(f"{describe(value)} cannot be unpacked into {names} names")
+        raise QdrunTypeError(
+            f"{describe(value)} cannot be unpacked into {names} names", hint="tuples, lists, vectors and matrices can"
+        )
     if len(parts) != names:
-        raise QdrunTypeError(f"{names} names for {len(parts)} values")
+        raise QdrunTypeError(f"{names} names for {len(parts)} values", hint=f"write {len(parts)} names; `_` is one, too")
     return parts
 
 

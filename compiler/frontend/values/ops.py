@@ -210,7 +210,10 @@ def matmul(b: FrontBuilder, x: Any, y: Any) -> Value:
     if not isinstance(p, Matrix) or not isinstance(q, Matrix):
         raise QdrunTypeError(f"`@` multiplies matrices, not {describe_value(q if isinstance(p, Matrix) else p)}")
     if p.shape[-1] != q.shape[0]:
-        raise QdrunTypeError(f"`@` cannot multiply shapes {p.shape} and {q.shape}: {p.shape[-1]} is not {q.shape[0]}")
+        raise QdrunTypeError(
+            f"`@` cannot multiply shapes {p.shape} and {q.shape}: {p.shape[-1]} is not {q.shape[0]}",
+            hint="transpose() one of them, or use `*` for element by element",
+        )
     rows = [p.items] if len(p.shape) == 1 else [p.items[i * p.m : (i + 1) * p.m] for i in range(p.n)]
     columns = [q.items] if len(q.shape) == 1 else [q.items[j :: q.m] for j in range(q.m)]
     items = tuple(inner(b, row, column) for row in rows for column in columns)

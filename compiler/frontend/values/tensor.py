@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import QdrunIndexError, QdrunNameError, QdrunTypeError
 from ...ir.nodes import ArgDecl, Assert, Buffer, Const, Op, Operand, Place
 from ...ir.types import DType, i32
+from ..advice import similar
 from ..markers import grouped
 from ..source.parse import FunctionSource, read_function
 from ..syntax import overflow
@@ -128,7 +129,24 @@ class TensorRef:
             return Parent(self.level)
         if name == "snode" and self.level is not None:
             return replace(self.level, kind="dense", above=self.level, flags=None, visited=None, below=())
-        raise QdrunNameError(f"`{self.name}` has no attribute `{name}`")
+        known = (
+            "shape",
+            "offset",
+            "grad",
+            "dual",
+            "dtype",
+            "ndim",
+            "element_shape",
+            "size",
+            "fill",
+            "subview",
+            "parent",
+            "snode",
+        )
+        hint = similar(
+            name, known, "a field or an array is read by element, x[i]: write a loop, or compute it outside of the kernel"
+        )
+        raise QdrunNameError(f"`{self.name}` has no attribute `{name}`", hint=hint)
 
     def component(self, k: int | tuple[int, ...]) -> TensorRef:
         """The scalar tensor of one component: ``k`` is its flat position or its static index.
@@ -247,7 +265,10 @@ class TensorRef:
             flat += value.items if isinstance(value, Matrix) else () if part is None else (part,)
         if len(flat) != self.ndim:
             axes = "index" if self.ndim == 1 else "indices"
-            hint = "index the component after the element: x[i][k]" if self.element and len(flat) > self.ndim else ""
+            shape = f"its shape is {self.extents}" if self.extents else f"it has {self.ndim} axes"
+            hint = f"{shape}: write {self.name}[{', '.join('ijklmnopqrstuvw'[: self.ndim]) or 'None'}]"
+            if self.element and len(flat) > self.ndim:
+                hint = "index the component after the element: x[i][k]"
             raise QdrunIndexError(f"`{self.name}` takes {self.ndim} {axes}, not {len(flat)}", hint=hint)
         out = tuple(ops.index_operand(b, x) for x in flat)
         for axis, x in enumerate(out):

@@ -241,7 +241,8 @@ def _check_type(annotation: NdarrayType, key: Key) -> None:
     )
     for what, wanted, got in checks:
         if wanted is not None and wanted != got:
-            raise QdrunTypeError(f"expected {what} {wanted}, got {got}")
+            hint = "pass such an array, or change the annotation of the parameter"
+            raise QdrunTypeError(f"expected {what} {wanted}, got {got}", hint=hint)
 
 
 # ---- what a launch must not be given

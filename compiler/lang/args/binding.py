@@ -126,7 +126,8 @@ class Binder:
             out[at] = value
         missing = [p.name for p, value in zip(self.params, out) if value is _EMPTY]
         if missing:
-            raise QdrunTypeError(f"kernel `{self.name}` is missing {', '.join(f'`{n}`' for n in missing)}")
+            hint = f"call {self.name}({', '.join(p.name for p in self.params if not p.is_self)})"
+            raise QdrunTypeError(f"kernel `{self.name}` is missing {', '.join(f'`{n}`' for n in missing)}", hint=hint)
         return out
 
     def bind(self, values: list[Any], options: Options) -> Bound:
@@ -208,7 +209,10 @@ def _number(value: Any, dtype: DType) -> int | float:
         if low <= value <= high:
             return value
         raise QdrunTypeError(f"{value} does not fit {dtype} ({low} to {high})")
-    raise QdrunTypeError(f"expected {dtype}, got {value!r} of type {type(value).__name__}")
+    hint = "pass a number; arrays, fields and objects need `qd.types.ndarray()` or `qd.template()` as annotation"
+    if isinstance(value, float):
+        hint = f"pass an integer, as int(x), or annotate the parameter with {'qd.f32' if dtype.bits < 64 else 'qd.f64'}"
+    raise QdrunTypeError(f"expected {dtype}, got {value!r} of type {type(value).__name__}", hint=hint)
 
 
 def pack(value: int | float, dtype: DType) -> bytes:

@@ -448,7 +448,10 @@ def _check_loss(loss: Any) -> None:
         size *= extent
     element = loss.element if isinstance(loss, Field) else loss.element_shape
     if (isinstance(loss, Field) and loss.shape != ()) or size != 1 or element:
-        raise QdrunRuntimeError("The loss of Tape must be a 0-D field, i.e. scalar (or an ndarray of one element)")
+        raise QdrunRuntimeError(
+            "The loss of Tape must be a 0-D field, i.e. scalar (or an ndarray of one element)\n"
+            "  do: loss = qd.field(qd.f32, shape=(), needs_grad=True), and add to loss[None] in a kernel"
+        )
     if not has_grad(loss):
         raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with needs_grad=True")
 

@@ -185,7 +185,9 @@ class Field(Placed, TreeLeaf):
             QdrunSyntaxError: the offset does not fit the shape.
         """
         if self.level is not None:
-            raise QdrunRuntimeError(f"field `{self.name}` is placed already; a field has one place")
+            raise QdrunRuntimeError(
+                f"field `{self.name}` is placed already; a field has one place\n  do: make another field for it"
+            )
         if node.root is not self._root:
             raise QdrunRuntimeError(f"field `{self.name}` belongs to another program; do: make it after qd.init()")
         if self.primal is not None and self._root.is_shared(self):
@@ -402,7 +404,9 @@ class Component(Field):
         """
         whole = self._whole_field
         if self.wanted is not None or whole.level is not None:
-            raise QdrunRuntimeError(f"field `{self.name}` is placed already; a field has one place")
+            raise QdrunRuntimeError(
+                f"field `{self.name}` is placed already; a field has one place\n  do: make another field for it"
+            )
         before = [part.wanted for part in whole._parts.values() if part.wanted is not None]
         if any((level.shape, begins) != (node.shape, offset) for level, begins in before):
             other, begins = before[0]

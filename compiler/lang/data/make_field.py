@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...errors import QdrunRuntimeError, QdrunRuntimeTypeError, QdrunSyntaxError
+from ...frontend.python_calls import refuse_at_compile_time
 from ...frontend.values.values import StructForm
 from ...ir.types import DType
-from ...program.layout.offsets import PLANES, Order, nesting, permutation
+from ...program.layout.offsets import PLANES, Order, extents, nesting, permutation
 from ...program.layout.tree import Axes, Root, level_of
 from ...program.program import current_program
 from .dtypes import resolve
@@ -70,6 +69,7 @@ def make_field(
     per_trial: bool = True,
 ) -> Field:
     """A field of any element shape; ``root`` is that of the current program unless it is given."""
+    refuse_at_compile_time("makes a field", "make the field before the kernel, and pass it or use it by name")
     if (needs_grad or needs_dual) and not dtype.is_real:
         raise QdrunRuntimeTypeError(
             f"{dtype} is not supported for a field with needs_grad=True or needs_dual=True\n  do: use qd.f32 or qd.f64"
@@ -91,15 +91,15 @@ def make_field(
             )
         out.along = _asked_for(out, needs_grad, needs_dual)[1:]
         return out
-    extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    axes = nesting(extents, order) if layout is None or isinstance(layout, Order) else permutation(layout, len(extents))
-    out._layout = axes if axes != tuple(range(len(extents))) else None
+    form = extents(shape, f"field `{out.name}`")
+    axes = nesting(form, order) if layout is None or isinstance(layout, Order) else permutation(layout, len(form))
+    out._layout = axes if axes != tuple(range(len(form))) else None
     wanted = _asked_for(out, needs_grad, needs_dual)
     if layout is not Order.SOA or not element:
-        level_of(root, extents, axes).place(*wanted, offset=offset)
+        level_of(root, form, axes).place(*wanted, offset=offset)
         return out
     for each in wanted:  # planes of its own for the field, and for its gradient
-        level_of(root.dense(Axes((PLANES,)), out.components), extents, axes).place(each, offset=offset)
+        level_of(root.dense(Axes((PLANES,)), out.components), form, axes).place(each, offset=offset)
     return out
 
 

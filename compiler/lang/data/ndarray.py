@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...errors import QdrunRuntimeError, QdrunRuntimeTypeError, QdrunValueError
+from ...frontend.python_calls import refuse_at_compile_time
 from ...frontend.values.tensor import TensorRef
 from ...frontend.values.values import count
 from ...ir.nodes import Buffer, Place
 from ...ir.trials import trial_bytes
 from ...ir.types import DType
 from ...program.call import Key, Permutation
-from ...program.layout.offsets import in_memory_order, inverse, permutation, row_major
+from ...program.layout.offsets import extents, in_memory_order, inverse, permutation, row_major
 from ...program.memory.device_arrays import NearArray, near_array
 from ...program.memory.memory_regions import EXTERNAL, Held
 from ...program.program import Program, current_program
@@ -409,13 +410,14 @@ def make_ndarray(
     per_trial: bool = True,
 ) -> Ndarray:
     """An ndarray of any element shape; ``program`` is the current one unless it is given."""
+    refuse_at_compile_time("makes an ndarray", "make the ndarray before the kernel, and pass it")
     if (needs_grad or needs_dual) and not dtype.is_real:
         what = "needs_grad=True" if needs_grad else "needs_dual=True"
         raise QdrunRuntimeTypeError(f"{dtype} is not supported for ndarray with {what}\n  do: use qd.f32 or qd.f64")
-    extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    if any(not isinstance(e, (int, np.integer)) or e < 0 for e in extents):
+    form = extents(shape, "an ndarray")
+    if any(e < 0 for e in form):
         raise QdrunRuntimeTypeError(f"the shape of an ndarray is made of integers that are not negative, not {shape!r}")
     if program is None:
         program = current_program()
-    stored, form = permutation(layout, len(extents)), tuple(int(e) for e in extents)
+    stored = permutation(layout, len(form))
     return Ndarray(program, dtype, form, element, needs_grad, "ndarrays", needs_dual, stored, per_trial=per_trial)

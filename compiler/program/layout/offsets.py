@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -82,6 +83,19 @@ class Layout:
 
 Levels = tuple[tuple[int, int, int], ...]
 """(axis, extent, stride) of each level above a leaf, outermost first."""
+
+
+def extents(shape: Any, what: str) -> tuple[int, ...]:
+    """A shape as a tuple of integers. ``what``: whose, for the message.
+
+    Raises:
+        QdrunTypeError: it is neither an integer nor a sequence of integers.
+    """
+    try:
+        return tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
+        hint = "write shape=4 or shape=(4, 3); integers that are computed with / are real, // keeps them whole"
+        raise QdrunTypeError(f"the shape of {what} is an integer or a tuple of integers, not {shape!r}", hint=hint) from None
 
 
 def permutation(layout: Any, ndim: int) -> tuple[int, ...] | None:
