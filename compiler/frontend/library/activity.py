@@ -80,8 +80,9 @@ class ListMethod:
 def list_of(base: Any, index: tuple[Any, ...]) -> List | None:
     """The list that an index of a field names, of structs perhaps; None: it is an element, or there are no lists."""
     ref = base.first if isinstance(base, StructTensor) and base.items else base
-    level = ref.level if isinstance(ref, TensorRef) else None
-    return List(level, index) if level is not None and level.kind == "dynamic" and len(index) == ref.ndim - 1 else None
+    if not isinstance(ref, TensorRef) or ref.level is None or ref.level.kind != "dynamic" or len(index) != ref.ndim - 1:
+        return None
+    return List(ref.level, index)
 
 
 def _level(what: str, node: Any, *kinds: str) -> LevelRef:
