@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--arch", default="cuda")
     parser.add_argument("--iterations", default="1,10,1000")
     parser.add_argument("--size", type=int, default=4096)
-    parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--peer", default="", help="a package with the same API, as quadrants")
     args = parser.parse_args()
     counts = [int(n) for n in args.iterations.split(",")]
