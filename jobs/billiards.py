@@ -134,7 +134,7 @@ class BilliardsPicture(Billiards):
     def save(self) -> None:
         """Write ``shot.png``."""
         x, last = self.x.to_numpy(), self.balls - 1
-        with self.picture("shot.png", xlabel="x, m", ylabel="y, m", aspect="equal") as axes:
+        with self.picture("shot.png", xlim=(0, 1), ylim=(0, 1), xlabel="x, m", ylabel="y, m", aspect="equal") as axes:
             for ball, colour in enumerate(["C3", *["0.6"] * (last - 1), "C0"][: self.balls]):
                 axes.plot(*x[:, ball].T, color=colour, linewidth=1)
                 axes.plot(*x[-1, ball], "o", color=colour, markersize=9)
