@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -251,7 +250,7 @@ def measured(name: str, backend: str, threads: int | None, batches: list[int], l
         "job": name,
         "backend": backend,
         "threads": threads,
-        "device": done.device or platform.processor(),
+        "device": done.device,
         "numbers": numbers,
     }
     sides |= {"precision": cls.precision, "seconds": took, "planned": done.plan.bytes, "used": done.peak_bytes}
@@ -319,7 +318,7 @@ def main() -> None:
     parser.add_argument("--jobs", default=",".join(CASES))
     parser.add_argument("--batches", default="1,16,64")
     parser.add_argument("--batch-bytes", type=float, default=8e9)
-    parser.add_argument("--longest", type=float, default=60.0, help="seconds of one batch, or of one descent")
+    parser.add_argument("--longest", type=float, default=120.0, help="seconds of one batch, or of one descent")
     parser.add_argument("--total", type=float, default=float("inf"), help="seconds after which no job begins")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -392,7 +392,41 @@ def words_of_type(schema: dict[str, Any], part: dict[str, Any]) -> str:
     return words.get(str(part.get("type")), "any value")
 
 
+def gallery() -> str:
+    """The jobs of the gallery as ``python -m benchmarks.gallery --json`` has measured them; of each job and device the last line counts."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for line in (DOCS / "gallery.jsonl").read_text(encoding="utf-8").splitlines():
+        one = json.loads(line)
+        found.setdefault(one["job"], {})["cpu" if one["backend"] == "cpu" else "card"] = one
+    head = ("job", "compared", "reference", "ours", "largest difference", "seconds", "on a card", "bytes planned")
+    head += ("bytes used", "trials/s alone", "in the best batch", "in that of a card")
+    return rows(head, [job_of_gallery(name, sides) for name, sides in sorted(found.items())])
+
+
+def job_of_gallery(name: str, sides: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    """One row: the first number of the reference, and the largest difference of all, relative to the largest value."""
+    cpu, card = sides["cpu"], sides.get("card")
+    (what, value, ours), *more = cpu["numbers"]
+    far = max(abs(a - b) for _, a, b in cpu["numbers"]) / max(abs(a) for _, a, _ in cpu["numbers"])
+    what += f", and {len(more)} more" if more else ""
+    numbers = (f"{value:.9g}", f"{ours:.9g}", f"{far:.0e}" if far else "0", f"{cpu['seconds']:.2g}")
+    numbers += (
+        f"{card['seconds']:.2g}" if card else "",
+        f"{cpu['planned']:,}",
+        f"{cpu['used']:,}",
+        f"{1 / cpu['seconds']:,.3g}",
+    )
+    return f"[`{name}`](#{name})", what, *numbers, best_batch(cpu), best_batch(card) if card else ""
+
+
+def best_batch(side: dict[str, Any]) -> str:
+    """Trials a second in the best batch, and its size."""
+    size = max(side["rates"], key=side["rates"].__getitem__, default="")
+    return f"{side['rates'][size]:,.3g} ({int(size):,})" if size else ""
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "gallery": gallery,
     "derivatives": derivatives,
     "operations": operations,
     "functions": functions,

@@ -37,11 +37,11 @@ class MassSpringSimple(Job[MassSpringSimpleParams]):
 
     def build(self) -> None:
         """Fields over (state, mass), and the kernels of a step."""
-        steps = self.params.steps
+        steps, real = self.params.steps, qd.f32 if self.precision == "f32" else qd.f64
         names = ("dt", "stiffness", "damping", "friction", "area", "lengths")
         dt, stiffness, damping, friction, area, lengths = (self.input(name) for name in names)
         loss, end_area = self.objective(), self.output("area_m2")
-        x, v, force = (qd.Vector.field(2, dtype=qd.f64, shape=(steps, 3), needs_grad=True) for _ in range(3))
+        x, v, force = (qd.Vector.field(2, dtype=real, shape=(steps, 3), needs_grad=True) for _ in range(3))
 
         @qd.kernel
         def begin():

@@ -6,6 +6,10 @@ from gallery_checks import batch_is_alone, descend, gradients_are_differences, l
 from qdrun.jobs.mass_spring_simple import MassSpringSimple, MassSpringSimpleParams, MassSpringSimplePicture
 
 
+class InF32(MassSpringSimple):
+    precision = "f32"
+
+
 def some(steps: int = 40) -> MassSpringSimpleParams:
     r = np.random.default_rng()
     return MassSpringSimpleParams(
@@ -22,6 +26,12 @@ def test_descent_meets_the_published_loss_curve():
         MassSpringSimple(MassSpringSimpleParams(**known["size"])), "sgd", 24, learning_rate=5.0, params=["lengths"]
     )
     meets(losses[known["at"]], known)
+
+
+def test_in_f32_the_descent_has_the_digits_of_the_original():
+    known, params = reference("mass_spring_simple"), MassSpringSimpleParams(**reference("mass_spring_simple")["size"])
+    losses = descend(InF32(params), "sgd", max(known["at"]), learning_rate=5.0, params=["lengths"])
+    np.testing.assert_allclose(losses[known["at"]], known["value"], rtol=known["tolerance"])
 
 
 def test_gradients_equal_central_differences():
