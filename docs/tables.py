@@ -406,23 +406,26 @@ def gallery() -> str:
 def job_of_gallery(name: str, sides: dict[str, dict[str, Any]]) -> tuple[str, ...]:
     """One row: the first number of the reference, and the largest difference of all, relative to the largest value."""
     cpu, card = sides["cpu"], sides.get("card")
-    (what, value, ours), *more = cpu["numbers"]
-    far = max(abs(a - b) for _, a, b in cpu["numbers"]) / max(abs(a) for _, a, _ in cpu["numbers"])
-    what += f", and {len(more)} more" if more else ""
-    numbers = (f"{value:.9g}", f"{ours:.9g}", f"{far:.0e}" if far else "0", f"{cpu['seconds']:.2g}")
-    numbers += (
-        f"{card['seconds']:.2g}" if card else "",
-        f"{cpu['planned']:,}",
-        f"{cpu['used']:,}",
-        f"{1 / cpu['seconds']:,.3g}",
-    )
-    return f"[`{name}`](#{name})", what, *numbers, best_batch(cpu), best_batch(card) if card else ""
+    numbers = ("not run", "", "", "")
+    if cpu["numbers"]:
+        (what, value, ours), *more = cpu["numbers"]
+        far = max(abs(a - b) for _, a, b in cpu["numbers"]) / max(abs(a) for _, a, _ in cpu["numbers"])
+        what += f", and {len(more)} more" if more else ""
+        numbers = (what, f"{value:.9g}", f"{ours:.9g}", f"{far:.0e}" if far else "0")
+    times = (f"{cpu['seconds']:.2g}", f"{card['seconds']:.2g}" if card else "", f"{cpu['planned']:,}", f"{cpu['used']:,}")
+    rates = (in_three_digits(1 / cpu["seconds"]), best_batch(cpu), best_batch(card) if card else "")
+    return f"[`{name}`](#{name})", *numbers, *times, *rates
 
 
 def best_batch(side: dict[str, Any]) -> str:
     """Trials a second in the best batch, and its size."""
     size = max(side["rates"], key=side["rates"].__getitem__, default="")
-    return f"{side['rates'][size]:,.3g} ({int(size):,})" if size else ""
+    return f"{in_three_digits(side['rates'][size])} ({int(size):,})" if size else ""
+
+
+def in_three_digits(value: float) -> str:
+    """As 0.174, 11.5 or 24,300."""
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
 TABLES: dict[str, Callable[[], str]] = {
