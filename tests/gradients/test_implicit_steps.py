@@ -207,6 +207,63 @@ def test_fixed_points_in_steps_have_the_gradient_of_all_steps(window):
     assert "snapshots" not in qd.current_program().usage()
 
 
+@pytest.mark.parametrize("window", [6, 2, 1])
+def test_what_follows_a_fixed_point_may_read_its_state_in_a_product(window):
+    """The gradient reads the state of each step again. It was refused: the next step's fixed point seemed to overwrite it."""
+    steps, rng = 6, np.random.default_rng()
+    qd.init(default_fp=qd.f64, cpu_max_num_threads=1)
+    x = qd.field(qd.f64, (window + 1, 3), needs_grad=True)
+    u, new, v, later, p = (qd.field(qd.f64, 3, needs_grad=True) for _ in range(5))
+    loss = qd.field(qd.f64, (), needs_grad=True)
+
+    @qd.kernel
+    def first(k: int):
+        for i in u:
+            new[i] = 0.3 * qd.sin(u[i]) + x[k, i] * p[i]
+
+    @qd.kernel
+    def second():
+        for i in v:
+            later[i] = 0.2 * qd.cos(v[i] * u[i]) + u[(i + 1) % 3] * p[i]
+
+    @qd.kernel
+    def give(k: int):
+        for i in u:
+            x[k + 1, i] = u[i] * qd.cos(x[k, (i + 1) % 3]) + 0.2 * v[i] * u[i]
+
+    @qd.kernel
+    def total(k: int):
+        for i in u:
+            loss[None] += (i + 1) * x[k, i] ** 2
+
+    def step(t: int, k: int) -> None:
+        qd.ad.fixed_point(lambda: first(k), u, new)
+        qd.ad.fixed_point(second, v, later)
+        give(k)
+
+    def at(q: np.ndarray, y: np.ndarray) -> float:
+        for _ in range(steps):
+            u, v = np.zeros(3), np.zeros(3)
+            for _ in range(80):
+                u = 0.3 * np.sin(u) + y * q
+            for _ in range(80):
+                v = 0.2 * np.cos(v * u) + np.roll(u, -1) * q
+            y = u * np.cos(np.roll(y, -1)) + 0.2 * v * u
+        return ((1 + np.arange(3)) * y**2).sum()
+
+    q, start, by = rng.uniform(0.5, 1.5, 3), rng.uniform(-1, 1, 3), rng.normal(size=(2, 3))
+    p.from_numpy(q)
+    for i in range(3):
+        x[0, i] = start[i]
+    with qd.ad.Tape(loss=loss):
+        qd.ad.checkpointed_steps(step, steps, x, temporaries=[u, new, v, later])
+        total(min(steps, window))
+    slope = (at(q + 1e-5 * by[0], start + 1e-5 * by[1]) - at(q - 1e-5 * by[0], start - 1e-5 * by[1])) / 2e-5
+    found = p.grad.to_numpy() @ by[0] + x.grad.to_numpy()[0] @ by[1]
+    np.testing.assert_allclose(loss[None], at(q, start), rtol=1e-10)
+    np.testing.assert_allclose(found, slope, rtol=1e-6, atol=1e-8)
+
+
 def test_a_fixed_point_in_a_step_names_all_that_it_writes():
     p = euler(2)
     p.k[None], p.x[0] = 0.8, 1.0

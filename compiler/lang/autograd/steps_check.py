@@ -237,6 +237,8 @@ class Accesses:
                 )
         for mine, target in ((own.reads, found.reads), (own.writes, found.writes)):
             for spot, use in all_uses(mine):
+                if spot in self._temporary:
+                    use.window = self._done + self._own(np.full(len(use.when), when))
                 add_use(target, spot, use)
         found.variants += own.variants
 
