@@ -251,7 +251,7 @@ def test_what_follows_a_fixed_point_may_read_its_state_in_a_product(window):
             y = u * np.cos(np.roll(y, -1)) + 0.2 * v * u
         return ((1 + np.arange(3)) * y**2).sum()
 
-    q, start, by = rng.uniform(0.5, 1.5, 3), rng.uniform(-1, 1, 3), rng.normal(size=(2, 3))
+    q, start, by = rng.uniform(0.3, 0.7, 3), rng.uniform(-1, 1, 3), rng.normal(size=(2, 3))
     p.from_numpy(q)
     for i in range(3):
         x[0, i] = start[i]
@@ -260,7 +260,7 @@ def test_what_follows_a_fixed_point_may_read_its_state_in_a_product(window):
         total(min(steps, window))
     slope = (at(q + 1e-5 * by[0], start + 1e-5 * by[1]) - at(q - 1e-5 * by[0], start - 1e-5 * by[1])) / 2e-5
     found = p.grad.to_numpy() @ by[0] + x.grad.to_numpy()[0] @ by[1]
-    np.testing.assert_allclose(loss[None], at(q, start), rtol=1e-10)
+    np.testing.assert_allclose(loss[None], at(q, start), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found, slope, rtol=1e-6, atol=1e-8)
 
 
