@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -255,7 +256,7 @@ def measured(name: str, backend: str, threads: int | None, batches: list[int], l
         "numbers": numbers,
     }
     sides |= {"precision": cls.precision, "seconds": took, "planned": done.plan.bytes, "used": done.peak_bytes}
-    return sides | {"rates": rates(cls, params, how, batches, limits), "alone": why_not_batched(cls, params)}
+    return sides | {"rates": rates(cls, params, how, batches, limits), "why": why_not_batched(cls, params)}
 
 
 def section_of(case: Case) -> dict[str, Any]:
@@ -288,7 +289,7 @@ def best_of(run: Callable[[], Any], how: dict[str, Any], longest: float = float(
 
 
 def rates(cls: type[Job[Any]], params: Any, how: dict[str, Any], batches: list[int], limits: Limits) -> dict[int, float]:
-    """Trials a second by the size of the batch."""
+    """Trials a second by the size of the batch, as a sweep runs it: the parameters that have gradients differ, by 1e-4 at most."""
     found: dict[int, float] = {}
     if why_not_batched(cls, params):
         return found
@@ -297,18 +298,23 @@ def rates(cls: type[Job[Any]], params: Any, how: dict[str, Any], batches: list[i
             break
         try:
             with BatchSession.open(cls, params, trials, **how | {"memory_limit_bytes": limits.batch_bytes}) as batch:
-                found[trials] = trials / best_of(
-                    lambda batch=batch, same=[params] * trials: batch.run(same), how, limits.longest
-                )
+                columns = {name: spread(getattr(params, name), trials) for name in cls.gradients}
+                found[trials] = trials / best_of(partial(batch.run_columns, columns), how, limits.longest)
         except OutOfMemory:
             break
     return found
 
 
+def spread(value: Any, trials: int) -> np.ndarray:
+    """A column: a parameter with something else added in each trial."""
+    own = np.asarray(value, np.float64)
+    return own + 1e-4 * np.random.default_rng(1).random((trials, *[1] * own.ndim))
+
+
 def rows(line: dict[str, Any]) -> Iterator[list[str]]:
     """The lines of one job, as cells of Markdown."""
     best = max(line["rates"], key=line["rates"].__getitem__, default=0)
-    rate = f"{line['rates'][best]:,.3g} (B = {best:,})" if best else line["alone"] or "no memory"
+    rate = f"{line['rates'][best]:,.3g} (B = {best:,})" if best else line["why"] or "no memory"
     name, shared = line["job"], [f"{line['seconds']:.3g}", f"{line['planned']:,}", f"{line['used']:,}", rate]
     for quantity, value, ours in line["numbers"] or [["left out", float("nan"), float("nan")]]:
         yield [name, quantity, f"{value:.9g}", f"{ours:.9g}", f"{abs(ours - value):.1e}", *shared]

@@ -398,29 +398,34 @@ def gallery() -> str:
     for line in (DOCS / "gallery.jsonl").read_text(encoding="utf-8").splitlines():
         one = json.loads(line)
         found.setdefault(one["job"], {})["cpu" if one["backend"] == "cpu" else "card"] = one
-    head = ("job", "compared", "reference", "ours", "largest difference", "seconds", "on a card", "bytes planned")
-    head += ("bytes used", "trials/s alone", "in the best batch", "in that of a card")
-    return rows(head, [job_of_gallery(name, sides) for name, sides in sorted(found.items())])
+    head = ("job", "compared", "reference", "ours", "largest difference, CPU", "card", "seconds, CPU", "card")
+    head += ("bytes planned", "bytes used", "trials/s, CPU", "card")
+    return rows(head, [job_of_gallery(name, sides) for name, sides in sorted(found.items()) if "cpu" in sides])
 
 
 def job_of_gallery(name: str, sides: dict[str, dict[str, Any]]) -> tuple[str, ...]:
-    """One row: the first number of the reference, and the largest difference of all, relative to the largest value."""
+    """One row: the first number of the reference, and how far the farthest number is from its own."""
     cpu, card = sides["cpu"], sides.get("card")
-    numbers = ("not run", "", "", "")
-    if cpu["numbers"]:
-        (what, value, ours), *more = cpu["numbers"]
-        far = max(abs(a - b) for _, a, b in cpu["numbers"]) / max(abs(a) for _, a, _ in cpu["numbers"])
-        what += f", and {len(more)} more" if more else ""
-        numbers = (what, f"{value:.9g}", f"{ours:.9g}", f"{far:.0e}" if far else "0")
+    (what, value, ours), *more = cpu["numbers"]
+    what += f", and {len(more)} more" if more else ""
+    numbers = (what, f"{value:.9g}", f"{ours:.9g}", farthest(cpu), farthest(card))
     times = (f"{cpu['seconds']:.2g}", f"{card['seconds']:.2g}" if card else "", f"{cpu['planned']:,}", f"{cpu['used']:,}")
-    rates = (in_three_digits(1 / cpu["seconds"]), best_batch(cpu), best_batch(card) if card else "")
-    return f"[`{name}`](#{name})", *numbers, *times, *rates
+    return f"[`{name}`](#{name})", *numbers, *times, best_rate(cpu), best_rate(card) if card else ""
 
 
-def best_batch(side: dict[str, Any]) -> str:
-    """Trials a second in the best batch, and its size."""
-    size = max(side["rates"], key=side["rates"].__getitem__, default="")
-    return f"{in_three_digits(side['rates'][size])} ({int(size):,})" if size else ""
+def farthest(side: dict[str, Any] | None) -> str:
+    """The largest difference from the reference, relative to its largest value; empty where nothing was compared."""
+    if side is None or not side["numbers"]:
+        return ""
+    far = max(abs(a - b) for _, a, b in side["numbers"]) / max(abs(a) for _, a, _ in side["numbers"])
+    return f"{far:.0e}" if far else "0"
+
+
+def best_rate(side: dict[str, Any]) -> str:
+    """Trials a second, alone or in the best batch, and then its size."""
+    found = {"alone": 1.0 / side["seconds"], **side["rates"]}
+    best = max(found, key=found.__getitem__)
+    return f"{in_three_digits(found[best])} ({best if best == 'alone' else f'{int(best):,}'})"
 
 
 def in_three_digits(value: float) -> str:
