@@ -61,6 +61,46 @@ def test_sorting_is_stable_and_that_of_numpy(dtype):
     assert np.array_equal(x.to_numpy(), keys[want], equal_nan=dtype.is_real) and np.array_equal(values.to_numpy(), want)
 
 
+def drawn(random, n: int, dtype) -> np.ndarray:
+    """Values of any size, with many that are equal; of reals also infinities, both zeros, the smallest, and NaN."""
+    if dtype.is_real:
+        special = np.array([0.0, -0.0, np.inf, -np.inf, np.finfo(dtype.numpy).smallest_subnormal, 1.5, -1.5])
+        values = np.where(
+            random.random(n) < 0.3, random.choice(special, n), random.normal(size=n) * 10.0 ** random.integers(-9, 9, n)
+        )
+        return np.where(random.random(n) < 0.01, np.nan, values).astype(dtype.numpy)
+    info = np.iinfo(dtype.numpy)
+    few = random.integers(0, 9, n).astype(dtype.numpy)
+    return np.where(random.random(n) < 0.5, few, random.integers(info.min, info.max, n, dtype.numpy, endpoint=True))
+
+
+@pytest.mark.parametrize("dtype", [qd.f32, qd.f64, qd.i8, qd.u8, qd.i16, qd.i32, qd.u32, qd.i64, qd.u64])
+def test_random_arrays_of_any_length_are_those_of_numpy(dtype):
+    for _ in range(1 if ON_DEVICE else 3):
+        random = np.random.default_rng()
+        n = int(random.choice([random.integers(1, 600), random.integers(4000, 5000)]))
+        values = drawn(random, n, dtype)
+        x, out, order, count = array(values, dtype), qd.ndarray(dtype, n), qd.ndarray(qd.i32, n), qd.field(qd.i32, shape=())
+        qd.algorithms.argsort(x, order)
+        assert np.array_equal(order.to_numpy(), np.argsort(values, kind="stable")), (n, values)
+        qd.algorithms.unique(x, out, count)
+        distinct = np.unique(values)
+        assert np.array_equal(out.to_numpy()[: count[None]], distinct, equal_nan=dtype.is_real), (n, values)
+        flags = random.choice([0, 1, -7], n).astype(np.int32)
+        qd.algorithms.compact(x, array(flags, qd.i32), out, count)
+        assert np.array_equal(out.to_numpy()[: count[None]], values[flags != 0], equal_nan=dtype.is_real), (n, values)
+        if dtype.is_real:
+            values = np.round(random.normal(size=n) * 64).astype(dtype.numpy) / 8  # sums of these are exact in every order
+            x.from_numpy(values)
+        for op, whole in (("add", np.add), ("min", np.minimum), ("max", np.maximum)):
+            want = whole.accumulate(values, dtype=dtype.numpy)
+            qd.algorithms.inclusive_scan(x, out, op)
+            assert np.array_equal(out.to_numpy(), want), (n, op, values)
+            one = qd.ndarray(dtype, 1)
+            qd.algorithms.reduce(x, one, op)
+            assert one[0] == want[-1], (n, op, values)
+
+
 def test_compaction_distinct_values_and_sums_of_runs_are_those_of_numpy():
     random = np.random.default_rng()
     n = 3001
