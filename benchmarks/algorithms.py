@@ -1,14 +1,16 @@
 """Algorithms on arrays beside numpy, Quadrants and, on a GPU, torch (CUB): milliseconds, and how many times slower or faster than ours.
 
-python -m benchmarks.algorithms [--arch cpu] [--n 1000000,16000000] [--sides numpy,quadrants,torch] [--plain] [--json]
+python -m benchmarks.algorithms [--arch cpu] [--n 1000000,16000000] [--sides numpy,quadrants,torch] [--plain] [--core] [--json]
 
 Each side runs in a process of its own, one after the other, on the same numbers; a time is the best of several calls with the wait for
 their end, and every result is compared with numpy's. ``--plain``: our kernels for other backends on CUDA and AMD, too.
+``--core``: every side on one core, and its CPU time: for machines on which other programs run.
 """
 
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -80,9 +82,10 @@ def our_calls(d: dict[str, np.ndarray], arch: str) -> Calls:
 
 def plain_calls(d: dict[str, np.ndarray], arch: str) -> Calls:
     """This package without blocks of threads."""
-    from qdrun.compiler.lang.algorithms import in_blocks
+    from qdrun.compiler.lang.algorithms import choosing, combine, sorting
 
-    in_blocks.usable = lambda *arrays: False
+    for module in (choosing, combine, sorting):
+        module.usable = lambda *arrays: False
     return our_calls(d, arch)
 
 
@@ -176,19 +179,22 @@ SIDES: dict[str, Callable[[dict[str, np.ndarray], str], Calls]] = {
 }
 
 
-def best(f: Callable[[], object], seconds: float = 1.0) -> float:
+def best(f: Callable[[], object], clock: Callable[[], float], seconds: float = 1.0) -> float:
     """The shortest of at least three calls, over about so many seconds, in milliseconds."""
     times: list[float] = []
     begin = time.perf_counter()
     while len(times) < 3 or (time.perf_counter() - begin < seconds and len(times) < 200):
-        t = time.perf_counter()
+        t = clock()
         f()
-        times.append(time.perf_counter() - t)
+        times.append(clock() - t)
     return 1e3 * min(times)
 
 
-def measured(side: str, arch: str, n: int) -> dict[str, float | str]:
-    """Milliseconds of each case, or why there are none."""
+def measured(side: str, arch: str, n: int, core: bool) -> dict[str, float | str]:
+    """Milliseconds of each case, or why there are none. ``core``: of CPU time, on one core."""
+    if core:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    clock = time.process_time if core else time.perf_counter
     d, out = data(n), {}
     expected = {name: result() for name, (_, result) in numpy_calls(d, arch).items()}
     try:
@@ -200,7 +206,7 @@ def measured(side: str, arch: str, n: int) -> dict[str, float | str]:
             call()
             found = result()
             right = found.shape == expected[name].shape and np.allclose(found, expected[name], rtol=1e-4, atol=2)
-            out[name] = best(call) if right else "wrong"
+            out[name] = best(call, clock) if right else "wrong"
         except Exception as e:
             out[name] = _reason(e)
     return out
@@ -210,9 +216,10 @@ def _reason(e: Exception) -> str:
     return f"{type(e).__name__}: {str(e).strip().splitlines()[-1] if str(e).strip() else ''}"[:60]
 
 
-def in_process(side: str, arch: str, n: int) -> dict[str, float | str]:
+def in_process(side: str, arch: str, n: int, core: bool) -> dict[str, float | str]:
     """The same in a process of its own, which may crash."""
     command = [sys.executable, "-m", "benchmarks.algorithms", "--only", side, "--arch", arch, "--n", str(n)]
+    command += ["--core"] if core else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines()
     return json.loads(lines[-1]) if done.returncode == 0 and lines else {"error": done.stderr.strip()[-60:]}
@@ -233,16 +240,17 @@ def main() -> None:
     parser.add_argument("--n", default="1000000")
     parser.add_argument("--sides", default="numpy,quadrants,torch")
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--core", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.only:
         warnings.simplefilter("ignore")
-        print(json.dumps(measured(given.only, given.arch, int(given.n))))
+        print(json.dumps(measured(given.only, given.arch, int(given.n), given.core)))
         return
     sides = ["qdrun", *(["plain"] if given.plain else []), *filter(None, given.sides.split(","))]
     for n in map(int, given.n.split(",")):
-        figures = {side: in_process(side, given.arch, n) for side in sides}
+        figures = {side: in_process(side, given.arch, n, given.core) for side in sides}
         if given.json:
             print(json.dumps({"n": n, "arch": given.arch, "milliseconds": figures}))
             continue
