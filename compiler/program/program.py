@@ -64,8 +64,21 @@ class Program(Accounts):
         self.native_launches: dict[object, list[Launch]] = {}
         self.native_gradients: dict[object, list[Launch]] = {}
         self._first_order = self.native_launches, self.native_gradients  # while second derivatives are computed
+        self._on_host: Program | None = None
         if options.debug:
             self.versions = Versions(self)
+
+    @property
+    def on_host(self) -> Program:
+        """A program of the CPU for work that no GPU does well, such as factors of sparse matrices; this one, if its memory is the host's.
+
+        It is made at the first use, and closed with this one.
+        """
+        if self.device.on_host:
+            return self
+        if self._on_host is None:
+            self._on_host = Program(Arch.cpu, Options(), self.factory)
+        return self._on_host
 
     # ---- trials
     @contextmanager
@@ -144,6 +157,8 @@ class Program(Accounts):
             forget_bound()
             for f in self.root.fields():
                 f.release()
+            if self._on_host is not None:
+                self._on_host.close()
             self.device.close()
         if CURRENT.get() is self:
             CURRENT.set(None)

@@ -1,8 +1,8 @@
 """Factors of sparse matrices, made and applied by kernels of one thread.
 
-``SymmetricFactor`` is L D L^T within the envelope of the matrix: each row of L from its first entry to the diagonal, where D lies.
-``GeneralFactor`` is L U with the pivoting of rows, in a band (as LAPACK's gbtrf keeps it). Both work on the unknowns in the order of
-``ordering``, and take memory that is known before they start.
+``SymmetricFactor`` is L D L^T, row after row (up-looking; Davis, Direct methods for sparse linear systems, 2006), in the order of nested
+dissection. ``GeneralFactor`` is L U with the pivoting of rows, in a band (as LAPACK's gbtrf keeps it), in the order of reverse
+Cuthill-McKee. The memory of both is known before they start.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import numpy as np
 
 from ...errors import QdrunRuntimeError
 from ...frontend.library.functions import abs, cast, max, min
-from ...ir.types import DType, i32
+from ...ir.types import i32
+from ..algorithms.arrays import Form, borrowed
 from ..data.ndarray import Ndarray, make_ndarray
 from ..data.tensor import Tensor
 from ..kernel import kernel
-from .ordering import reverse_cuthill_mckee
+from .ordering import nested_dissection, reverse_cuthill_mckee
 from .pattern import Pattern
 
 
@@ -35,57 +36,106 @@ class Factor(Protocol):
 
 
 @kernel
-def _place(values: Tensor, places: Tensor, factor: Tensor) -> None:
-    for k in factor:
-        factor[k] = cast(0, factor.dtype)
+def _place(values: Tensor, places: Tensor, a: Tensor) -> None:
+    for k in a:
+        a[k] = cast(0, a.dtype)
     for entry in places:
         if places[entry] >= 0:
-            factor[places[entry]] = values[entry]
+            a[places[entry]] = values[entry]
 
 
 @kernel
-def _ldlt(a: Tensor, first: Tensor, at: Tensor, state: Tensor) -> None:
+def _symbolic(begins: Tensor, rows: Tensor, parent: Tensor, counts: Tensor, mark: Tensor) -> None:
+    """The elimination tree, and the entries below the diagonal in each column of L (Liu, The role of elimination trees, 1990)."""
     for _ in range(1):
+        for j in range(parent.shape[0]):
+            parent[j] = -1
+            counts[j] = 0
+            mark[j] = j
+            for p in range(begins[j], begins[j + 1]):
+                i = rows[p]
+                while mark[i] != j:
+                    if parent[i] < 0:
+                        parent[i] = j
+                    counts[i] = counts[i] + 1
+                    mark[i] = j
+                    i = parent[i]
+
+
+@kernel
+def _ldlt(
+    a: Tensor,
+    begins: Tensor,
+    rows: Tensor,
+    parent: Tensor,
+    starts: Tensor,
+    below: Tensor,
+    values: Tensor,
+    d: Tensor,
+    y: Tensor,
+    work: Tensor,
+    state: Tensor,
+) -> None:
+    """Row after row of L: the columns that row k meets are found by the tree, in an order in which each comes before its parent."""
+    for _ in range(1):
+        n = parent.shape[0]
         state[0] = 0
-        for i in range(first.shape[0]):
-            row = at[i] - first[i]
-            for j in range(first[i], i):
-                other = at[j] - first[j]
-                s = a[row + j]
-                for k in range(max(first[i], first[j]), j):
-                    s -= a[row + k] * a[other + k]
-                a[row + j] = s
-            d = a[row + i]
-            for j in range(first[i], i):
-                u = a[row + j]
-                scaled = u / a[at[j] + j - first[j]]
-                d -= u * scaled
-                a[row + j] = scaled
-            a[row + i] = d
-            if not abs(d) > 0:
+        for k in range(n):
+            y[k] = cast(0, y.dtype)
+            work[k] = -1  # the last row that met this column
+            work[n + k] = starts[k]  # where the next entry of this column goes
+        for k in range(n):
+            top = n
+            work[k] = k
+            for p in range(begins[k], begins[k + 1]):
+                i, depth = rows[p], 0
+                y[i] = a[n + p]
+                while work[i] != k:
+                    work[2 * n + depth] = i
+                    depth += 1
+                    work[i] = k
+                    i = parent[i]
+                while depth > 0:
+                    depth -= 1
+                    top -= 1
+                    work[3 * n + top] = work[2 * n + depth]
+            pivot = a[k]
+            for t in range(top, n):
+                column = work[3 * n + t]
+                u, end = y[column], work[n + column]
+                y[column] = cast(0, y.dtype)
+                for p in range(starts[column], end):
+                    y[below[p]] = y[below[p]] - values[p] * u
+                scaled = u / d[column]
+                pivot -= scaled * u
+                below[end] = k
+                values[end] = scaled
+                work[n + column] = end + 1
+            d[k] = pivot
+            if not abs(pivot) > 0:
                 state[0] = 2
                 break
-            if d < 0:
+            if pivot < 0:
                 state[0] = 1
 
 
 @kernel
-def _ldlt_solve(a: Tensor, first: Tensor, at: Tensor, old: Tensor, b: Tensor, y: Tensor, x: Tensor) -> None:
+def _ldlt_solve(starts: Tensor, below: Tensor, values: Tensor, d: Tensor, old: Tensor, b: Tensor, y: Tensor, x: Tensor) -> None:
     for _ in range(1):
-        n = first.shape[0]
+        n = d.shape[0]
         for i in range(n):
-            s = b[old[i]]
-            for j in range(first[i], i):
-                s -= a[at[i] + j - first[i]] * y[j]
-            y[i] = s
-        for i in range(n):
-            y[i] = y[i] / a[at[i] + i - first[i]]
+            y[i] = b[old[i]]
+        for j in range(n):
+            u = y[j]
+            for p in range(starts[j], starts[j + 1]):
+                y[below[p]] = y[below[p]] - values[p] * u
         for back in range(n):
-            i = n - 1 - back
-            value = y[i]
-            for j in range(first[i], i):
-                y[j] = y[j] - a[at[i] + j - first[i]] * value
-            x[old[i]] = value
+            j = n - 1 - back
+            s = y[j] / d[j]
+            for p in range(starts[j], starts[j + 1]):
+                s -= values[p] * y[below[p]]
+            y[j] = s
+            x[old[j]] = s
 
 
 @kernel
@@ -166,47 +216,42 @@ def _array(numbers: np.ndarray) -> Ndarray:
     return made
 
 
-def _memory(size: int, dtype: DType, kind: str) -> Ndarray:
+def _refuse_size(size: int, where: str) -> None:
     if size >= 1 << 31:
         raise QdrunRuntimeError(
-            f"SparseSolver: the factors of this matrix ({kind}) have {size:,} numbers, more than an i32 can count\n"
+            f"SparseSolver: the factors of this matrix have {size:,} numbers {where}, more than an i32 can count\n"
             "  do: qd.linalg.SparseCG or MatrixFreeCG, which need a few vectors"
         )
-    return make_ndarray(dtype, size, ())
 
 
-class Analysis:
-    """What the factors of one pattern have in common: the order of the unknowns, and where each entry goes.
+class SymmetricAnalysis:
+    """What the factors L D L^T of one pattern have in common: the order of the unknowns, the elimination tree, and the columns of L.
 
     Args:
-        pattern: of a square matrix.
-        symmetric: for ``SymmetricFactor``; else for ``GeneralFactor``.
+        pattern: of a square matrix with symmetric entries. What lies below its diagonal is not looked at.
     """
 
-    def __init__(self, pattern: Pattern, symmetric: bool) -> None:
-        self.pattern, self.symmetric = pattern, symmetric
-        old, i, j = reverse_cuthill_mckee(pattern)
-        n = len(old)
-        self.old = _array(old)
-        if symmetric:
-            first = np.arange(n)
-            np.minimum.at(first, np.maximum(i, j), np.minimum(i, j))
-            at = np.concatenate([[0], np.cumsum(np.arange(n) - first + 1)])
-            self.size = int(at[-1])
-            places = np.where(i >= j, at[i] + j - first[i], -1)
-            self.first, self.at = _array(first), _array(at[:-1] if self.size < 1 << 31 else first)
-        else:
-            self.below = int(max_of(i - j))
-            self.above = int(max_of(j - i)) + self.below
-            width = self.below + self.above + 1
-            self.size = n * width
-            places = i * width + j - i + self.below
-        self.places = _array(places)
-
-
-def max_of(numbers: np.ndarray) -> int:
-    """The largest of numbers that are not below 0; 0 if there are none."""
-    return int(np.max(numbers, initial=0))
+    def __init__(self, pattern: Pattern) -> None:
+        self.pattern = pattern
+        rows, columns = pattern.entries()
+        n = pattern.shape[0]
+        old = nested_dissection(n, rows, columns)
+        new = np.empty(n, int)
+        new[old] = np.arange(n)
+        i, j = new[rows], new[columns]
+        upper = np.flatnonzero(i < j)
+        upper = upper[np.lexsort((i[upper], j[upper]))]
+        places = np.full(len(i), -1)
+        places[i == j] = i[i == j]
+        places[upper] = n + np.arange(len(upper))
+        self.old, self.places, self.rows = _array(old), _array(places), _array(np.append(i[upper], 0))
+        self.begins = _array(np.searchsorted(j[upper], np.arange(n + 1)))
+        self.parent, counts, mark = (make_ndarray(i32, n, ()) for _ in range(3))
+        _symbolic(self.begins, self.rows, self.parent, counts, mark)
+        starts = np.concatenate([[0], np.cumsum(counts.to_numpy().astype(int))])
+        self.size = int(starts[-1])
+        _refuse_size(self.size, "below the diagonal")
+        self.starts = _array(starts)
 
 
 class SymmetricFactor:
@@ -218,12 +263,15 @@ class SymmetricFactor:
         positive: whether D must be positive, as for a Cholesky factor.
     """
 
-    def __init__(self, analysis: Analysis, values: Any, positive: bool) -> None:
-        self._analysis, self.values = analysis, values.to_numpy()
-        self._factor, state = _memory(analysis.size, values.dtype, "an envelope"), make_ndarray(i32, 1, ())
-        self._scratch = make_ndarray(values.dtype, analysis.old.shape[0], ())
-        _place(values, analysis.places, self._factor)
-        _ldlt(self._factor, analysis.first, analysis.at, state)
+    def __init__(self, analysis: SymmetricAnalysis, values: Any, positive: bool) -> None:
+        self._analysis, self.values = a, _ = analysis, values.to_numpy()
+        n, dtype = a.old.shape[0], values.dtype
+        upper = make_ndarray(dtype, n + a.rows.shape[0], ())
+        self._below, self._values = make_ndarray(i32, a.size + 1, ()), make_ndarray(dtype, a.size + 1, ())
+        self._d, state, work = make_ndarray(dtype, n, ()), make_ndarray(i32, 1, ()), make_ndarray(i32, 4 * n, ())
+        _place(values, a.places, upper)
+        with borrowed("linalg", Form(dtype, (n,)), 1) as (y,):
+            _ldlt(upper, a.begins, a.rows, a.parent, a.starts, self._below, self._values, self._d, y, work, state)
         found = int(state[0])
         self.state = ""
         if found == 2:
@@ -235,7 +283,26 @@ class SymmetricFactor:
         """See ``Factor``."""
         del transposed  # it is symmetric
         a = self._analysis
-        _ldlt_solve(self._factor, a.first, a.at, a.old, b, self._scratch, x)
+        with borrowed("linalg", Form(b.dtype, b.shape), 1) as (y,):
+            _ldlt_solve(a.starts, self._below, self._values, self._d, a.old, b, y, x)
+
+
+class GeneralAnalysis:
+    """What the factors L U of one pattern have in common: the order of the unknowns, and where each entry goes.
+
+    Args:
+        pattern: of a square matrix.
+    """
+
+    def __init__(self, pattern: Pattern) -> None:
+        self.pattern = pattern
+        old, i, j = reverse_cuthill_mckee(pattern)
+        self.below = int(np.max(i - j, initial=0))
+        self.above = int(np.max(j - i, initial=0)) + self.below
+        width = self.below + self.above + 1
+        self.size = len(old) * width
+        _refuse_size(self.size, "in a band")
+        self.old, self.places = _array(old), _array(i * width + j - i + self.below)
 
 
 class GeneralFactor:
@@ -246,11 +313,11 @@ class GeneralFactor:
         values: of the entries, an ndarray.
     """
 
-    def __init__(self, analysis: Analysis, values: Any) -> None:
+    def __init__(self, analysis: GeneralAnalysis, values: Any) -> None:
         self._analysis, self.values = analysis, values.to_numpy()
         n = analysis.old.shape[0]
-        self._factor, state = _memory(analysis.size, values.dtype, "a band"), make_ndarray(i32, 1, ())
-        self._pivots, self._scratch = make_ndarray(i32, n, ()), make_ndarray(values.dtype, n, ())
+        self._factor, state = make_ndarray(values.dtype, analysis.size, ()), make_ndarray(i32, 1, ())
+        self._pivots = make_ndarray(i32, n, ())
         _place(values, analysis.places, self._factor)
         _lu(self._factor, self._pivots, analysis.below, analysis.above, state)
         self.state = "the matrix is singular" if int(state[0]) else ""
@@ -259,4 +326,5 @@ class GeneralFactor:
         """See ``Factor``."""
         a = self._analysis
         run = _lu_solve_transposed if transposed else _lu_solve
-        run(self._factor, self._pivots, a.below, a.above, a.old, b, self._scratch, x)
+        with borrowed("linalg", Form(b.dtype, b.shape), 1) as (y,):
+            run(self._factor, self._pivots, a.below, a.above, a.old, b, y, x)

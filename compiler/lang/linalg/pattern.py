@@ -38,6 +38,10 @@ class Pattern:
     columns: Ndarray
     begins: Ndarray
 
+    def entries(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows and the columns of the entries."""
+        return self.rows.to_numpy()[: self.nnz].astype(int), self.columns.to_numpy()[: self.nnz].astype(int)
+
     def same(self, other: Pattern) -> bool:
         """Whether both have the same entries."""
         if self is other:

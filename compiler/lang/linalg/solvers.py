@@ -8,9 +8,10 @@ import numpy as np
 
 from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
 from ...ir.types import f32, f64
+from ...program.program import Program, current_program
 from ..data.tensor import unwrap
 from . import adjoint
-from .factors import Analysis, Factor, GeneralFactor, SymmetricFactor
+from .factors import Factor, GeneralAnalysis, GeneralFactor, SymmetricAnalysis, SymmetricFactor
 from .krylov import conjugate_gradients, vectors
 from .matrix import SparseMatrix, as_vector, real_type
 from .matrix_free import solve_adjoint
@@ -23,13 +24,13 @@ ORDERINGS = ("AMD", "COLAMD")
 class SparseSolver:
     """Solves ``A x = b`` by factors of A, made and applied by one thread. In a tape, the solution has the gradient of the adjoint solve.
 
-    The unknowns are brought into the order of reverse Cuthill and McKee. LLT and LDLT keep L D L^T within the envelope of the matrix
-    (n times its bandwidth, at most), LU keeps L U with pivoting in a band of three times the bandwidth.
+    LLT and LDLT keep a sparse L D L^T in the order of nested dissection, LU keeps L U with pivoting in a band of three times the bandwidth
+    in the order of reverse Cuthill and McKee. In a program of a GPU, a program of the CPU beside it does that, and arrays are copied.
 
     Args:
         dtype: of the matrices, f32 or f64.
         solver_type: "LLT" for a symmetric positive definite matrix, "LDLT" for a symmetric one that needs no pivoting, "LU" for others.
-        ordering: "AMD" or "COLAMD", Quadrants' names; both stand for the order above: it decides memory and time, not the solution.
+        ordering: "AMD" or "COLAMD", Quadrants' names; both stand for the orders above: they decide memory and time, not the solution.
 
     Raises:
         QdrunTypeError: another type.
@@ -42,7 +43,7 @@ class SparseSolver:
                 raise QdrunValueError(f"SparseSolver: {name}={given!r} is not one of {', '.join(map(repr, known))}")
         self.dtype, self._kind = real_type(dtype, "SparseSolver"), solver_type
         self.matrix: SparseMatrix | None = None
-        self._analysis: Analysis | None = None
+        self._analysis: SymmetricAnalysis | GeneralAnalysis | None = None
         self._factor: Factor | None = None
 
     def compute(self, sparse_matrix: SparseMatrix) -> None:
@@ -59,7 +60,9 @@ class SparseSolver:
         """
         self._check(sparse_matrix)
         if self._analysis is None or not self._analysis.pattern.same(sparse_matrix.pattern):
-            self._analysis = Analysis(sparse_matrix.pattern, self._kind != "LU")
+            kind = GeneralAnalysis if self._kind == "LU" else SymmetricAnalysis
+            with adjoint.unrecorded(), sparse_matrix.values._owner.on_host:
+                self._analysis = kind(sparse_matrix.pattern)
         self.matrix, self._factor = sparse_matrix, None
 
     def factorize(self, sparse_matrix: SparseMatrix) -> None:
@@ -82,12 +85,15 @@ class SparseSolver:
             )
         sparse_matrix.check()
         self.matrix = sparse_matrix
-        with adjoint.unrecorded():
-            if self._kind == "LU":
-                self._factor = GeneralFactor(self._analysis, sparse_matrix.values)
+        if self._kind != "LU":
+            _refuse_unsymmetric(sparse_matrix, self._kind)
+        host = sparse_matrix.values._owner.on_host
+        with adjoint.unrecorded(), host:
+            values = on_host(host, sparse_matrix.values)
+            if isinstance(self._analysis, GeneralAnalysis):
+                self._factor = GeneralFactor(self._analysis, values)
             else:
-                _refuse_unsymmetric(sparse_matrix, self._kind)
-                self._factor = SymmetricFactor(self._analysis, sparse_matrix.values, self._kind == "LLT")
+                self._factor = SymmetricFactor(self._analysis, values, self._kind == "LLT")
 
     def _check(self, matrix: Any) -> None:
         if not isinstance(matrix, SparseMatrix):
@@ -126,7 +132,7 @@ class SparseSolver:
         if not adjoint.recorded("SparseSolver.solve", b.has_grad() or matrix.values.has_grad()):
             x = vector_like(matrix.n, self.dtype)
             with adjoint.unrecorded():
-                factor.solve(b, x)
+                _apply(factor, b, x)
             return result(x)
         if not np.array_equal(factor.values, matrix.values.to_numpy()):
             raise QdrunRuntimeError(
@@ -136,20 +142,41 @@ class SparseSolver:
         x = vector_like(matrix.n, self.dtype, b, matrix.values)
         with vectors(x, 2, grad=True) as work:
             adjoint.solve(
-                *("SparseSolver.solve", lambda: factor.solve(b, x), matrix.apply),
-                lambda g, out: factor.solve(g, out, transposed=True),
+                *("SparseSolver.solve", lambda: _apply(factor, b, x), matrix.apply),
+                lambda g, out: _apply(factor, g, out, transposed=True),
                 (x, b, *work),
             )
         return x
 
 
+def _apply(factor: Factor, b: Any, x: Any, transposed: bool = False) -> None:
+    """Solve where the factors are: on a GPU, ``b`` and ``x`` are copied."""
+    host = current_program().on_host
+    with host:
+        right = on_host(host, b)
+        found = x if right is b else vector_like(b.shape[0], b.dtype)
+        factor.solve(right, found, transposed)
+    if found is not x:
+        x.from_numpy(found.to_numpy())
+
+
+def on_host(host: Program, array: Any) -> Any:
+    """An array of one axis in the program of the host: a copy, if it belongs to another one. ``host`` is the current program."""
+    if array._owner is host:
+        return array
+    made = vector_like(array.shape[0], array.dtype)
+    made.from_numpy(array.to_numpy())
+    return made
+
+
 def _refuse_unsymmetric(matrix: SparseMatrix, kind: str) -> None:
-    other, nnz = matrix.transpose(), matrix.pattern.nnz
-    values = matrix.values.to_numpy()[:nnz]
-    allowed = (1e-12 if matrix.dtype is f64 else 1e-5) * float(np.max(np.abs(values), initial=0))
-    if not matrix.pattern.same(other.pattern):
+    rows, columns = matrix.pattern.entries()
+    values = matrix.values.to_numpy()[: len(rows)]
+    across = np.lexsort((rows, columns))  # the entries of the transposed matrix in the order of those of this one
+    if not (np.array_equal(rows[across], columns) and np.array_equal(columns[across], rows)):
         raise QdrunValueError(f"SparseSolver({kind!r}): the entries of the matrix are not symmetric\n  do: solver_type='LU'")
-    worst = float(np.max(np.abs(values - other.values.to_numpy()[:nnz]), initial=0))
+    allowed = (1e-12 if matrix.dtype is f64 else 1e-5) * float(np.max(np.abs(values), initial=0))
+    worst = float(np.max(np.abs(values - values[across]), initial=0))
     if worst > allowed:
         raise QdrunValueError(
             f"SparseSolver({kind!r}): the matrix is not symmetric: two values differ by {worst:.3g}\n  do: solver_type='LU'"
