@@ -532,15 +532,6 @@ def test_what_cannot_be_is_refused(gpu, body, message):
     assert message in str(e.value)
 
 
-def test_a_gradient_is_refused_where_threads_meet(gpu):
-    kernel, _, _ = looping(summed)
-    kernel()
-    with pytest.raises(
-        qd.DifferentiationError, match="the threads of this loop meet in blocks, and there is no gradient of that yet"
-    ):
-        kernel.grad()
-
-
 @pytest.mark.skipif(ARCH != "cpu", reason="of the processor")
 def test_a_subgroup_of_one_iteration_has_a_gradient():
     with qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False):

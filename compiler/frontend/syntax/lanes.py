@@ -194,7 +194,7 @@ def _exchanged(cx: Context, task: Task, value: Operand, lane: Operand) -> Operan
     if _size(cx) == 1:
         return value
     if cx.options.lanes:
-        return cx.b.op("shuffle", value, lane, dtype=value.dtype)
+        return cx.b.op("shuffle", value, lane, dtype=value.dtype, attr=f"{_size(cx)}{' whole' * fills_blocks(task)}")
     if value.dtype is u1:
         return ops.truth(cx.b, _exchanged(cx, task, cx.b.cast(value, u8), lane))
     place, mine = _memory(cx, task, value.dtype, -(-task.block // LANES) * LANES), thread_number(cx, task)

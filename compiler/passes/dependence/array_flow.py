@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...ir.nodes import GlobalStore, Kernel, Local, LocalStore, Op, Place, Stmt
 from ...ir.walk import place_of, stored_value, walk
-from ..reverse.derivatives import ADJOINT, carries
+from ..reverse.derivatives import carries, rules_of
 from .access import Access, loads_of, writes_of
 
 VARIED = 1
@@ -75,6 +75,6 @@ def _step(s: Stmt, masks: dict[Op | Local | Place, int], bits: dict[Place, int])
     if not carries(s):
         return []
     mask = 0
-    for a, rule in zip(s.args, ADJOINT[s.op]):
+    for a, rule in zip(s.args, rules_of(s)):
         mask |= masks.get(a, 0) if rule is not None else 0  # type: ignore[arg-type]
     return [(s, mask)]

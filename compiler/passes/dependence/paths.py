@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...ir.nodes import GlobalStore, Loc, Local, LocalStore, Op, Operand, Place, Stmt, Task
 from ...ir.walk import atomic_of, index_of, stored_value
 from ..reverse.activity import Activity
-from ..reverse.derivatives import ADJOINT, carries
+from ..reverse.derivatives import carries, rules_of
 from .access import Access, Writes, writes_of
 from .indexing import extents, never_same, own_element
 from .order import Order
@@ -56,7 +56,7 @@ class _Flow:
                 self._load(s)
             elif isinstance(s, Op) and s.op != "atomic":
                 if carries(s):
-                    rules = zip(s.args, ADJOINT[s.op], strict=True)
+                    rules = zip(s.args, rules_of(s), strict=True)
                     self._derive(s, tuple(a for a, rule in rules if rule is not None))
             elif isinstance(s, (GlobalStore, Op)):
                 self._write(s)

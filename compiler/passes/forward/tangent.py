@@ -24,7 +24,7 @@ from ...ir.verify import verified
 from ...ir.walk import atomic_of, operands, walk
 from ..clone import clone_kernel
 from ..dependence.access import Access
-from ..dependence.blocks import refuse_blocks
+from ..dependence.blocks import refuse_blocks, refuse_order
 from ..dependence.collisions import collisions
 from ..reverse.derivatives import ADJOINT, zero_stays_zero
 from .attached import renew_slopes, settle
@@ -89,6 +89,7 @@ class _Rewriter:
         collide = any(collisions(task, flow.varied, lambda place: flow.dual(place) is not None))
         if collide or any(map(self._needs_order, walk(task.body))):
             task.serialize = bool(task.axes)
+            refuse_order(task)
 
     def _of(self, x: Operand) -> Operand | None:
         """The tangent of an operand; None when it is zero."""
@@ -143,6 +144,8 @@ class _Rewriter:
             dual = self.flow.dual(s.attr)
             assert dual is not None
             return b.gload(dual, s.args)
+        if s.op == "shuffle":
+            return b.op("shuffle", self._or_zero(s.args[0]), s.args[1], dtype=s.dtype, attr=s.attr)
         if s.op == "cast":
             return b.cast(self._or_zero(s.args[0]), s.dtype)
         if s.op == "select":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import DifferentiationError
 from ...ir.nodes import GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.walk import atomic_of, operands, walk
-from .derivatives import ADJOINT, NEEDS, carries
+from .derivatives import carries, needs_of, rules_of
 from .final_values import CLAIMS, find_finals
 
 _WITH_VALUE = (*CLAIMS, "mul")  # atomics whose backward code reads their value
@@ -52,7 +52,7 @@ class Activity:
             return isinstance(s.attr, Place) and s.attr.differentiable
         if s.op == "load":
             return s.attr in self.varied
-        return carries(s) and any(a in self.varied for a, rule in zip(s.args, ADJOINT[s.op]) if rule is not None)
+        return carries(s) and any(a in self.varied for a, rule in zip(s.args, rules_of(s)) if rule is not None)
 
     def _keep_useful(self, backwards: list[Stmt]) -> None:
         """Values that only steer control flow, or are never stored, have no adjoint."""
@@ -79,7 +79,7 @@ class Activity:
             return []
         if s.op == "load":
             return [s.attr]  # type: ignore[list-item]
-        return [a for a, rule in zip(s.args, ADJOINT[s.op]) if rule is not None] if carries(s) else []
+        return [a for a, rule in zip(s.args, rules_of(s)) if rule is not None] if carries(s) else []
 
     def _mask(self, backwards: list[Stmt]) -> None:
         size = -1
@@ -131,7 +131,7 @@ class Activity:
         if s.op == "atomic":
             return list(s.args if atomic_of(s)[1] in _WITH_VALUE else s.args[:-1])
         out: list[Operand] = []
-        for operand, names in zip(s.args, NEEDS[s.op], strict=True):
+        for operand, names in zip(s.args, needs_of(s), strict=True):
             if operand in self.active:
                 out += [s if n == "r" else s.args[n] for n in names]  # type: ignore[index]
         return out

@@ -16,6 +16,7 @@ from math import nan
 from ...ir.builder import Builder
 from ...ir.nodes import Const, Op, Operand
 from ...ir.types import f64
+from ..shuffles import Adjoint
 
 Need = int | str
 Rule = Callable[[Builder, Operand, tuple[Operand, ...], Operand | None], Operand]
@@ -212,5 +213,17 @@ FLAT = frozenset("detach floor ceil round trunc sgn floordiv isnan isinf".split(
 
 
 def carries(s: Op) -> bool:
-    """Whether a gradient can flow from the result of ``s`` to an operand: real in, real out, a rule in the table."""
-    return s.op in ADJOINT and s.dtype.is_real and s.args[-1].dtype.is_real
+    """Whether a gradient can flow from the result of ``s`` to an operand: real in, real out, a rule."""
+    return s.dtype.is_real and (s.op == "shuffle" or (s.op in ADJOINT and s.args[-1].dtype.is_real))
+
+
+def rules_of(s: Op) -> tuple[Rule | None, ...]:
+    """The rule of each operand."""
+    if s.op == "shuffle":  # its adjoint is one of other lanes
+        return (lambda b, g, a, r: Adjoint(b, s, a[1]).of(g), None)
+    return ADJOINT[s.op]
+
+
+def needs_of(s: Op) -> tuple[tuple[Need, ...], ...]:
+    """What the rule of each operand reads."""
+    return ((1,), ()) if s.op == "shuffle" else NEEDS[s.op]

@@ -11,7 +11,7 @@ from ...ir.verify import verified
 from ...ir.walk import atomic_of, place_of, walk
 from ...tape.sizing import TaskSizing, size_task
 from ..dependence.access import Access, Writes, check_cross_iteration, check_replayed_loads, loads_of, prologue_loads, writes_of
-from ..dependence.blocks import refuse_blocks
+from ..dependence.blocks import refuse_blocks, refuse_tapes
 from ..dependence.collisions import check_stores
 from ..dependence.ordering import Order
 from ..dependence.paths import Broken, broken_paths
@@ -118,7 +118,9 @@ class _Reversal:
             self._note(finals.accesses())
             lean, lean_slices = with_fewer_states(task, slices, self._unroll)
             rev = Reverse(lean, lean_slices, self._segmented, self._marks)
-            self.reversed.append((_assemble(lean, rev), lean, rev))
+            new = _assemble(lean, rev)
+            refuse_tapes(new)
+            self.reversed.append((new, lean, rev))
             if finals.deferred:
                 self._multiply(task, finals.deferred)
         wanted = frozenset(id(s) for s in walk(task.body) if _sets(s, self._needed))

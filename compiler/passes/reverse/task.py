@@ -37,7 +37,7 @@ from ...tape.bounds.row_predicates import around_stacks
 from ..dependence.collisions import shared_stores
 from .checkpoint import LoopDriver, Record, down
 from .copies import Env, at, copy_plain, index_at
-from .derivatives import ADJOINT, MULTIPLIES, zero_stays_zero
+from .derivatives import MULTIPLIES, rules_of, zero_stays_zero
 from .final_values import CLAIMS
 from .segments import driver_of
 from .slices import Slicer
@@ -214,7 +214,7 @@ class Reverse:
             self.b.atomic("add", _grad(s.attr), args, g)
         else:
             result = self._env.get(s)
-            for operand, rule in zip(s.args, ADJOINT[s.op], strict=True):
+            for operand, rule in zip(s.args, rules_of(s), strict=True):
                 if rule is not None and self.activity.is_varied(operand):
                     value = rule(self.b, g, args, result)
                     if s.op in MULTIPLIES and s in self.activity.masked:
