@@ -93,6 +93,35 @@ def test_vectors_lists_and_loops_of_python():
         assert out.to_numpy().tolist() == [2.0 * (0.5 * 4 + 1.5 * 2 + 2.5 * 3 + 8), 3.0, 29.0, 29.0]
 
 
+def test_python_makes_vectors_and_matrices_of_values_of_the_run():
+    with qd.init(default_fp=qd.f64):
+        rng = np.random.default_rng()
+        values = rng.normal(size=4)
+        x, total = qd.field(qd.f64, shape=4, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+        x.from_numpy(values)
+
+        def turn(a, b):
+            rows = qd.Matrix([[qd.cos(a), -qd.sin(a)], [qd.sin(a), qd.cos(a)]])
+            return rows @ qd.Vector([b, 2.0 * b], qd.f64)
+
+        @qd.kernel
+        def add():
+            for i in range(3):
+                v = turn(x[i], x[i + 1])
+                total[None] += v[0] * v[1]
+
+        def value(at):
+            a, b = at[:3], at[1:]
+            return float(sum((np.cos(a) * b - 2 * np.sin(a) * b) * (np.sin(a) * b + 2 * np.cos(a) * b)))
+
+        with qd.ad.Tape(loss=total):
+            add()
+        np.testing.assert_allclose(total[None], value(values), rtol=1e-12)
+        by = rng.normal(size=4)
+        slope = (value(values + 1e-6 * by) - value(values - 1e-6 * by)) / 2e-6
+        np.testing.assert_allclose(x.grad.to_numpy() @ by, slope, rtol=1e-6, atol=1e-8)
+
+
 def test_values_of_the_host_and_of_the_kernel_mix():
     host = qd.Vector([1, 2])
     with qd.init():

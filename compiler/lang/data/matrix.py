@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ...errors import QdrunTypeError
+from ...frontend.library.traced import builder_of, call
 from ...frontend.values import constructors, values
 from ...frontend.values import matrix as front
 from ...frontend.values.constructors import has_lowering
@@ -34,6 +35,11 @@ class Matrix(NDArrayOperatorsMixin):
     __slots__ = ("_data", "_dtype", "_how")
     __array_priority__ = 1000
     __qd_lower__ = staticmethod(constructors.lower_matrix)
+
+    def __new__(cls, arr: Any = None, dt: Any = None) -> Any:
+        """In a plain Python function that a kernel calls, of values that are known at run time only: what a kernel makes of them."""
+        b = builder_of((arr,))
+        return super().__new__(cls) if b is None else call(b, cls.__qd_lower__, (arr, dt), {})
 
     def __init__(self, arr: Any, dt: Any = None) -> None:
         if not isinstance(arr, (list, tuple, np.ndarray, Matrix)):
