@@ -183,10 +183,10 @@ class SweepSection(Section):
     Attributes:
         method: how the trials are made from the axes: ``grid`` takes every combination, ``zip`` the first values of all axes, then the
             second ones, ``random`` draws, ``list`` takes ``trials`` as they are.
-        seed: of all draws, and of the trials' own seeds.
+        seed: the seed of all draws, and of the trials' own seeds.
         params: parameter, dotted for nested ones and with an index for one item of a list, to its values.
-        zip: of a grid: groups of parameters that go together and count as one axis.
-        trials: of the method ``list``: the values of each trial.
+        zip: with ``grid``: groups of parameters that go together and count as one axis.
+        trials: with the method ``list``: the values of each trial.
         exclude: points to leave out: a trial is left out when all values of one of the maps are its own.
         samples: how many values each axis draws that does not say; of ``random``, how many trials.
         repeat: each point this many times.

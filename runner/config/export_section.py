@@ -30,7 +30,7 @@ class WandbExport(Section):
         project: by default the config's name.
         entity: the user or team; by default wandb's own.
         mode: None: what ``WANDB_MODE`` says, else online.
-        folder: of wandb's files; by default the run's folder.
+        folder: where wandb's files go; by default the run's folder.
     """
 
     project: str | None = Field(None, min_length=1)
@@ -43,7 +43,7 @@ class MlflowExport(Section):
     """A run of MLflow for each trial, below one for the sweep.
 
     Attributes:
-        uri: of the tracking server or database; by default MLflow's own (``MLFLOW_TRACKING_URI``).
+        uri: the address of the tracking server or database; by default MLflow's own (``MLFLOW_TRACKING_URI``).
         experiment: by default the config's name.
     """
 

@@ -135,9 +135,9 @@ class RetriesSection(Section):
     """Numbers of retries of a trial, by failure class.
 
     Attributes:
-        infra: of a lost machine or device.
-        oom: of memory that ran out.
-        crash: of a crash of the trial's own process.
+        infra: how often a trial begins again after a machine or device was lost.
+        oom: how often after memory ran out.
+        crash: how often after the trial's own process crashed.
     """
 
     infra: int = Field(RETRIES["infra"], ge=0, le=100)
@@ -226,8 +226,8 @@ class RunConfig(Section):
     """A whole config.
 
     Attributes:
-        version: of the format.
-        name: of the run: letters, digits, ``-``, ``_`` and ``.``.
+        version: the version of the format.
+        name: the name of the run: letters, digits, ``-``, ``_`` and ``.``.
         job: which job to run.
         gradients: the parameters whose gradients are columns of the results; null: all that the job can give.
         device: where a trial runs.

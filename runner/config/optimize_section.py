@@ -121,7 +121,7 @@ class TrialsSection(Section):
         rule: ``halving``: the best 1 / factor of all that have come so far, compared at the steps first, first * factor, first * factor^2,
             ..; ``median``: those not above the median, compared every ``first`` steps.
         first: the first step at which they are compared.
-        factor: of ``halving``.
+        factor: with ``halving``: one of so many descents goes on.
         least: while fewer have come so far, all go on.
     """
 
@@ -197,13 +197,13 @@ class OptimizeSection(Section):
 
     Attributes:
         rule: how a gradient becomes a step.
-        options: of the rule, see ``qdrun.runner.optimize.update_rules``.
-        steps: at most so many.
+        options: options of the rule, see ``qdrun.runner.optimize.update_rules``.
+        steps: how many steps a descent makes at most.
         learning_rate: a number, or one of the schedules exponential, cosine, warmup with its numbers. None: the rule needs none.
         params: which parameters; None: all of ``gradients`` that are parameters.
         scale: what counts as 1 of a parameter: it is optimised as x / scale.
         clip: the most that the global norm of the gradients may be.
-        bounds: [low, high] of parameters, null for none: each step ends within.
+        bounds: [low, high] of parameters, null for no bound: each step ends between them.
         stop: when to end before the last step.
         keep: the point that the row shows: the one with the smallest loss, or the last.
         warm_start: begin where another run has ended.

@@ -18,11 +18,11 @@ class SearchSection(Section):
     Attributes:
         method: ``descents``: descents of ``optimize`` from many starts, of which those go on that still fall; ``tpe``, ``cmaes`` and
             ``random``: samplers of Optuna, which see losses alone.
-        evaluations: of all trials together. A step of a descent is one.
-        trials: of a round; of ``descents``, fresh starts.
-        steps: of ``descents``: of each one in its first round. With fewer descents in a round they get more steps.
-        keep: of ``descents``: the share that goes on to the next round.
-        seed: of the sampler, and of the starts.
+        evaluations: how many all trials may make together. A step of a descent is one.
+        trials: how many a round has; with ``descents``, how many fresh starts.
+        steps: with ``descents``: how many each one makes in its first round. With fewer descents in a round they get more steps.
+        keep: with ``descents``: the share that goes on to the next round.
+        seed: the seed of the sampler, and of the starts.
     """
 
     method: Method = "descents"
