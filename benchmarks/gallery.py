@@ -201,7 +201,7 @@ CASES = {
         {"mass": 1.5, "length": 0.85, "damping": 0.4},
         {"rule": "levenberg_marquardt", "steps": 60, "params": ["mass", "length", "damping"], "keep": "best"},
     ),
-    "billiards": Case("billiards:Billiards", ("loss",), lambda done, known: done.outcome.loss),
+    "billiards": Case("billiards:Billiards", rule=sgd(24, 0.01, "position", "velocity")),
     "lj_cluster": Case(
         "lj_cluster:LjCluster",
         ("energy",),

@@ -22,6 +22,9 @@ class BilliardsParams(JobParams):
     dt: float = Field(0.003, gt=0, description="time step, s")
     radius: float = Field(0.03, gt=0, description="of a ball, m")
     elasticity: float = Field(0.8, ge=0, le=1, description="of a collision: 1 loses no energy")
+    softening: float = Field(
+        0.0, ge=0, description="added to the distance that a direction is divided by, m; the original has 1e-6"
+    )
     position: list[float] = Field([0.1, 0.5], min_length=2, max_length=2, description="where the cue ball starts, m")
     velocity: list[float] = Field([0.3, 0.0], min_length=2, max_length=2, description="how fast the cue ball starts, m/s")
     goal: list[float] = Field([0.9, 0.75], min_length=2, max_length=2, description="where the last ball should end, m")
@@ -48,7 +51,7 @@ class Billiards(Job[BilliardsParams]):
 
     def _step_kernels(self) -> None:
         x, v, shift, impulse, balls = self.x, self.v, self.shift, self.impulse, self.balls
-        step_s, radius, elasticity = self.dt, self.radius, self.elasticity
+        step_s, radius, elasticity, softening = self.dt, self.radius, self.elasticity, self.input("softening")
 
         @qd.kernel
         def collide(k: qd.i32):
@@ -58,7 +61,7 @@ class Billiards(Job[BilliardsParams]):
                     apart = x[k, i] + dt * v[k, i] - (x[k, j] + dt * v[k, j])
                     distance = apart.norm()
                     if distance < 2.0 * radius[None]:
-                        along = apart / distance
+                        along = apart / (distance + softening[None])
                         speed = along.dot(v[k, i] - v[k, j])
                         if speed < 0.0:
                             push = -(1.0 + elasticity[None]) * 0.5 * speed * along
