@@ -1,4 +1,6 @@
-"""Second derivatives and fixed points of a differentiable program: ``qd.ad.hvp`` and ``qd.ad.fixed_point`` beside central differences."""
+"""Second derivatives, fixed points and time steps of a differentiable program: ``qd.ad.hvp``, ``qd.ad.fixed_point`` and
+``qd.ad.checkpointed_steps`` whose temporaries are its arrays, beside central differences.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from .slopes import Case, Wrong, case
 
 WHERE_REFUSED = (qd.DifferentiationError, qd.DataAccessError)
 """What a tape or forward mode does not take."""
+STEPS = 3
 
 
 @qd.kernel
@@ -41,6 +44,25 @@ def close(new: qd.Template, base: qd.Template, total: qd.Template, factor: float
         new[i] = base[i] + factor * qd.tanh(total[None])
 
 
+@qd.kernel
+def enter(state: qd.Template, k: int, first: qd.Template, base: qd.Template, factor: float):
+    """The first input of a time step: near to ``base``, by the state."""
+    for i in qd.grouped(first):
+        first[i] = base[i] + factor * qd.sin(state[k])
+
+
+@qd.kernel
+def leave(state: qd.Template, k: int, total: qd.Template, factor: float):
+    """The next state."""
+    state[k + 1] = 0.7 * state[k] + factor * qd.tanh(total[None])
+
+
+@qd.kernel
+def last(state: qd.Template, k: int, loss: qd.Template):
+    """The loss of the last state."""
+    loss[None] += qd.sin(state[k]) + state[k]
+
+
 def add_up(arrays: list[Any], total: Any, square: float) -> None:
     for y in arrays:
         weigh(y, total, square, bool(y.element_shape))
@@ -56,7 +78,7 @@ def of_fields(text: str) -> str:
 def check_second(text: str, path: Path, seed: int, index: int, out: Result) -> None:
     """Check some of the f64 programs; a finding goes to ``out``."""
     rng = random.Random(f"{seed}:{index}:second")
-    chosen = [name for name, share in (("hvp", 0.4), ("fixed point", 0.4)) if rng.random() < share]
+    chosen = [name for name, share in (("hvp", 0.4), ("fixed point", 0.4), ("steps", 0.3)) if rng.random() < share]
     if "f32" in text:
         return
     numbers = np.random.default_rng(rng.randrange(2**32))
@@ -64,7 +86,7 @@ def check_second(text: str, path: Path, seed: int, index: int, out: Result) -> N
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
-                done = (hessian if name == "hvp" else fixed_point)(text, path, numbers)
+                done = {"hvp": hessian, "fixed point": fixed_point, "steps": steps}[name](text, path, numbers)
             except Wrong as e:
                 out.finding = Finding(e.kind, e.detail)
                 return
@@ -129,6 +151,7 @@ def _hessian(names: dict[str, Any], loss: Any, numbers: np.random.Generator) -> 
         return Case.flat([t.grad.to_numpy() for t in inputs])
 
     found = qd.ad.hvp(run, loss, inputs, by)
+    check_heap([*names["CALLS"], *((weigh, (y, loss, 1.0, bool(y.element_shape))) for y in outputs)])
     first, product = Case.flat(found.gradient), Case.flat(found.product)
     want = gradient(0.0)
     differences = [(gradient(h) - gradient(-h)) / (2 * h) for h in (1e-5, 1e-6)]
@@ -137,6 +160,24 @@ def _hessian(names: dict[str, Any], loss: Any, numbers: np.random.Generator) -> 
     if not np.abs(first - want).max() <= 1e-8 * max(1.0, np.abs(want).max()):
         raise Wrong("hvp: the gradient", f"{first.tolist()[:4]} and by reverse mode {want.tolist()[:4]}")
     return differ("hvp", product, differences)
+
+
+def check_heap(launches: list[tuple[Any, tuple[Any, ...]]]) -> None:
+    """Compare the heap that a Hessian product has left with the plans of its launches: of each plane the largest.
+
+    Raises:
+        Wrong: they are not equal to the byte.
+    """
+    planned: dict[str, int] = {}
+    for kernel, args in launches:
+        try:
+            planes = qd.ad.hvp_plan(kernel, *args).planes
+        except qd.NothingToDifferentiate:
+            continue
+        planned |= {plane: max(planned.get(plane, 0), amount) for plane, amount in planes.items()}
+    held = qd.current_program().usage().get("adstack", 0)
+    if held != sum(planned.values()):
+        raise Wrong("hvp: the heap", f"{held} bytes are held and {planned} are planned")
 
 
 def fixed_point(text: str, path: Path, numbers: np.random.Generator) -> bool:
@@ -184,3 +225,61 @@ def fixed_point(text: str, path: Path, numbers: np.random.Generator) -> bool:
                 return False
             raise
         return differ("fixed_point", np.array([got]), differences)
+
+
+class _Steps:
+    """The program as a time step whose arrays are temporaries: its first input follows the state, its outputs make the next one."""
+
+    def __init__(self, c: Case, window: int) -> None:
+        self.case, self.first = c, c.inputs[0]
+        make = qd.field if isinstance(self.first, qd.Field) else qd.ndarray
+        self.base = make(qd.f64, self.first.shape, needs_grad=True)
+        self.total, self.loss = (qd.field(qd.f64, shape=(), needs_grad=True) for _ in range(2))
+        self.state = qd.field(qd.f64, shape=window + 1, needs_grad=True)
+        self.params, self.window = [self.base, *c.inputs[1:]], window
+
+    def step(self, t: int, k: int) -> None:
+        """One step."""
+        enter(self.state, k, self.first, self.base, 0.1)
+        self.case.forward()
+        add_up(self.case.outputs, self.total, 0.0)
+        leave(self.state, k, self.total, 0.3)
+
+    def begin(self, at: list[np.ndarray]) -> None:
+        """Set the parameters and the state."""
+        for t, a in zip(self.params, at):
+            t.from_numpy(a)
+        self.state.fill(0.4)
+        self.loss[None] = 0.0
+
+    def run(self) -> None:
+        """All steps, and the loss."""
+        temporaries = [self.first, *self.case.between, *self.case.outputs, self.total]
+        qd.ad.checkpointed_steps(self.step, STEPS, self.state, temporaries=temporaries)
+        last(self.state, self.window, self.loss)
+
+    def value(self, at: list[np.ndarray]) -> float:
+        """The loss."""
+        self.begin(at)
+        self.run()
+        return self.loss[None]
+
+
+def steps(text: str, path: Path, numbers: np.random.Generator) -> bool:
+    """Time steps in windows of all lengths beside each other, and beside differences along a direction of the parameters."""
+    gradients = []
+    for window in (STEPS, 2, 1):
+        with case(path, text, SCALAR) as c:
+            if c.inputs[0].element_shape:
+                return False
+            s = _Steps(c, window)
+            s.begin(c.at)
+            with qd.ad.Tape(loss=s.loss):
+                s.run()
+            gradients.append(Case.flat([t.grad.to_numpy() for t in s.params]))
+            if not np.array_equal(gradients[-1], gradients[0], equal_nan=True):
+                raise Wrong("steps: another window", f"{gradients[-1].tolist()[:4]} and {gradients[0].tolist()[:4]}")
+            by = [numbers.uniform(-1, 1, a.shape) for a in c.at]
+            moved = [[[a + sign * h * d for a, d in zip(c.at, by)] for sign in (1, -1)] for h in (1e-4, 1e-5)]
+            differences = [np.array([(s.value(up) - s.value(down)) / (2 * h)]) for (up, down), h in zip(moved, (1e-4, 1e-5))]
+    return differ("steps", np.array([gradients[0] @ Case.flat(by)]), differences)

@@ -384,6 +384,40 @@ def test_a_solver_in_forward_mode_is_refused(program):
         qd.linalg.MatrixFreeCG(qd.linalg.LinearOperator(p.symmetric), p.b, p.x)
 
 
+def test_second_derivatives_through_a_solver_are_refused_by_name(program):
+    n = 3
+    b, x, new = (qd.field(qd.f64, n) for _ in range(3))
+    loss = qd.field(qd.f64, ())
+    qd.root.lazy_hessian()
+
+    @qd.kernel
+    def twice(v: qd.template(), out: qd.template()):
+        for i in v:
+            out[i] = 2 * v[i]
+
+    @qd.kernel
+    def half():
+        for i in x:
+            new[i] = 0.5 * x[i] + b[i]
+
+    @qd.kernel
+    def total():
+        for i in x:
+            loss[None] += x[i] ** 2
+
+    def solve() -> None:
+        qd.linalg.MatrixFreeCG(qd.linalg.LinearOperator(twice), b, x)
+        total()
+
+    def iterate() -> None:
+        qd.ad.fixed_point(half, x, new)
+        total()
+
+    for run, name in ((solve, "MatrixFreeCG"), (iterate, "fixed_point")):
+        with pytest.raises(qd.QdrunRuntimeError, match=rf"{name}.* inside of qd\.ad\.hvp has no second derivatives"):
+            qd.ad.hvp(run, loss, b, np.ones(n))
+
+
 def test_newtons_method_as_a_fixed_point_has_the_gradient_of_the_root(program):
     """``2 x_i - 0.4 (neighbours) + c_i x_i^3 = p_i`` on a ring, with a linear solve in each step."""
     n, rng = 6, np.random.default_rng(8)

@@ -228,7 +228,8 @@ def _error(read: _Use, write: _Use) -> DataAccessError:
     return DataAccessError(
         f"the gradient of `{read.kernel}` needs the value of `{read.name}` read here, but {who} overwrites it in the same tape",
         read.loc,
-        "write to another field (for time steps: give the field a leading time axis), or use one tape for each part",
+        "write to another field (for time steps: give the field a leading time axis; for a loop until nothing changes:"
+        " qd.ad.fixed_point), or use one tape for each part",
     )
 
 
