@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...errors import QdrunSyntaxError
-from ...ir.nodes import Block, Buffer, Const, If, Local, LocalStore, Loop, Op, Operand, Place, Task
+from ...ir.nodes import Block, Buffer, Const, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.walk import cooperates, fills_blocks, meets, meets_in_grid, place_of, walk
 from ..llvm.uniform import analyse
 from .hardware import GpuTarget
-from .prologue import constant, where
+from .prologue import where
+from .waves import Waves, same_in_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,13 @@ class Meeting:
     """The facts about the cooperation of a task's threads.
 
     ``varying``: values that may differ between the threads of a block; ``open``: the blocks of code, by identity, that all threads execute;
-    ``whole``: every thread has an iteration.
+    ``whole``: every thread has an iteration; ``waves``: those of ``open`` that whole waves execute, and not the whole block.
     """
 
     varying: set[Op | Local | Loop]
     open: set[int]
     whole: bool
+    waves: set[int] = field(default_factory=set)
 
     def same(self, x: Operand) -> bool:
         """Whether a value is the same for all threads of a block."""
@@ -48,39 +50,30 @@ def threads_of(task: Task, target: GpuTarget) -> int:
     return wish
 
 
-def meeting(task: Task) -> Meeting | None:
+def meeting(task: Task, lanes: int, may_fail: bool) -> Meeting | None:
     """Analyse the cooperation of a task's threads; None: they do not cooperate.
+
+    Args:
+        task: the task.
+        lanes: threads of a wave that exchange values by instructions, or 0.
+        may_fail: an iteration may fail, and its thread has none from then on.
 
     Raises:
         QdrunSyntaxError: not all threads of a block would reach a barrier.
     """
     if not cooperates(task):
         return None
-    shapes = analyse(task, frozenset(_same_in_a_block(task)))
+    shapes = analyse(task, frozenset(same_in_groups(task, task.block)))
     out = Meeting(shapes.varying, set(), fills_blocks(task))
+    alone = any(isinstance(s, Op) and s.op in ("shuffle", "ballot") for s in walk(task.body))
+    waves = None
+    if alone and lanes and task.block % lanes == 0:
+        waves = Waves(task, lanes, out.varying, out.whole and not may_fail)
     if meets_in_grid(task):
         _check_grid(task)
     loads: Counter[Local] = Counter(_reads(task.body))
-    _open(task.body, out, loads)
+    _open(task.body, out, loads, waves)
     return out
-
-
-def _same_in_a_block(task: Task) -> Iterator[Op]:
-    """Quotients of the iteration's number that are the number of the block, or of a group of blocks."""
-    numbers = {s for s in walk(task.body) if isinstance(s, Op) and s.op == "iter"}
-    begin = constant(task.axes[0].begin) if len(task.axes) == 1 else None
-    if begin is not None and begin >= 0 and begin % task.block == 0:
-        numbers.add(task.axes[0].index)
-    for s in walk(task.body):
-        if not isinstance(s, Op) or not s.args or not isinstance(s.args[0], Op) or s.args[0] not in numbers:
-            continue
-        by = constant(s.args[1]) if len(s.args) == 2 else None
-        if s.op == "cast" and s.dtype.kind in "iu" and s.dtype.bits >= 32:
-            numbers.add(s)
-        elif by is not None and by > 0:
-            by = 1 << by if s.op in ("shr", "sar") and by < 31 else by if s.op in ("floordiv", "cdiv") else 1
-            if by % task.block == 0:
-                yield s
 
 
 def _of_block(s: Op) -> bool:
@@ -119,20 +112,26 @@ def _reads(block: Block) -> Iterator[Local]:
             yield s.exit
 
 
-def _open(block: Block, out: Meeting, loads: Counter[Local]) -> None:
-    """Mark a block that all threads execute, and the blocks in it."""
+def _open(block: Block, out: Meeting, loads: Counter[Local], waves: Waves | None, alone: bool = False) -> None:
+    """Mark a block that all threads execute, and the blocks in it. ``alone``: a wave does so without the others of its block."""
     out.open.add(id(block))
+    if alone:
+        out.waves.add(id(block))
     for s in block:
         if not isinstance(s, (If, Loop)):
             continue
-        barrier = next((x for x in walk([s]) if meets(x)), None)
-        same = out.same(s.cond) if isinstance(s, If) else s not in out.varying
+        barriers = [x for x in walk([s]) if meets(x)]
+        barrier = next((x for x in barriers if not _of_wave(x)), barriers[0] if barriers else None)
+        decides = s.cond if isinstance(s, If) else s
+        same, apart = isinstance(decides, Const) or decides not in out.varying, alone
+        if not same and waves is not None and (barrier is None or _of_wave(barrier)) and waves.same(decides):
+            same = apart = True
         if barrier is not None and not same:
             assert isinstance(barrier, Op)
             raise _refused(s, barrier, "a block")
-        if barrier is not None or (same and _decides(s, out, loads)):
+        if barrier is not None or (same and _decides(s, out, loads, waves)):
             for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,):
-                _open(inner, out, loads)
+                _open(inner, out, loads, waves, apart)
 
 
 def _refused(around: If | Loop, barrier: Op, who: str) -> QdrunSyntaxError:
@@ -146,19 +145,25 @@ def _refused(around: If | Loop, barrier: Op, who: str) -> QdrunSyntaxError:
     )
 
 
+def _of_wave(s: Stmt) -> bool:
+    """Whether a statement waits for the threads of its wave only."""
+    return isinstance(s, Op) and (s.op in ("shuffle", "ballot") or s.attr == "wave")
+
+
 def _called(s: Op) -> str:
     if s.op != "barrier" or s.attr in ("wave", "exchange"):
         return "an operation of qd.simt.subgroup"
     return "simt.grid.sync()" if s.attr == "grid" else "simt.block.sync()"
 
 
-def _decides(s: If | Loop, out: Meeting, loads: Counter[Local]) -> bool:
-    """Whether a statement without a barrier sets a variable that all threads have in common, and that is read elsewhere: those without an
-    iteration must know it, too.
+def _decides(s: If | Loop, out: Meeting, loads: Counter[Local], waves: Waves | None) -> bool:
+    """Whether a statement without a barrier sets a variable that all threads of the block, or of a wave, have in common, and that is read
+    elsewhere: those without an iteration must know it, too.
     """
     own = Counter(_reads([s]))
     stored = {x.local for x in walk([s]) if isinstance(x, LocalStore)}
-    return any(x not in out.varying and loads[x] > own[x] for x in stored)
+    common = (x for x in stored if x not in out.varying or (waves is not None and waves.same(x)))
+    return any(loads[x] > own[x] for x in common)
 
 
 def arrays(task: Task) -> dict[Buffer, tuple[int, int]]:

@@ -10,7 +10,7 @@ A failed iteration becomes one of these threads, so that the others do not wait 
 
 from __future__ import annotations
 
-from ....ir.nodes import Assert, If, Local, LocalStore, Loop, Op, Stmt
+from ....ir.nodes import Assert, Block, If, Local, LocalStore, Loop, Op, Stmt
 from ....ir.ops import TABLE
 from ....ir.walk import is_fence, meets
 from ..indices import is_narrow, start_iteration
@@ -18,9 +18,12 @@ from ..meeting import Meeting
 from .emitter import GridEmitter
 
 
-def run(e: GridEmitter, s: Stmt, m: Meeting) -> None:
-    """Emit one statement of a block of code that all threads execute."""
-    if not e.part or _harmless(s, m):
+def run(e: GridEmitter, s: Stmt, m: Meeting, alone: bool) -> None:
+    """Emit one statement of a block of code that all threads execute. ``alone``: those of a wave do, perhaps without the others."""
+    if e.part and not alone and isinstance(s, (If, Loop)) and id(_inner(s)) in m.waves:
+        _by_waves(e, s)
+        return
+    if not e.part or _harmless(s, m, alone):
         e.statement(s)
         return
     inside, skip = e.label("active"), e.label("passive")
@@ -43,19 +46,36 @@ def run(e: GridEmitter, s: Stmt, m: Meeting) -> None:
         e.values[s] = (e.t(f"load {e.ty(s.dtype, False)}, ptr {value}"), False)
 
 
-def _harmless(s: Stmt, m: Meeting) -> bool:
-    """Whether threads without an iteration run a statement: it has no memory access, or is the same in all threads."""
+def _inner(s: If | Loop) -> Block:
+    return s.then if isinstance(s, If) else s.body
+
+
+def _by_waves(e: GridEmitter, s: If | Loop) -> None:
+    """Emit what a wave runs without the others of its block. One without an iteration leaves it out: it might never end."""
+    inside, skip = e.label("wave"), e.label("idle")
+    some = e.hardware.ballot(e, "-1", e.is_active())
+    e.branch(e.t(f"icmp ne {e.ty(e.target.mask, False)} {some}, 0"), inside, skip)
+    e.at(inside)
+    e.statement(s)
+    e.jump(skip)
+    e.at(skip)
+
+
+def _harmless(s: Stmt, m: Meeting, alone: bool) -> bool:
+    """Whether threads without an iteration run a statement: it has no memory access, or is the same in all threads of the block, one of
+    which has an iteration. A wave alone may have none.
+    """
     match s:
         case If():
             return id(s.then) in m.open
         case Loop():
             return id(s.body) in m.open
         case Op(op="gload"):
-            return all(map(m.same, s.args))
+            return not alone and all(map(m.same, s.args))
         case Op():
             return s.op == "load" or meets(s) or is_fence(s) or TABLE[s.op].pure
         case Assert():
-            return m.same(s.cond)
+            return not alone and m.same(s.cond)
         case LocalStore():
             return True
     return False

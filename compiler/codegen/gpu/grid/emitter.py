@@ -52,7 +52,8 @@ class GridEmitter(TaskEmitter, GridFn):
         self.hardware, self.failures = self.target.hardware, failures
         self.words: dict[Word, str] = {}
         self.where = where(task)
-        self.meeting, self.may_fail = meeting(task), fails(task)
+        self.may_fail = fails(task)
+        self.meeting = meeting(task, self.target.lanes, self.may_fail)
         # whether the thread has an iteration, where its block meets: "" if so, a register, or a slot if it may fail
         self.part = ""
         self.barriers = 0

@@ -34,7 +34,7 @@ class GridTaskEmitter(GridEmitter):
             super().block(block)
             return
         for s in block:
-            grid_block.run(self, s, self.meeting)
+            grid_block.run(self, s, self.meeting, id(block) in self.meeting.waves)
 
     def atomic(self, s: Op, ptr: str, values: list[str]) -> str:
         """Together with the other threads of the wave where all of them mean one element."""
