@@ -14,8 +14,9 @@ def field_buffers(kernel: Kernel) -> list[Buffer]:
     out: dict[Buffer, None] = {}
     for place in kernel_places(kernel):
         for p in (place, place.grad, place.dual, place.dual and place.dual.grad):
-            if p is not None and p.buffer.kind == "field":
-                out.setdefault(p.buffer)
+            for each in (p, p and p.pool and p.pool.slots):
+                if each is not None and each.buffer.kind == "field":
+                    out.setdefault(each.buffer)
     return list(out)
 
 
@@ -24,7 +25,15 @@ def text_of(kernel: Kernel, buffers: list[Buffer]) -> str:
     numbers = {b: k for k, b in enumerate(buffers)}
 
     def layout(p: Place | None) -> str:
-        return "-" if p is None else f"{numbers.get(p.buffer)} {p.dtype} {p.shape} {p.strides} {p.offset} {p.trial_bytes}"
+        return (
+            "-"
+            if p is None
+            else f"{numbers.get(p.buffer)} {p.dtype} {p.shape} {p.strides} {p.offset} {p.trial_bytes} {blocks(p)}"
+        )
+
+    def blocks(p: Place) -> str:
+        pool = p.pool
+        return f"{layout(pool.slots)} {pool.sizes} {pool.axes} {pool.blocks} {pool.stride}" if pool else ""
 
     beside = (f"{layout(p.grad)} {layout(p.dual)} {layout(p.dual and p.dual.grad)}" for p in kernel_places(kernel))
     return print_kernel(kernel) + "\n".join(beside)
@@ -45,7 +54,8 @@ def detach(kernel: Kernel, buffers: list[Buffer]) -> list[Buffer]:
         if place not in places:
             grad = None if place.grad is None else new(place.grad)
             dual = None if place.dual is None else new(place.dual)
-            places[place] = replace(place, buffer=fresh[place.buffer], grad=grad, dual=dual)
+            pool = place.pool and replace(place.pool, slots=new(place.pool.slots))
+            places[place] = replace(place, buffer=fresh[place.buffer], grad=grad, dual=dual, pool=pool)
         return places[place]
 
     for task in kernel.tasks:

@@ -31,6 +31,7 @@ from ..passes.forward.second_order import second_order_primal
 from ..passes.forward.tangent import Tangent, forward_kernel
 from ..passes.parallel.injective import race_free
 from ..passes.parallel.reduce import reduce_kernel
+from ..passes.pools import in_blocks
 from ..passes.reciprocals import share_reciprocals
 from ..passes.reverse.gradient import Gradient, reverse_kernel
 from ..passes.simplify.simplify import simplify
@@ -61,14 +62,17 @@ RAW_TANGENT = Stage("tangent-raw", "the simplified kernel", "the kernel of value
 SIMPLIFY_TANGENT = Stage("tangent", "the kernel of values and tangents", "fewer statements with the same bits")
 
 SLOPES = Stage("slopes", "a simplified kernel", "IR without `attach` and `detach`, which only differentiation reads")
+BLOCKS = Stage("blocks", "a reduced kernel", "accesses to fields in levels with a budget as accesses to blocks")
 REDUCE = Stage("reduce", "a kernel without slopes", "atomics on one element as reductions of the loop")
-CHECKS = Stage("checks", "a reduced kernel", "checks of bounds, overflow and NaN, where the options ask for them")
+CHECKS = Stage(
+    "checks", "a kernel without slopes, with reductions", "checks of bounds, overflow and NaN, where the options ask for them"
+)
 BATCH = Stage("batch", "a checked kernel", "of a batched program: loops instead of axes, and the trials as the one axis")
 
 FORWARD = (LOWER, EXITS, SIMPLIFY)
 REVERSE = (RAW_REVERSE, SIMPLIFY_REVERSE)
 TANGENT = (RAW_TANGENT, SIMPLIFY_TANGENT)
-DEVICE = (SLOPES, REDUCE, CHECKS, BATCH)
+DEVICE = (SLOPES, REDUCE, BLOCKS, CHECKS, BATCH)
 
 
 class Runner(Protocol):
@@ -159,7 +163,7 @@ def device_input(kernel: Kernel, options: Options, run: Runner = printing, neste
 
 def reduced(kernel: Kernel, run: Runner = printing) -> Kernel:
     """``DEVICE`` without checks."""
-    return run(REDUCE, reduce_kernel, run(SLOPES, without_slopes, kernel))
+    return run(BLOCKS, in_blocks, run(REDUCE, reduce_kernel, run(SLOPES, without_slopes, kernel)))
 
 
 def planned(kernel: Kernel, options: Options) -> Kernel:

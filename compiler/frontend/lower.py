@@ -10,6 +10,7 @@ from typing import Any
 from ..ir.nodes import Kernel
 from ..ir.verify import verified
 from .arguments import bind_arguments
+from .pools import plan_pools
 from .regions import lower_with, top_with
 from .signature import ArgSpec, LowerOptions
 from .source.inputs import Inputs
@@ -60,6 +61,7 @@ def lower(
             with cx.at(source.tree):
                 inline.refuse_missing_value(source, None)
     stop_reads(kernel, cx.stops)
+    plan_pools(kernel, b.pools)
     return kernel
 
 

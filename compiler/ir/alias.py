@@ -61,7 +61,8 @@ def _parts(x: Operand) -> tuple[Operand | None, object]:
 
 def _steps(p: Place) -> tuple[int, ...]:
     """Distances in bytes of which every distance between two elements is a sum."""
-    return (p.elem_bytes,) if p.strides is None else p.strides
+    blocks = () if p.pool is None else (p.pool.stride,)
+    return (p.elem_bytes,) if p.strides is None else (*p.strides, *blocks)
 
 
 def _apart(p: Place, q: Place) -> bool:
@@ -70,7 +71,9 @@ def _apart(p: Place, q: Place) -> bool:
     for x in (p, q):
         if x.shape is None or x.strides is None:
             return False
-        last = sum((n - 1) * s for n, s in zip(x.shape, x.strides))
+        extents = x.shape if x.pool is None else x.pool.sizes
+        last = sum((n - 1) * s for n, s in zip(extents, x.strides))
+        last += 0 if x.pool is None else (x.pool.blocks - 1) * x.pool.stride
         ranges.append((x.offset, x.offset + last + x.dtype.size))
     (a, a_end), (b, b_end) = ranges
     return a_end <= b or b_end <= a
@@ -122,7 +125,7 @@ class _Offsets:
         self._size, self._period = first.dtype.size, gcd(*_steps(first))
         reach = (
             None
-            if first.shape is None or first.strides is None
+            if first.shape is None or first.strides is None or first.pool is not None
             else sum((n - 1) * s for n, s in zip(first.shape, first.strides))
         )
         self._span = None if reach is None else max(reach, 0) + self._size
@@ -155,4 +158,4 @@ def _memory(p: Place) -> object:
 
 def _layout(p: Place) -> object:
     """All that decides which bytes a place takes, beside its offset."""
-    return p.dtype.size, p.ndim, p.shape, p.strides, p.elem_bytes
+    return p.dtype.size, p.ndim, p.shape, p.strides, p.elem_bytes, p.pool and (p.pool.slots, p.pool.stride)

@@ -97,6 +97,28 @@ class Buffer:
 
 
 @dataclass(eq=False, slots=True)
+class CellBlocks:
+    """How a place in a level with a budget lies in memory: as blocks, one for each active cell of the level, in any order.
+
+    Block 0 holds zeros, which is what reads of inactive cells find; the last one takes what is written to them. ``passes.pools`` turns
+    accesses to the place into accesses to its blocks.
+
+    Attributes:
+        slots: the number of the block of each cell; 0: it has none.
+        sizes: elements of a cell along each axis of the place.
+        axes: the axes of the place that are the axes of ``slots``.
+        blocks: how many there are, with the first and the last.
+        stride: bytes from one block to the next.
+    """
+
+    slots: Place
+    sizes: tuple[int, ...]
+    axes: tuple[int, ...]
+    blocks: int
+    stride: int
+
+
+@dataclass(eq=False, slots=True)
 class Place:
     """A scalar-valued array in memory: a field, one component of a vector field, an ndarray argument, a temporary.
 
@@ -105,6 +127,8 @@ class Place:
 
     ``trial_bytes``: in a batched program, the bytes that each trial has in the buffer, laid out as ``trials.TrialLayout`` says; 0: all
     trials share the place. An ndarray argument has its own (``ArgDecl.per_trial``).
+
+    ``pool``: it lies in blocks; ``shape`` is that of all elements then, and ``strides`` are those in a block.
     """
 
     name: str
@@ -119,6 +143,7 @@ class Place:
     is_grad: bool = False
     dual: Place | None = None  # where forward mode keeps the tangent
     trial_bytes: int = 0
+    pool: CellBlocks | None = None
 
     @property
     def per_trial(self) -> bool:
@@ -337,3 +362,4 @@ class Kernel:
     returns: list[DType] = field(default_factory=list)
     tmps: list[Place] = field(default_factory=list)
     loc: Loc | None = None
+    frees: str = ""  # a field in a level with a budget, blocks of which the kernel may give back

@@ -166,9 +166,11 @@ def print_kernel(kernel: Kernel) -> str:
         number = buffers.setdefault(place.buffer, len(buffers))
         owner = getattr(place.buffer.owner, "index", "") if place.buffer.kind.startswith("arg") else ""
         trials = f" trial={place.trial_bytes}" if place.trial_bytes else ""
+        pool = place.pool
+        in_blocks = f" blocks={p.place(pool.slots)} {pool.sizes} {pool.axes} {pool.blocks} {pool.stride}" if pool else ""
         p.lines.append(
             f"  place {p.place(place)}: {place.dtype} {place.buffer.kind}{owner} #{number} ndim={place.ndim} shape={place.shape}"
-            f" strides={place.strides} offset={place.offset} elem={place.elem_bytes}{trials}"
+            f" strides={place.strides} offset={place.offset} elem={place.elem_bytes}{trials}{in_blocks}"
         )
     for t in kernel.tasks:
         p.task(t)

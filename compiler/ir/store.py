@@ -25,7 +25,7 @@ FORMAT = 2
 NODES: tuple[type, ...] = (
     *(nodes.Op, nodes.Local, nodes.LocalStore, nodes.GlobalStore, nodes.If, nodes.Loop, nodes.Exit, nodes.Assert, nodes.Print),
     *(nodes.Stack, nodes.StackPut, nodes.Overflow, nodes.ClaimRow, nodes.Axis, nodes.Reduction, nodes.Task, nodes.Kernel),
-    *(nodes.Buffer, nodes.Place, nodes.ArgDecl, nodes.Const, nodes.Loc),
+    *(nodes.Buffer, nodes.Place, nodes.ArgDecl, nodes.Const, nodes.Loc, nodes.CellBlocks),
 )
 """The classes of the IR, in the order of their numbers."""
 _Pair = tuple[Union[nodes.ArgDecl, nodes.Place, nodes.Stack], Union[int, str]]

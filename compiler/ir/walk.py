@@ -227,6 +227,8 @@ def kernel_places(kernel: Kernel) -> list[Place]:
             place = place_of(s)
             if place is not None:
                 seen.setdefault(place)
+                if place.pool is not None:
+                    seen.setdefault(place.pool.slots)
         for r in task.reductions:
             seen.setdefault(r.place)
     return list(seen)

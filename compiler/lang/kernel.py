@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
-from ..errors import QdrunTypeError
+from ..errors import QdrunRuntimeError, QdrunTypeError
 from ..frontend.source.parse import FunctionSource, read_function
+from ..frontend.values.budget import freed_in_a_tape
 from ..ir.threads import once
 from ..options import bytes_of
 from ..program.executable import Executable
@@ -141,6 +142,8 @@ class KernelFunction:
         return self._run(*self.variant(args, kwargs))
 
     def _run(self, variant: Variant, bound: Bound) -> Any:
+        if variant.head.frees and variant.program.tape is not None:
+            raise QdrunRuntimeError(freed_in_a_tape(f"kernel `{self.source.name}`", variant.head.frees))
         self._compiled(variant, bound)
         mode = current_program().forward
         executable = variant.executable if mode is None else variant.tangent

@@ -36,7 +36,7 @@ Replace = Callable[[Operand], Operand]
 
 def clone_kernel(kernel: Kernel) -> Kernel:
     """Copy a kernel with new statements."""
-    return Kernel(kernel.name, kernel.args, [clone_task(t) for t in kernel.tasks], kernel.returns, kernel.tmps, kernel.loc)
+    return replace(kernel, tasks=[clone_task(t) for t in kernel.tasks])
 
 
 def clone_task(task: Task) -> Task:

@@ -37,6 +37,11 @@ class CustomFunction(Protocol):
 class TapeRecorder(WriteRecorder, Protocol):
     """A tape: remembers launches, to run their gradients last to first."""
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been launched since it was opened."""
+        ...
+
     def expect(self, what: Any) -> None:
         """A launch is about to run."""
         ...

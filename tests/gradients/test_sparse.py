@@ -10,6 +10,8 @@ TREES = {
     "dense": lambda: qd.root.dense(qd.ij, GRID),
     "bitmasked": lambda: qd.root.bitmasked(qd.ij, GRID),
     "pointer.dense": lambda: qd.root.pointer(qd.ij, 6).dense(qd.ij, 4),
+    "budget.dense": lambda: qd.root.pointer(qd.ij, 6, budget=20 * 16 * 80).dense(qd.ij, 4),
+    "pointer.budget.bitmasked": lambda: qd.root.pointer(qd.ij, 2).pointer(qd.ij, 3, budget=10**6).bitmasked(qd.ij, 4),
     "pointer.pointer.bitmasked": lambda: qd.root.pointer(qd.ij, 2).pointer(qd.ij, 3).bitmasked(qd.ij, 4),
 }
 
@@ -158,12 +160,13 @@ def test_what_a_cell_held_before_it_was_deactivated_has_no_gradient(program, rng
     np.testing.assert_allclose(got, differences(run, p), rtol=1e-7, atol=1e-7)
 
 
-def test_pairs_of_lists_of_neighbours(program, rng):
+@pytest.mark.parametrize("budget", (None, 10_000))
+def test_pairs_of_lists_of_neighbours(program, rng, budget):
     """A cell list: particles are appended to cells in one kernel, which has no gradient; energies run over the lists."""
     n, cells = 20, 6
     x, loss = qd.field(qd.f64, shape=n, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
     members = qd.field(qd.i32)
-    lists = qd.root.pointer(qd.i, cells).dynamic(qd.j, n)
+    lists = qd.root.pointer(qd.i, cells, budget=budget).dynamic(qd.j, n)
     lists.place(members)
 
     @qd.kernel
@@ -205,10 +208,11 @@ def test_pairs_of_lists_of_neighbours(program, rng):
     np.testing.assert_allclose(got, differences(run, x), rtol=1e-6, atol=1e-6)
 
 
-def test_a_loop_that_activates_what_it_runs_over(program, rng):
+@pytest.mark.parametrize("budget", (None, 16 * 16 * 2))
+def test_a_loop_that_activates_what_it_runs_over(program, rng, budget):
     p, loss = qd.field(qd.f64, shape=16, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
     x = qd.field(qd.f64)
-    qd.root.bitmasked(qd.i, 16).place(x, x.grad)
+    qd.root.pointer(qd.i, 16, budget=budget).place(x, x.grad)
 
     @qd.kernel
     def spread():
@@ -255,9 +259,10 @@ def test_an_append_of_reals_in_reverse_mode_is_refused(program):
         grow.grad()
 
 
-def test_forward_mode_and_second_derivatives(program, rng):
+@pytest.mark.parametrize("budget", (None, 10_000))
+def test_forward_mode_and_second_derivatives(program, rng, budget):
     p, loss, x = qd.field(qd.f64, shape=8), qd.field(qd.f64, shape=()), qd.field(qd.f64)
-    qd.root.pointer(qd.i, 4).bitmasked(qd.i, 2).place(x)
+    qd.root.pointer(qd.i, 4, budget=budget).bitmasked(qd.i, 2).place(x)
     qd.root.lazy_hessian()
 
     @qd.kernel
@@ -327,3 +332,80 @@ def test_trials_of_a_batch_have_the_gradients_of_trials_alone(rng):
     together = gradients(5, points, starts)
     for k in range(5):
         np.testing.assert_allclose(together[k], gradients(None, points[k], np.array(starts[k])), rtol=1e-13, atol=1e-15)
+
+
+def test_a_level_with_a_budget_keeps_its_cells_for_the_backward_pass(program, rng):
+    """Cells get blocks in an order that is not determined, in several launches, and none gives its block back under a tape."""
+    n = 12
+    p, loss = qd.field(qd.f64, shape=n, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+    x = qd.field(qd.f64, name="x")
+    level = qd.root.pointer(qd.i, 40, budget=(n + 2) * 2 * 8 * 3)
+    level.dense(qd.i, 3).place(x, x.grad)
+    where = qd.field(qd.i32, n)
+
+    @qd.kernel
+    def scatter(step: qd.i32):
+        for k in p:
+            x[(where[k] + 37 * step) % 120] += p[k] ** 2 * (1.0 + step)
+
+    @qd.kernel
+    def gather():
+        for k in range(120):  # of inactive cells, too
+            loss[None] += x[k] * qd.sin(k + 1.0)
+
+    @qd.kernel
+    def end(k: qd.i32):
+        qd.deactivate(level, k)
+
+    def run(times):
+        level.deactivate_all()
+        loss[None] = 0.0
+        with qd.ad.Tape(loss):
+            for step in range(times):
+                gather()
+                scatter(step)
+            gather()
+        return loss[None]
+
+    p.from_numpy(rng.uniform(0.5, 1.5, n))
+    for times in (1, 2):
+        where.from_numpy(rng.integers(0, 15 if times == 2 else 120, n).astype(np.int32))
+        run(times)
+        np.testing.assert_allclose(p.grad.to_numpy(), differences(lambda: run(times), p), rtol=1e-6, atol=1e-6)  # noqa: B023
+    for kernel in (lambda: end(3), level.deactivate_all):
+        with pytest.raises(
+            qd.QdrunRuntimeError,
+            match=r"deactivates cells of `x`, whose level has a budget(.|\n)*before the first launch of the tape",
+        ):
+            with qd.ad.Tape(loss):
+                scatter(0)
+                kernel()
+    with pytest.raises(qd.DifferentiationError, match=r"deactivates cells of `x`(.|\n)*in a kernel of its own"):
+        end.grad(3)
+
+
+def test_a_block_that_is_used_again_begins_without_a_gradient(program):
+    x, loss = qd.field(qd.f64), qd.field(qd.f64, shape=(), needs_grad=True)
+    level = qd.root.pointer(qd.i, 8, budget=3 * 16)
+    level.place(x, x.grad)
+
+    @qd.kernel
+    def set(k: qd.i32):
+        x[k] = 2.0
+
+    @qd.kernel
+    def end(k: qd.i32):
+        qd.deactivate(level, k)
+
+    @qd.kernel
+    def measure():
+        for i in x:
+            loss[None] += x[i] ** 2
+
+    set(3)
+    with qd.ad.Tape(loss):
+        measure()
+    assert x.grad.to_numpy().tolist() == [0, 0, 0, 4, 0, 0, 0, 0]
+    end(3)
+    set(6)
+    assert x.to_numpy()[6] == 2 and not x.grad.to_numpy().any()

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ...errors import QdrunSyntaxError
 from ...ir.builder import Builder
 from ...ir.nodes import Block, Loop, Operand, Place
 from ...ir.types import DType, f32, i32
+
+if TYPE_CHECKING:
+    from ..values.budget import PoolRef
 
 
 @dataclass(eq=False)
@@ -39,6 +42,7 @@ class FrontBuilder(Builder):
         debug: whether the user's asserts are compiled.
         check_bounds: whether every index is checked at run time.
         overflow: what an integer operation does whose result does not fit its type.
+        pools: of the levels with a budget whose activity the kernel changes, by their flags.
         nan_check: whether operations that compute a NaN or an infinity are detected, including those on literals.
     """
 
@@ -59,6 +63,7 @@ class FrontBuilder(Builder):
         self.check_bounds = check_bounds
         self.overflow = overflow
         self.nan_check = nan_check
+        self.pools: dict[Place, PoolRef] = {}
         self._loops: list[Loop] = []
         self._visited: list[VisitedCell] = []
 

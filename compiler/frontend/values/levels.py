@@ -14,32 +14,13 @@ from typing import TYPE_CHECKING
 from ...errors import QdrunTypeError
 from ...ir.nodes import Const, Op, Operand, Place
 from ...ir.types import i32, u1
+from ...passes.pools import cell_of
+from .budget import LeafRef, PoolRef
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
 
 Index = tuple[Operand, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LeafRef:
-    """A field below a level.
-
-    Attributes:
-        name: what messages call it.
-        places: one per component, row-major.
-        element: ``()`` for scalars, ``(n,)`` or ``(n, m)``.
-        axes: the letters of its axes, by number.
-        extents: its shape.
-        hidden: it is the activity of a level.
-    """
-
-    name: str
-    places: tuple[Place, ...]
-    element: tuple[int, ...]
-    axes: tuple[int, ...]
-    extents: tuple[int, ...]
-    hidden: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +36,7 @@ class LevelRef:
         flags: 1 for each active cell of a pointer or bitmasked level; of a dynamic level, the length for each cell of the level above.
         visited: where a loop that changes ``flags`` keeps them as they were at its begin.
         below: the fields and activities in the level and below it; empty where nothing is sparse.
+        pools: those of this level and of the levels below it.
     """
 
     name: str
@@ -65,6 +47,7 @@ class LevelRef:
     flags: Place | None
     visited: Place | None
     below: tuple[LeafRef, ...] = ()
+    pools: tuple[PoolRef, ...] = ()
 
     def upward(self) -> Iterator[LevelRef]:
         """This level and those above it."""
@@ -112,19 +95,8 @@ def cell(b: FrontBuilder, level: LevelRef, axes: Sequence[int], extents: Sequenc
     out: list[Operand] = []
     for axis, count in zip(level.axes, level.extents):
         k = axes.index(axis)
-        out.append(_divided(b, index[k], extents[k] // count))
+        out.append(cell_of(b, index[k], extents[k] // count))
     return tuple(out)
-
-
-def _divided(b: FrontBuilder, x: Operand, size: int) -> Operand:
-    """``x // size`` of an index, which is not negative."""
-    if size == 1:
-        return x
-    if isinstance(x, Const):
-        return Const(x.value // size, x.dtype)
-    if size & (size - 1) == 0:
-        return b.op("shr", x, Const(size.bit_length() - 1, x.dtype))
-    return b.op("floordiv", x, Const(size, x.dtype))
 
 
 def is_active(b: FrontBuilder, level: LevelRef, index: Index) -> Operand | None:
@@ -169,6 +141,7 @@ def activate(b: FrontBuilder, level: LevelRef, index: Index) -> None:
             continue
         if b.known_active(each.flags, level.extents, index):
             return
+        b.pools.update((pool.flags, pool) for pool in each.pools if pool.flags is each.flags)
         where = cell(b, each, level.axes, level.extents, index)
         if each.kind == "dynamic":
             rest, position = split(each, where)
@@ -182,9 +155,13 @@ def deactivate(b: FrontBuilder, level: LevelRef, index: Index) -> None:
     assert level.flags is not None
     owner = level.above if level.kind == "dynamic" else level
     assert owner is not None
+    b.pools.update((pool.flags, pool) for pool in level.pools)
     b.forget_active({leaf.places[0] for leaf in level.below if leaf.hidden} | {level.flags})
     for leaf in level.below:
         if leaf.places[0] is not level.visited and leaf.places[0] is not level.flags:
+            _clear(b, leaf, owner, index, ())
+    for pool in level.pools:  # a block that is used again begins with zeros
+        for leaf in pool.gradients:
             _clear(b, leaf, owner, index, ())
     b.gstore(level.flags, index, Const(0, i32))
 

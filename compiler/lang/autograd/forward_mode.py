@@ -64,6 +64,7 @@ class FwdMode:
         for loss in _losses(self.loss):
             _dual(loss, "loss", program)
         dual = _dual(self.param, "param", program)
+        dual.refuse_blocks("FwdMode(param=..)")
         seed = self._seed_as((*dual.shape, *dual.element_shape))
         if self.clear_gradients:
             clear_duals(program)

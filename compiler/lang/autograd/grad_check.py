@@ -148,6 +148,8 @@ class GradCheck:
         outside = [array for array, _ in self._outside.values()]
         end, draws, versions = _Memory.of(program, outside), program.launches, program.versions
         self._start.outside = list(self._outside.values())
+        for tensor in self.tensors:
+            tensor.refuse_blocks("the check of a gradient")
         gradients = [tensor.grad._content.astype(np.float64) for tensor in self.tensors]
         program.versions = None
         try:

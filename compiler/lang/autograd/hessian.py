@@ -127,6 +127,7 @@ def _field(tensor: Any, what: str) -> Field:
     found = tensor._unwrap() if isinstance(tensor, Tensor) else tensor
     if not isinstance(found, Field):
         raise QdrunTypeError(f"the {what} of qd.ad.hvp is a field, not {type(found).__name__}; do: make it with qd.field")
+    found.refuse_blocks(f"the {what} of qd.ad.hvp")
     return found
 
 

@@ -77,6 +77,11 @@ class Tape:
     """Whether it records a step of a fixed point: the same launches ran before."""
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing has been launched since it was opened."""
+        return not (self._calls or self._hidden or self.in_steps)
+
+    @property
     def inside(self) -> bool:
         """Whether a function with a gradient of its own runs: what it launches is hidden."""
         return self._inside is not None

@@ -9,16 +9,17 @@ import numpy as np
 from ...errors import QdrunRuntimeError, QdrunTypeError
 from ...frontend.values.tensor import TensorRef
 from ...frontend.values.values import count
-from ...ir.nodes import Place
+from ...ir.nodes import CellBlocks, Place
 from ...ir.types import DType, i32
 from ...program.layout.offsets import PLANES, lowest
-from ...program.layout.sparse import activate, at_active
+from ...program.layout.sparse import activate, at_active, in_blocks, joined, parted
 from ...program.layout.tree import Axes, Root, SNode, TreeLeaf, planes_like
 from ...program.program import Program
 from ...runtime.base import Allocation
-from ...runtime.mirror import Mirror
-from .access import assign_array, component_number, part_indices
-from .placed import Placed, shared_gradient
+from ...runtime.mirror import Mirror, copied
+from ..interop import numpy_of, torch_of
+from .access import assign_array, component_number, element_index, get_element, part_indices
+from .placed import Placed, refuse_at_compile_time, shared_gradient
 
 ROLES = {"": "", "grad": "needs_grad=True", "dual": "needs_dual=True"}
 
@@ -320,6 +321,41 @@ class Field(Placed, TreeLeaf):
         node = None if self.hidden else self.level or self._first.level
         return node if node is not None and node.sparse else None
 
+    @property
+    def _blocks(self) -> SNode | None:
+        """The level of a field that lies in blocks, under one with a budget; None: all elements have memory."""
+        level = self._level
+        return level if level is not None and level.pool is not None else None
+
+    @property
+    def _in_blocks(self) -> bool:
+        return self._blocks is not None
+
+    def _how(self) -> tuple[np.ndarray, CellBlocks, tuple[int, ...]]:
+        """How it lies in blocks: the number of the block of each cell, the blocks, the shape of all elements."""
+        level, pool = self._blocks, self._places[0].pool
+        assert level is not None and level.pool is not None and level.pool.blocks is not None and pool is not None
+        slots: Any = level.pool.blocks.slots
+        return slots.to_numpy(), pool, self.shape
+
+    def _at(self, index: tuple[int, ...]) -> tuple[Any, ...]:
+        return super()._at(index) if self._blocks is None else in_blocks(self._blocks, index)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._blocks is None:
+            return super().__getitem__(index)
+        refuse_at_compile_time("reads an element of a field or an array")
+        self._looked_at()
+        at = in_blocks(self._blocks, element_index(index, self.shape, self.name, self._begins))
+        found = copied(self._mirror, self._form[tuple(slice(k, k + 1) for k in at)])
+        return get_element(found, (0,) * len(at), self._refuse_part)
+
+    def _refuse_part(self, *_: Any, **__: Any) -> None:
+        raise QdrunTypeError(
+            f"a component of an element of `{self.name}` is written in Python, and its level has a budget",
+            hint="write the element, x[i] = [..]",
+        )
+
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
         """The memory, for a write of Python (``index``: one element, ``parts``: components of it). The recorders are told.
 
@@ -351,10 +387,15 @@ class Field(Placed, TreeLeaf):
         """
         if isinstance(dtype, bool):  # a field of matrices takes keep_dims first
             dtype, keep_dims = None if isinstance(keep_dims, bool) else keep_dims, dtype
+        if self._blocks is not None:
+            found = joined(self._as_numpy(lambda: self._shown(keep_dims), None, True), *self._how())
+            return found if dtype is None else numpy_of(found, dtype, True, self._called())
         return self._as_numpy(lambda: self._shown(keep_dims), dtype, copy)
 
     def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
         """The content as a torch tensor; see ``to_numpy``."""
+        if self._blocks is not None:
+            return torch_of(self.to_numpy(keep_dims=keep_dims), device, True, self._called())
         return self._as_torch(lambda: self._shown(keep_dims), device, copy)
 
     def _assign(self, array: np.ndarray) -> None:
@@ -366,6 +407,8 @@ class Field(Placed, TreeLeaf):
             leading = [self.shape, *([] if trials is None else [(trials.count, *self.shape)])]
             if array.ndim >= 2 and array.shape[:-2] in leading and array.shape[-2:] in ((self.n, 1), (1, self.n)):
                 array = array.reshape(*array.shape[:-2], self.n)  # columns, or rows
+        if self._blocks is not None and array.shape[: len(self.shape)] == self.shape:
+            array = parted(array, *self._how())
         assign_array(form, array, self.name, self._mirror, trials=trials)
 
     def __repr__(self) -> str:

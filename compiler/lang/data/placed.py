@@ -67,6 +67,20 @@ class Placed(Exchange):
         """The level that a sparse field is placed in; None: all elements are active."""
         return None
 
+    @property
+    def _in_blocks(self) -> bool:
+        """Whether its memory is that of active cells, as a budget allows."""
+        return False
+
+    def refuse_blocks(self, what: str) -> None:
+        """Check that all elements have memory.
+
+        Raises:
+            QdrunTypeError: it is in a level with a budget.
+        """
+        if self._in_blocks:
+            raise QdrunTypeError(f"{what}: {self._called()} is in a level with a budget", hint="leave out budget=")
+
     def refuse_sparse(self, what: str) -> None:
         """Check that an algorithm may take it as an array of all of its elements.
 
@@ -266,6 +280,7 @@ class Placed(Exchange):
         if self._level is not None:
             self.from_numpy(other.to_numpy())
             return
+        other.refuse_blocks("copy_from()")
         source = other._form
         if other._whole is not None and self._whole is None:
             raise QdrunRuntimeError(

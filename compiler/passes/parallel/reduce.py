@@ -56,7 +56,7 @@ def _groups(task: Task) -> list[list[Stmt]]:
     groups: dict[object, tuple[Place, list[Stmt]]] = {}
     for s in walk(task.body):
         place = place_of(s)
-        if place is not None:
+        if place is not None and place.pool is None:
             groups.setdefault(array_of(place), (place, []))[1].append(s)
     reduced = {array_of(r.place) for r in task.reductions}
     aliases = Aliases([*(p for p, _ in groups.values()), *(r.place for r in task.reductions)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from ...errors import DifferentiationError
 from ...ir.builder import Builder
 from ...ir.nodes import Assert, Axis, Block, Const, GlobalStore, Kernel, Op, Place, Stmt, Task
 from ...ir.verify import verified
@@ -65,6 +66,12 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
     broken: tuple[Broken, ...] = ()
     if any(p.differentiable and p.buffer.kind != "tmp" for t in kernel.tasks for p, _, _ in writes_of(walk(t.body))):
         refuse_blocks(kernel, "gradient")
+        if kernel.frees:
+            raise DifferentiationError(
+                f"the kernel deactivates cells of `{kernel.frees}`, whose level has a budget: their gradients have no memory then",
+                kernel.loc,
+                "deactivate in a kernel of its own, before or after the tape; or leave out budget=",
+            )
         for task in reversed(kernel.tasks):
             work.task(task)
         broken = broken_paths(kernel.tasks, work.activities)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OutOfMemory
-from ...ir.nodes import Buffer, Place
+from ...errors import OutOfMemory, QdrunRuntimeError
+from ...ir.nodes import Buffer, CellBlocks, Place
 from ...ir.trials import TRIAL_ALIGNMENT, TrialLayout, trial_bytes
 from ...runtime.base import Allocation
-from .offsets import CHILD_ALIGNMENT, Dense, Layout, Leaf, Placement, layout
-from .tree import Root, SNode, TreeLeaf, leaves_of
+from .offsets import BLOCKS, CHILD_ALIGNMENT, Dense, Layout, Leaf, Placement, layout, total_size
+from .tree import Root, SNode, TreeLeaf, leaves_of, levels_of
 
 Allocate = Callable[[int, str], Allocation]
 CATEGORIES = ("fields", "gradients")
@@ -38,27 +38,57 @@ def _trees(node: SNode | TreeLeaf, category: str, per_trial: bool | None) -> Ite
         found = [_tree(node, category, per_trial)]
     else:
         found = []
-        for level in _levels(node):
-            axes = {a: level.cells[a] for up in reversed([*level.upward()]) for a in up.axes}
+        for level in levels_of(node):
             leaves = [c for c in level.children if isinstance(c, TreeLeaf)]
             groups = [[leaf for leaf in leaves if not leaf.hidden], *([leaf] for leaf in leaves if leaf.hidden)]
             for group in groups:
                 members = [t for t in (_tree(c, category, per_trial) for c in group) if t is not None]
-                found.append(Dense(tuple(axes), tuple(axes.values()), members) if members else None)
+                if members:
+                    axes = _array_of(group[0])
+                    found.append(Dense(tuple(axes), tuple(axes.values()), members))
     yield from (t for t in found if t is not None)
 
 
-def _levels(node: SNode) -> Iterator[SNode]:
-    """A level and those below it."""
-    yield node
-    for child in node.children:
-        if isinstance(child, SNode):
-            yield from _levels(child)
+def _array_of(leaf: TreeLeaf) -> dict[int, int]:
+    """The axes of the array in which a leaf of a sparse tree lies, outermost first: all cells, or blocks."""
+    level = leaf.level
+    assert level is not None
+    order = {a: level.cells[a] for up in reversed([*level.upward()]) for a in up.axes}
+    pool = None if leaf.hidden else level.pool
+    if pool is None:
+        return order
+    assert pool.blocks is not None
+    return {BLOCKS: pool.blocks.count + 2} | {a: n // pool.cells.get(a, 1) for a, n in order.items()}
+
+
+def _count_blocks(level: SNode) -> None:
+    """Find out how many cells the budget of a level is enough for.
+
+    Raises:
+        QdrunRuntimeError: for none.
+    """
+    blocks, cells = level.blocks, level.cells
+    assert blocks is not None and level.budget is not None
+    blocks.block_bytes = 0
+    for below in levels_of(level):
+        leaves = [c for c in below.children if isinstance(c, TreeLeaf) and not c.hidden]
+        for category in CATEGORIES:
+            members = [t for t in (_tree(c, category, None) for c in leaves) if t is not None]
+            blocks.block_bytes += total_size(Dense((0,), (prod(below.shape) // prod(cells.values()),), members))
+    if not blocks.block_bytes:
+        return
+    blocks.count = min(level.budget // blocks.block_bytes - 2, prod(cells.values()))
+    if blocks.count < 1:
+        raise QdrunRuntimeError(
+            f"the budget of `{level.name}`, {level.budget:,} bytes, is not enough for one active cell: each takes"
+            f" {blocks.block_bytes:,} bytes, and two more are needed for inactive ones\n"
+            f"  do: give pointer(.., budget=) at least {3 * blocks.block_bytes:,} bytes"
+        )
 
 
 def _has_sparse(node: SNode) -> bool:
     """Whether a level or one below it has inactive cells."""
-    return any(level.kind != "dense" for level in _levels(node))
+    return any(level.kind != "dense" for level in levels_of(node))
 
 
 def pending_layout(pending: Sequence[SNode | TreeLeaf], category: str, per_trial: bool | None = None) -> Layout:
@@ -108,6 +138,9 @@ def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], Non
         return
     _place_along(pending)
     pending = _waiting(root, part)  # a 0-D gradient is a child of the root itself
+    for level in (level for c in pending if isinstance(c, SNode) for level in levels_of(c)):
+        if level.blocks is not None:
+            _count_blocks(level)
     found: list[tuple[Layout, int, Allocation]] = []
     for category, per_trial in _parts(root):
         placed = pending_layout(pending, category, per_trial)
@@ -124,7 +157,7 @@ def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], Non
         buffer = Buffer("field", allocation)
         if allocation.mirror is not None:
             allocation.mirror.split(*_blocks(placed, each, root.trials))
-        for leaf, placement in placed.placements.items():
+        for leaf, placement in sorted(placed.placements.items(), key=lambda pair: not pair[0].owner.hidden):
             _settle(leaf, placement, buffer, allocation, each)
 
 
@@ -168,13 +201,16 @@ def _settle(leaf: Leaf, placement: Placement, buffer: Buffer, allocation: Alloca
     field: Any = leaf.owner
     step = leaf.dtype.size  # from one component to the next
     shape, strides = placement.shape, placement.strides
+    level: SNode = field.level
+    pool = None if field.hidden or level.pool is None else _pool_of(level.pool, level, strides[0])
     if field.planar:
         step, shape, strides = strides[0], shape[1:], strides[1:]
     places = []
     for c in range(field.components):
         name = leaf.name if not field.element else f"{leaf.name}_{c}"
-        place = Place(name, leaf.dtype, buffer, len(shape), shape, strides, placement.offset + c * step)
-        place.is_grad, place.trial_bytes = field.role == "grad", each
+        where = (len(shape), shape, strides) if pool is None else (len(level.shape), level.shape, strides[1:])
+        place = Place(name, leaf.dtype, buffer, *where, placement.offset + c * step)
+        place.is_grad, place.trial_bytes, place.pool = field.role == "grad", each, pool
         places.append(place)
     element_strides = tuple(step * int(np.prod(field.element[a + 1 :])) for a in range(len(field.element)))
     form, steps, dtype = shape + field.element, strides + element_strides, leaf.dtype.numpy
@@ -183,3 +219,13 @@ def _settle(leaf: Leaf, placement: Placement, buffer: Buffer, allocation: Alloca
     else:
         view = np.ndarray(form, dtype, allocation.view.data, placement.offset, steps)
     field.settle(tuple(places), view)
+
+
+def _pool_of(pool: SNode, level: SNode, stride: int) -> CellBlocks:
+    """How the fields of a level lie in blocks. ``pool``: the level with the budget; ``stride``: bytes of a block."""
+    assert pool.blocks is not None
+    cells = level.cells
+    sizes = tuple(n // pool.cells.get(a, 1) for a, n in cells.items())
+    return CellBlocks(
+        pool.blocks.slots._places[0], sizes, tuple(list(cells).index(a) for a in pool.cells), pool.blocks.count + 2, stride
+    )

@@ -20,6 +20,8 @@ from ...ir.types import DType
 CHILD_ALIGNMENT = 64
 PLANES = -1
 """The axis of a field's components when each component has a plane of its own (``qd.Layout.SOA``)."""
+BLOCKS = -2
+"""The axis of the blocks of a level with a budget."""
 AXIS_NAMES = "ijklmnopqrstuvwxyz"
 """The letters of axes in an ``order``. There may be more axes; they have numbers alone."""
 

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import QdrunRuntimeError
+from ...frontend.values.budget import used_up
+from ...ir.nodes import CellBlocks
 from .tree import SNode
 
 
@@ -21,6 +24,8 @@ def activate(level: SNode, index: tuple[int, ...]) -> None:
             _raise_to(flags, rest, position + 1)
         else:
             _raise_to(flags, where, 1)
+        if each.blocks is not None:
+            _take_block(each, where)
 
 
 def _raise_to(flags: Any, index: tuple[int, ...], least: int) -> None:
@@ -34,6 +39,54 @@ def _raise_to(flags: Any, index: tuple[int, ...], least: int) -> None:
             whole = flags.to_numpy()
             whole[(..., *index)] = new
             flags.from_numpy(whole)
+
+
+def _take_block(level: SNode, cell: tuple[int, ...]) -> None:
+    """Give a cell of a level with a budget a block, if it has none.
+
+    Raises:
+        QdrunRuntimeError: the budget is used up.
+    """
+    blocks = level.blocks
+    assert blocks is not None
+    slots: Any = blocks.slots
+    free: Any = blocks.free
+    if slots[cell]:
+        return
+    used = int(free[0])
+    if used >= blocks.count:
+        raise QdrunRuntimeError(used_up(level.name, level.budget or 0, blocks.count, blocks.block_bytes))
+    slots[cell] = int(free[used + 1]) or used + 1
+    free[0] = used + 1
+
+
+def joined(found: np.ndarray, slots: np.ndarray, pool: CellBlocks, shape: tuple[int, ...]) -> np.ndarray:
+    """All elements of something that lies in blocks. ``found``: its blocks; ``shape``: of all elements."""
+    n = len(shape)
+    slots = slots.reshape([size // m for size, m in zip(shape, pool.sizes)])
+    order = [x for k in range(n) for x in (k, n + k)]
+    out = found[slots].transpose(*order, *range(2 * n, found.ndim + n - 1))
+    return np.ascontiguousarray(out).reshape(shape + found.shape[1 + n :])
+
+
+def parted(array: np.ndarray, slots: np.ndarray, pool: CellBlocks, shape: tuple[int, ...]) -> np.ndarray:
+    """The blocks in which all elements have been given: the reverse of ``joined``."""
+    n, counts = len(shape), [size // m for size, m in zip(shape, pool.sizes)]
+    parts = array.reshape(*(x for pair in zip(counts, pool.sizes) for x in pair), *array.shape[n:])
+    parts = parts.transpose(*range(0, 2 * n, 2), *range(1, 2 * n, 2), *range(2 * n, parts.ndim))
+    out = np.zeros((pool.blocks, *pool.sizes, *array.shape[n:]), array.dtype)
+    slots = slots.reshape(counts)
+    out[slots[slots > 0]] = parts[slots > 0]
+    return out
+
+
+def in_blocks(level: SNode, index: tuple[int, ...]) -> tuple[int, ...]:
+    """Where an element of a field in a level lies in its blocks."""
+    pool = level.pool
+    assert pool is not None and pool.blocks is not None
+    slots: Any = pool.blocks.slots
+    sizes = (n // pool.cells.get(axis, 1) for axis, n in level.cells.items())
+    return (int(slots[_cell(level, pool, index)]), *(i % n for i, n in zip(index, sizes)))
 
 
 def _cell(level: SNode, above: SNode, index: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ placed later gets further buffers at the next materialisation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 from math import prod
 from operator import attrgetter
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import QdrunRuntimeError
-from ...frontend.values.levels import LeafRef, LevelRef
+from ...frontend.values.budget import LeafRef, PoolRef, freed_in_a_tape
+from ...frontend.values.levels import LevelRef
 from ...ir.nodes import Place
 from ...ir.trials import TrialLayout
 from ...ir.types import DType
@@ -111,6 +113,23 @@ class TreeLeaf:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
+class Blocks:
+    """The memory of a level with a budget.
+
+    Attributes:
+        slots: the number of the block of each cell; 0: it has none.
+        free: see ``PoolRef.free``.
+        count: the blocks for active cells; known with the memory.
+        block_bytes: of all that is placed in a cell; known with the memory.
+    """
+
+    slots: TreeLeaf
+    free: TreeLeaf
+    count: int = 0
+    block_bytes: int = 0
+
+
 @refusing
 class SNode:
     """A level of the layout tree.
@@ -121,6 +140,8 @@ class SNode:
         kind: "dense", or how its cells become active: "pointer", "bitmasked", "dynamic".
         flags: of a pointer or bitmasked level, 1 for each active cell; of a dynamic level, the length in each cell of the level above.
         visited: a copy of ``flags`` from the begin of a loop that changes them.
+        budget: the bytes that the user gave for its active cells; None: all cells have memory.
+        blocks: where the cells of a level with a budget are.
     """
 
     def __init__(
@@ -130,6 +151,8 @@ class SNode:
         self.children: list[SNode | TreeLeaf] = []
         self.flags: TreeLeaf | None = None
         self.visited: TreeLeaf | None = None
+        self.budget: int | None = None
+        self.blocks: Blocks | None = None
 
     @property
     def root(self) -> Root:
@@ -182,12 +205,26 @@ class SNode:
         """
         return self._level("dense", axes, dimensions)
 
-    def pointer(self, axes: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
-        """A level whose cells become active one by one, each with all that is below it. Arguments and errors as ``dense``.
+    def pointer(self, axes: Axes | Sequence[int], dimensions: int | Sequence[int], budget: int | None = None) -> SNode:
+        """A level whose cells become active one by one, each with all that is below it. ``axes``, ``dimensions``: as ``dense``.
 
-        The memory of all cells is allocated with the program's fields, and one flag for each cell; loops skip inactive cells.
+        ``budget``: bytes for the fields, gradients and duals of active cells, two of which stand for all that are inactive. Without it, the
+        memory of all cells is allocated with the program's fields. A launch that activates more cells than it holds stops with an error.
+
+        Raises:
+            QdrunRuntimeError: as ``dense``; a level above has a budget; the program has trials.
         """
-        return self._level("pointer", axes, dimensions)
+        node = self._level("pointer", axes, dimensions)
+        if budget is not None:
+            above = next((level for level in self.upward() if level.budget is not None), None)
+            if above is not None:
+                raise QdrunRuntimeError(
+                    "a level above has a budget already, which bounds all below it; do: leave out budget= here"
+                )
+            if self.root.trials is not None:
+                raise QdrunRuntimeError("budget= is not available in a program with batch=; do: leave out budget=")
+            node.budget = int(budget)
+        return node
 
     def bitmasked(self, axes: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
         """As ``pointer``: a dense level with a flag for each cell."""
@@ -263,6 +300,17 @@ class SNode:
         for each in (self.flags, self.visited):
             each.level = home
             home.adopt(each)
+        if self.budget is not None:
+            self.blocks = Blocks(leaf.activity("block"), leaf.activity("free"))
+            self.blocks.slots.level = self
+            self.blocks.free.level = SNode(self.root, self.root, Axes((0,)), (prod(self.shape) + 1,))
+            self.adopt(self.blocks.slots)
+            self.adopt(self.blocks.free)
+
+    @property
+    def pool(self) -> SNode | None:
+        """This level or the one above that has a budget."""
+        return next((level for level in self.upward() if level.budget is not None), None)
 
     @property
     def sparse(self) -> bool:
@@ -273,7 +321,14 @@ class SNode:
         """Deactivate every cell of this level and of those below it: their fields, gradients and duals become 0.
 
         A dense level has no activity of its own; that of the levels below it ends.
+
+        Raises:
+            QdrunRuntimeError: one of them has a budget, and a tape has recorded launches.
         """
+        pool = next((level for level in levels_of(self) if level.blocks is not None), None)
+        tape = self.root.program.tape
+        if pool is not None and tape is not None and not tape.empty:
+            raise QdrunRuntimeError(freed_in_a_tape("deactivate_all()", pool.name))
         if self.sparse:
             for leaf in leaves_of(self):
                 leaf.fill(0)
@@ -295,8 +350,18 @@ class SNode:
         above = None if self._above is None else self._above._ref()
         flags, visited = (None if leaf is None else leaf._places[0] for leaf in (self.flags, self.visited))
         leaves = [leaf for leaf in leaves_of(self) if not leaf.role] if self.sparse else []
-        below = tuple(leaf.reference() for leaf in leaves if leaf is not self.flags and leaf is not self.visited)
-        return LevelRef(self.name, self.kind, tuple(self.cells), self.shape, above, flags, visited, below)
+        pools = [level for level in levels_of(self) if level.blocks is not None]
+        own = {self.flags, self.visited, *(leaf for level in pools for leaf in (level.blocks.slots, level.blocks.free))}
+        below = tuple(leaf.reference() for leaf in leaves if leaf not in own)
+        found = tuple(level._pool_ref() for level in pools)
+        return LevelRef(self.name, self.kind, tuple(self.cells), self.shape, above, flags, visited, below, found)
+
+    def _pool_ref(self) -> PoolRef:
+        """The blocks of this level inside a kernel."""
+        assert self.blocks is not None and self.flags is not None and self.budget is not None
+        gradients = tuple(leaf.reference() for leaf in leaves_of(self) if leaf.role.endswith("grad"))
+        places = (leaf._places[0] for leaf in (self.flags, self.blocks.slots, self.blocks.free))
+        return PoolRef(self.name, *places, self.blocks.count, self.blocks.block_bytes, self.budget, gradients)
 
     def lazy_grad(self) -> None:
         """Place a gradient beside every real field of this level and of those below it that has none.
@@ -396,6 +461,14 @@ class Root(SNode):
     def fields(self) -> list[TreeLeaf]:
         """Every placed field and gradient, in order of placement."""
         return list(leaves_of(self))
+
+
+def levels_of(node: SNode) -> Iterator[SNode]:
+    """A level and those below it."""
+    yield node
+    for child in node.children:
+        if isinstance(child, SNode):
+            yield from levels_of(child)
 
 
 def leaves_of(node: SNode) -> Iterator[TreeLeaf]:

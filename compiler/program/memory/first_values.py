@@ -52,7 +52,7 @@ class FirstValues:
         if not self._was_written(tensor):
             self._zeros.append(tensor)
             return
-        content = tensor._columns(tensor._form)
+        content = tensor.to_numpy() if tensor._in_blocks else tensor._columns(tensor._form)
         if tensor._whole is not None:
             rows = np.ascontiguousarray(content).reshape(len(content), -1).view(np.uint8)
             if (rows != rows[0]).any():

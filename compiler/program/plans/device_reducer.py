@@ -143,7 +143,7 @@ class LaunchReducer:
     # ---- which arrays
     def far(self, place: Place) -> bool:
         """Whether an array is too large to be copied for a query. During the recording of a graph no query is possible."""
-        return self._kernels.program.recording is None and self._bytes(place) > SMALL_ARRAY
+        return self._kernels.program.recording is None and place.pool is None and self._bytes(place) > SMALL_ARRAY
 
     def _bytes(self, place: Place) -> int:
         """Bytes that looking at an array copies; 0: it does not lie on the device."""
@@ -160,7 +160,7 @@ class LaunchReducer:
     def _answers(self, places: Iterable[Place]) -> bool:
         """Whether a kernel can and should look at these arrays: all lie on the device, none is empty, and one is far."""
         places = list(places)
-        return any(map(self.far, places)) and all(self._bytes(p) and 0 not in self._shape(p) for p in places)
+        return any(map(self.far, places)) and all(p.pool is None and self._bytes(p) and 0 not in self._shape(p) for p in places)
 
     def _shape(self, place: Place) -> tuple[int, ...]:
         return self._call.arrays[_number(place)].shape[: place.ndim] if place.shape is None else place.shape

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...codegen.llvm.target import Lanes
 from ...errors import OutOfMemory
-from ...ir.nodes import ArgDecl, Buffer, Kernel, Place
+from ...ir.nodes import ArgDecl, Buffer, CellBlocks, Kernel, Place
 from ...ir.trials import TrialLayout
 from ...runtime.base import Allocation
 from ...runtime.mirror import reading
@@ -23,6 +23,7 @@ from ...tape.plan import PlanOptions, gate_leaves, make_plan
 from ...tape.sizing import TaskSizing
 from ...tape.trials import batched_sizing
 from ..call import Call
+from ..layout.sparse import joined
 from .device_reducer import DeviceReducers, LaunchReducer
 from .plan_guard import PlanInputs, read_words
 
@@ -238,12 +239,24 @@ class LaunchHost:
         if place.buffer in self._owners:
             assert place.shape is not None and place.strides is not None
             memory = self._owners[place.buffer]
+            if place.pool is not None:
+                return self._of_blocks(place, place.pool)
             if self._trials is not None and place.trial_bytes:
                 parts = place.trial_bytes, place.offset, place.shape[1:], place.strides
                 whole = reading(memory.mirror, self._trials.view(memory.view, place.dtype.numpy, *parts))
                 return whole.reshape(-1, *place.shape[1:])[: self._trials.count]
             form = np.ndarray(place.shape, place.dtype.numpy, memory.view.data, place.offset, place.strides)
             return reading(memory.mirror, form)
+        return self._of_argument(place)
+
+    def _of_blocks(self, place: Place, pool: CellBlocks) -> np.ndarray:
+        """All elements of a place in a level with a budget."""
+        assert place.shape is not None and place.strides is not None
+        memory, shape = self._owners[place.buffer], (pool.blocks, *pool.sizes)
+        form = np.ndarray(shape, place.dtype.numpy, memory.view.data, place.offset, (pool.stride, *place.strides))
+        return joined(reading(memory.mirror, form), self.array(pool.slots), pool, place.shape)
+
+    def _of_argument(self, place: Place) -> np.ndarray:
         owner = place.buffer.owner
         assert isinstance(owner, ArgDecl)
         whole = self._call.content(owner.index)
