@@ -72,7 +72,7 @@ class _Activation:
         self._locals: set[Local] = set()
         self._kept: set[int] = set()
         for s in walk(task.body):
-            if isinstance(s, Op) and s.op == "gload" and s.attr in pools:
+            if isinstance(s, Op) and s.op == "gload" and isinstance(s.attr, Place) and s.attr in pools:
                 self._refuse(s, pools[s.attr])
 
     def only(self) -> Task:

@@ -142,7 +142,7 @@ class KernelFunction:
         return self._run(*self.variant(args, kwargs))
 
     def _run(self, variant: Variant, bound: Bound) -> Any:
-        if variant.head.frees and variant.program.tape is not None:
+        if variant.head.frees and current_program().tape is not None:
             raise QdrunRuntimeError(freed_in_a_tape(f"kernel `{self.source.name}`", variant.head.frees))
         self._compiled(variant, bound)
         mode = current_program().forward

@@ -157,8 +157,14 @@ def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], Non
         buffer = Buffer("field", allocation)
         if allocation.mirror is not None:
             allocation.mirror.split(*_blocks(placed, each, root.trials))
-        for leaf, placement in sorted(placed.placements.items(), key=lambda pair: not pair[0].owner.hidden):
+        for leaf, placement in sorted(placed.placements.items(), key=_settles_late):
             _settle(leaf, placement, buffer, allocation, each)
+
+
+def _settles_late(pair: tuple[Leaf, Placement]) -> bool:
+    """Whether a leaf may need the places of activities."""
+    owner: Any = pair[0].owner
+    return not owner.hidden
 
 
 def _parts(root: Root) -> Iterator[tuple[str, bool | None]]:

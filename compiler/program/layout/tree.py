@@ -350,18 +350,18 @@ class SNode:
         above = None if self._above is None else self._above._ref()
         flags, visited = (None if leaf is None else leaf._places[0] for leaf in (self.flags, self.visited))
         leaves = [leaf for leaf in leaves_of(self) if not leaf.role] if self.sparse else []
-        pools = [level for level in levels_of(self) if level.blocks is not None]
-        own = {self.flags, self.visited, *(leaf for level in pools for leaf in (level.blocks.slots, level.blocks.free))}
+        blocks = [level.blocks for level in levels_of(self) if level.blocks is not None]
+        own = {self.flags, self.visited, *(leaf for each in blocks for leaf in (each.slots, each.free))}
         below = tuple(leaf.reference() for leaf in leaves if leaf not in own)
-        found = tuple(level._pool_ref() for level in pools)
+        found = tuple(level._pool_ref() for level in levels_of(self) if level.blocks is not None)
         return LevelRef(self.name, self.kind, tuple(self.cells), self.shape, above, flags, visited, below, found)
 
     def _pool_ref(self) -> PoolRef:
         """The blocks of this level inside a kernel."""
         assert self.blocks is not None and self.flags is not None and self.budget is not None
         gradients = tuple(leaf.reference() for leaf in leaves_of(self) if leaf.role.endswith("grad"))
-        places = (leaf._places[0] for leaf in (self.flags, self.blocks.slots, self.blocks.free))
-        return PoolRef(self.name, *places, self.blocks.count, self.blocks.block_bytes, self.budget, gradients)
+        flags, slots, free = (leaf._places[0] for leaf in (self.flags, self.blocks.slots, self.blocks.free))
+        return PoolRef(self.name, flags, slots, free, self.blocks.count, self.blocks.block_bytes, self.budget, gradients)
 
     def lazy_grad(self) -> None:
         """Place a gradient beside every real field of this level and of those below it that has none.
