@@ -479,3 +479,24 @@ def test_a_job_whose_simulate_launches_something_else_when_it_is_called_again_is
         session.run()
         session.run(CurveParams(height=2.0))
         assert session.rebuilt == "simulate() launches something else when it is called again"
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+def test_constants_have_the_values_of_arrays_in_the_type_of_the_job(precision):
+    values = np.random.default_rng().normal(size=(4, 3))
+
+    class Constants(Job[JobParams]):
+        def build(self):
+            self.objective()
+            self.table, self.rows = self.constant(values), self.constant(values, vectors=True)
+            self.numbers = self.constant(np.arange(4))
+
+        def simulate(self): ...
+
+    Constants.precision = precision
+    with Constants(JobParams()).opened(threads=1) as job:
+        assert job.table.shape == (4, 3) and job.rows.shape == (4,) and job.rows.n == 3
+        for field in (job.table, job.rows):
+            found = field.to_numpy()
+            assert found.dtype == np.dtype(precision.replace("f", "float")) and (found == values.astype(found.dtype)).all()
+        assert job.numbers.to_numpy().tolist() == [0, 1, 2, 3] and job.numbers.dtype == qd.i32
