@@ -97,6 +97,8 @@ class Choices:
         c = cls(rng, mathematics=rng.random() < 0.25, edge=rng.random() < 0.35)
         share = rng.choice((0.25, 0.5, 0.75))
         c.on = {s for s in SWITCHES if rng.random() < (0.05 if s == "random" else share)}  # the model has no random numbers
+        if random.Random(f"{seed}:stages").random() < 0.3:
+            c.on.add("stages")
         c.ints = [TYPES["i32"], *rng.sample(INTEGERS, rng.randrange(3))] if rng.random() < 0.6 else rng.sample(INTEGERS, 3)
         c.reals = [TYPES["f32"], *rng.sample(REALS, rng.randrange(2))] if rng.random() < 0.6 else rng.sample(REALS, 2)
         return c

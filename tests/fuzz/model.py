@@ -419,6 +419,8 @@ class Machine:
         return bool(rounded(self.a.truth(cond)))
 
     def s_While(self, s: ast.While) -> None:
+        if isinstance(s.test, ast.Call) and isinstance(s.test.func, ast.Attribute) and s.test.func.attr == "do_while":
+            return self._counted(ast.Subscript(s.test.args[0], ast.Constant(None), ast.Load()), s.body)
         while self._holds(self.expr(s.test)):
             self.left -= 1
             if self.left < 0:
@@ -430,6 +432,16 @@ class Machine:
                     raise
                 if leave.kind == "break":
                     break
+
+    def _counted(self, counter: ast.expr, body: list[ast.stmt]) -> None:
+        """A loop that the device counts: once, and again while the number is not zero."""
+        while True:
+            self.inside(body)
+            if not self._holds(self.expr(counter)):
+                break
+
+    def s_With(self, s: ast.With) -> None:
+        self.block(s.body)  # sections that may overlap: in their order
 
     def s_For(self, s: ast.For) -> None:
         for value in _iterate(self, self.expr(s.iter), s.iter):
@@ -543,7 +555,7 @@ class Qd(SimpleNamespace):
         self.ndarray = lambda t, shape=(), **_: _argument_array(MatType((), t).field(shape))
         self.Vector = _Maker("Vector", lambda n, t: MatType((n,), t))
         self.Matrix = _Maker("Matrix", lambda n, m, t: MatType((n, m), t))
-        self.kernel = lambda fn: Function(machine, fn, True)
+        self.kernel = lambda fn=None, **_: (lambda f: Function(machine, f, True)) if fn is None else Function(machine, fn, True)
         self.func = lambda fn: Function(machine, fn, False)
         self.data_oriented = lambda cls=None, **_: cls if cls is not None else (lambda c: c)
         self.dataclass = lambda cls: StructType(

@@ -59,6 +59,7 @@ class Writer(Statements):
         self.wholes: list[str] = []  # ndarrays of which kernels get a part
         self.main: list[str] = []
         self.reducers: list[Name] = []
+        self.counters: list[str] = []  # of loops that the device counts
 
     # ---- declarations
     def compose(self) -> str:
@@ -73,7 +74,8 @@ class Writer(Statements):
                 self.reference_func(real)
         for _ in range(c.pick((1, 1, 2, 3))):
             self.kernel()
-        return "\n".join(self.lines) + "\n\n\n" + "\n".join(self.finish()) + "\n"
+        counters = [f"{name} = qd.field(qd.i32, shape=())" for name in self.counters]
+        return "\n".join([*self.lines, "", "", *counters, *self.finish()]) + "\n"
 
     def declarations(self) -> None:
         c = self.c
@@ -184,7 +186,9 @@ class Writer(Statements):
         given = [f"{n}: qd.{t}" for n, t in scalars] + [f"{n}: {_type(t, s)}" for n, t, s in vectors]
         given += [f"{n}: {f.name}" for n, f in records]
         given += [f"{a.name}: {_argument(a)}" for a in arrays] + [f"{a.name}: qd.template()" for a in templates]
-        result = c.pick((*c.ints, *c.reals)) if c.has("returns", 0.6) else None
+        staged = c.has("stages")
+        result = c.pick((*c.ints, *c.reals)) if not staged and c.has("returns", 0.6) else None
+        decorator = "@qd.kernel(graph=True)" if staged else "@qd.kernel"
         oriented = c.has("oriented", 0.5)
         d = 2 if oriented else 1
         self.lines += ["", ""]
@@ -196,16 +200,20 @@ class Writer(Statements):
                 f"        self.m = {c.number(-3, 9)}",
                 "",
             ]
-            self.lines += ["    @qd.kernel", f"    def {name}(self, {', '.join(given)}){f' -> qd.{result}' if result else ''}:"]
+            self.lines += [
+                f"    {decorator}",
+                f"    def {name}(self, {', '.join(given)}){f' -> qd.{result}' if result else ''}:",
+            ]
         else:
-            self.lines += ["@qd.kernel", f"def {name}({', '.join(given)}){f' -> qd.{result}' if result else ''}:"]
+            self.lines += [decorator, f"def {name}({', '.join(given)}){f' -> qd.{result}' if result else ''}:"]
         self.arrays, self.structs = self.everything, self.struct_fields
         self.scopes = [[Name(n, t, mutable=False) for n, t in scalars]]
         self.scopes[0] += [Name(n, t, shape, mutable=False) for n, t, shape in vectors]
         self.scopes[0] += [Name(n, I32, mutable=False, form=f) for n, f in records]
         if oriented:
             self.scopes[0].append(Name("self.m", self.ip, mutable=False, static=True))
-        for _ in range(c.number(1, 3)):
+        counter = self.counted(d) if staged else ""
+        for _ in range(0 if staged else c.number(1, 3)):
             self.task(d)
         if result:
             self.place = Place(roles=None, loops=3)
@@ -214,8 +222,35 @@ class Writer(Statements):
             values = [self.value(t) for _, t in scalars] + [self.vector_value(t, s) for _, t, s in vectors]
             values += [f"{f.name}({', '.join(self.vector_value(t, s) for t, s in f.members.values())})" for _, f in records]
             values += [a.name for a in (*arrays, *templates)]
+            if staged:
+                self.main.append(f'{counter}.from_numpy(np.array({c.number(1, 3)}, "int32"))')
             call = f"{f'O{name}().' if oriented else ''}{name}({', '.join(values)})"
             self.main.append(f'out["{name}{suffix}"] = {call}' if result else call)
+
+    def counted(self, d: int) -> str:
+        """A loop that the device counts, with tasks in it and perhaps another one; its counter."""
+        c = self.c
+        counter, given = c.fresh("g"), [*self.scopes[0]]
+        self.counters.append(counter)
+        self.put(d, f"while qd.graph.do_while({counter}):")
+        for _ in range(c.number(1, 2)):
+            self.task(d + 1)
+        if c.chance(0.4):
+            self.scopes = [[*given]]  # variables of one stage have no value in another
+            inner = c.fresh("g")
+            self.counters.append(inner)
+            self.put(d + 1, f"{inner}[None] = {c.number(1, 3)}")
+            self.put(d + 1, f"while qd.graph.do_while({inner}):")
+            self.task(d + 2)
+            self.put(d + 2, f"{inner}[None] -= 1")
+            self.scopes = [[*given]]
+        if c.chance(0.4):
+            self.put(d + 1, "with qd.graph.parallel_context():")
+            self.put(d + 2, "with qd.graph.parallel():")
+            self.parallel(d + 3)
+        self.put(d + 1, f"{counter}[None] -= 1")
+        self.scopes = [[*given]]
+        return counter
 
     def vector_value(self, t: Type, shape: tuple[int, ...]) -> str:
         if not shape:
