@@ -23,7 +23,7 @@ from ..kernel import kernel
 from . import in_blocks
 from .arrays import differentiated, line, number, operation, scratch, typed
 from .keys import ordered_type
-from .look_back import MOST_BLOCKS, blocks_of, messages, usable
+from .look_back import messages, usable
 
 SEGMENT = 256
 """Elements that one iteration takes in order."""
@@ -141,8 +141,8 @@ def reduce(x: Any, out: Any, op: str = "add") -> None:
     out = typed(number(out, "reduce", "out"), "reduce", "out", x.dtype)
     start, n = _start(op, x.dtype), x.shape[0]
     if usable(n, x, out):
-        blocks, (wide, _) = blocks_of(in_blocks.tiles_of(n)), ordered_type(x.dtype, "reduce")
-        parts, arrived = scratch("reduce.blocks", MOST_BLOCKS, wide), scratch("reduce.arrived", 1, i32)
+        blocks, (wide, _) = in_blocks.blocks_of(n), ordered_type(x.dtype, "reduce")
+        parts, arrived = scratch("reduce.blocks", in_blocks.MOST_BLOCKS, wide), scratch("reduce.arrived", 1, i32)
         in_blocks.fold(x, parts, arrived, out, blocks, in_blocks.COMBINE[op], start, wide, len(out.shape))
         return
     if n > PART and current_program().device.on_host and not differentiated(x, out):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...frontend.library.functions import cast, max, min, popcnt
+from ...frontend.library.functions import cast, max, min, popcnt, select
 from ...frontend.markers import atomic_add, loop_config, static
 from ...frontend.syntax.lanes import fence, from_lane, group_size, invocation_id, log2_group_size, votes
 from ...ir.types import i32, u32, u64
@@ -18,17 +18,26 @@ from ..function import func
 from ..kernel import kernel
 from ..simt import block
 from ..simt.tiles import inclusive_tiled
-from .look_back import MOST_BLOCKS, THREADS, ahead_of, reduced, take_tile
+from .look_back import THREADS, ahead_of, reduced, take_tile
 
 ROWS = 16
 """Elements of each thread of a tile."""
 
 TILE = THREADS * ROWS
 
+MOST_BLOCKS = 4096
+"""Blocks of a reduction: many more than run at a time, so that the last ones leave little of the device idle."""
+
 
 def tiles_of(n: int) -> int:
     """The number of tiles of so many elements."""
     return -(-n // TILE)
+
+
+def blocks_of(n: int) -> int:
+    """The blocks of a reduction of so many elements."""
+    tiles = tiles_of(n)
+    return tiles if tiles < MOST_BLOCKS else MOST_BLOCKS
 
 
 @func
@@ -56,14 +65,11 @@ def _fold(
     """Thread ``number`` of all: elements at this distance from each other; the block that is done last combines what blocks have."""
     t, threads = block.thread_idx(), blocks * THREADS
     totals = Vector([start for _ in range(ROWS)], dt=dtype)
-    whole_rows = x.shape[0] // (threads * ROWS)
-    for r in range(whole_rows):
+    for row in range((x.shape[0] - 1) // (threads * ROWS) + 1):
+        first = row * ROWS * threads + number
+        values = [x[min(first + k * threads, x.shape[0] - 1)] for k in range(ROWS)]  # all are read before one is waited for
         for k in static(range(ROWS)):
-            totals[k] = op(totals[k], cast(x[(r * ROWS + k) * threads + number], dtype))
-    for k in static(range(ROWS)):
-        i = (whole_rows * ROWS + k) * threads + number
-        if i < x.shape[0]:
-            totals[k] = op(totals[k], cast(x[i], dtype))
+            totals[k] = op(totals[k], select(first + k * threads < x.shape[0], cast(values[k], dtype), cast(start, dtype)))
     for step in static((8, 4, 2, 1)):
         for k in static(range(step)):
             totals[k] = op(totals[k], totals[k + step])
@@ -183,10 +189,11 @@ def _pick(x: Any, picks: Any, left: Any, out: Any, count: Any, tiles: Any, n: An
         places[k] = total + popcnt(lanes & ((cast(1, u64) << cast(lane, u64)) - cast(1, u64)))
         total += popcnt(lanes)
     before, whole = waves_ahead(total, _add, 0, i32)
+    values = [value(x, min(first + k * group_size(), n - 1)) for k in range(ROWS)]  # all are read before one is waited for
     ahead = ahead_of(left, tile, tiles, mark, whole, _add, 0, i32, u32)
     for k in static(range(ROWS)):
         if flags[k] != 0:
-            out[ahead + before + places[k]] = value(x, first + static(k * group_size()))
+            out[ahead + before + places[k]] = values[k]
     if tile == tiles - 1 and block.thread_idx() == 0:
         count[0 if static(axes) else None] = ahead + whole
 

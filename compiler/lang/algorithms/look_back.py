@@ -31,15 +31,6 @@ THREADS = 256
 """Threads of a block, tiles of a group, and values of a digit of 8 bits."""
 
 
-MOST_BLOCKS = 1024
-"""Blocks of a launch that gives its blocks no tiles."""
-
-
-def blocks_of(tiles: int) -> int:
-    """The blocks of a launch whose threads take elements at the distance of all threads."""
-    return min(tiles, MOST_BLOCKS)
-
-
 def usable(n: int, *arrays: Any) -> bool:
     """Whether these kernels take ``n`` elements on the device of the program: there is work for more than a thread, no derivative is asked
     for, and no check may end an iteration early, for whose block others wait.

@@ -23,7 +23,10 @@ from .keys import digit_of, ordered
 from .look_back import THREADS, leave, take_tile
 
 AT_ONCE = 4
-"""Messages of tiles that a thread reads before it looks at them."""
+"""Keys, or messages of tiles, that a thread reads before it looks at them."""
+
+MOST_BLOCKS = 1024
+"""Blocks that count digits: about as many as run at a time."""
 
 
 def rows_of(bits: Any) -> int:
@@ -37,9 +40,16 @@ def tiles_of(n: int, bits: Any) -> int:
 
 
 @func
-def _below() -> Any:
-    """The lanes before this one, a bit for each, u64."""
-    return (cast(1, u64) << cast(invocation_id(), u64)) - cast(1, u64)
+def _votes(predicate: Any) -> Any:
+    """A bit for each lane whose predicate is not 0, in as few bits as there are lanes."""
+    return cast(votes(predicate), static(u32 if group_size() == 32 else u64))
+
+
+@func
+def _before(lanes: Any) -> Any:
+    """How many of the lanes come before this one."""
+    mask = static(u32 if group_size() == 32 else u64)
+    return popcnt(lanes & ((cast(1, mask) << cast(invocation_id(), mask)) - cast(1, mask)))
 
 
 @func
@@ -60,19 +70,21 @@ def _count(keys: Any, counts: Any, begins: Any, left: Any, number: Any, blocks: 
     for d in static(range(bits.size)):
         mine[d, t] = 0
     block.sync()
-    for step in range((keys.shape[0] - 1) // (blocks * THREADS) + 1):
-        i = step * blocks * THREADS + number
-        there, b = i < keys.shape[0], cast(0, bits)
-        if there:
-            b = ordered(keys[i], wide, bits)
-        for d in static(range(bits.size)):
-            digit = digit_of(b, static(8 * d), bits)
-            lead = from_lane(digit, 0)
-            same = votes(there and digit == lead)
-            if invocation_id() == 0:
-                mine[d, lead] += popcnt(same)
-            elif there and digit != lead:
-                mine[d, digit] += 1
+    for step in range((keys.shape[0] - 1) // (blocks * static(THREADS * AT_ONCE)) + 1):
+        first = step * blocks * static(THREADS * AT_ONCE) + number
+        b = Vector([0 for _ in range(AT_ONCE)], dt=bits)
+        for k in static(range(AT_ONCE)):
+            b[k] = ordered(keys[min(first + k * blocks * THREADS, keys.shape[0] - 1)], wide, bits)
+        for k in static(range(AT_ONCE)):
+            there = first + k * blocks * THREADS < keys.shape[0]
+            for d in static(range(bits.size)):
+                digit = digit_of(b[k], static(8 * d), bits)
+                lead = from_lane(digit, 0)
+                same = _votes(there and digit == lead)
+                if invocation_id() == 0:
+                    mine[d, lead] += popcnt(same)
+                elif there and digit != lead:
+                    mine[d, digit] += 1
     block.sync()
     for d in static(range(bits.size)):
         if mine[d, t] > 0:
@@ -101,10 +113,10 @@ def count(keys: Tensor, counts: Tensor, begins: Tensor, left: Tensor, blocks: in
 
 @func
 def _same(digit: Any, there: Any) -> Any:
-    """The lanes that have the digit of this one, u64: of those that have a bit of it, or have it not, as this one does."""
-    lanes = votes(there)
+    """The lanes that have the digit of this one: of those that have a bit of it, or have it not, as this one does."""
+    lanes = _votes(there)
     for bit in static(range(8)):
-        found = votes((digit >> bit) & 1)
+        found = _votes((digit >> bit) & 1)
         lanes = lanes & select((digit >> bit) & 1 != 0, found, ~found)
     return lanes
 
@@ -164,7 +176,7 @@ def _move(
     for k in static(range(64 // bits.size)):
         there, digit = mine + static(k * group_size()) < b.shape[0], digit_of(keys[k], shift, bits)
         lanes, before = _same(digit, there), counts[wave, digit]
-        ranks[k] = before + popcnt(lanes & _below())
+        ranks[k] = before + _before(lanes)
         sync()
         if there and ranks[k] == before:
             counts[wave, digit] = before + popcnt(lanes)
@@ -184,15 +196,17 @@ def _move(
     block.sync()
     moved = block.SharedArray(static(THREADS * 64 // bits.size), bits)
     moved_index = block.SharedArray(static(THREADS * 64 // bits.size if with_index else 1), i32)
+    numbers = Vector([0 for _ in range(64 // bits.size)], dt=i32)  # all are read before one is waited for
+    for k in static(range(64 // bits.size)):
+        numbers[k] = mine + static(k * group_size())
+        if static(with_index and not first):
+            numbers[k] = index[min(mine + static(k * group_size()), b.shape[0] - 1)]
     for k in static(range(64 // bits.size)):
         if mine + static(k * group_size()) < b.shape[0]:
             at = counts[wave, digit_of(keys[k], shift, bits)] + ranks[k]
             moved[at] = keys[k]
             if static(with_index):
-                if static(first):
-                    moved_index[at] = mine + static(k * group_size())
-                else:
-                    moved_index[at] = index[mine + static(k * group_size())]
+                moved_index[at] = numbers[k]
     to_place[t] += begins[shift * static(THREADS // 8) + t] + _ahead_of_digit(left, tile, total, mark)
     block.sync()
     for k in static(range(64 // bits.size)):

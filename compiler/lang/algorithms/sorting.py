@@ -19,7 +19,7 @@ from . import radix
 from .arrays import different, differentiated, line, scratch, typed
 from .combine import _copy
 from .keys import DIGITS, digit_of, ordered, ordered_type
-from .look_back import blocks_of, messages, usable
+from .look_back import messages, usable
 
 PARTS = 64
 """Segments at most, of at least 4,096 elements: more of them have more counts to add up than work to share."""
@@ -138,7 +138,7 @@ def _sort_in_blocks(keys: Any, order: Any, n: int, wide: DType, bits: DType) -> 
     tiles = radix.tiles_of(n, bits)
     counts, begins = (scratch(f"sort.{x}", DIGITS * bits.size, i32) for x in ("digits", "before"))
     left = messages("sort.left", tiles, DIGITS)
-    radix.count(keys, counts, begins, scratch("sort.arrived", 1, i32), blocks_of(tiles), wide, bits)
+    radix.count(keys, counts, begins, scratch("sort.arrived", 1, i32), min(tiles, radix.MOST_BLOCKS), wide, bits)
     indices = [scratch(f"sort.index.{k}", n if order is not None else 1, i32) for k in range(2)]
     index = indices[1]
     for k in range(bits.size):
