@@ -192,6 +192,19 @@ def test_an_unknown_name_is_named():
     assert marked(fails(QdrunNameError, kernel)) == "unknown_thing"
 
 
+def test_an_annotation_of_a_variable_that_names_nothing():
+    def kernel(x):
+        a: unknown_kind = x[0]  # noqa: F821
+        x[1] = a
+
+    message = fails(QdrunNameError, kernel)
+    assert marked(message) == "unknown_kind"
+    assert (
+        "do: import or define it in the module: Python 3.14 keeps no name of an enclosing function for annotations of var"
+        in message
+    )
+
+
 def test_arguments_and_loop_indices_are_read_only():
     def k_scalar(x, n):
         n = 3
