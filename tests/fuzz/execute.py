@@ -32,7 +32,7 @@ class Config:
     """Where a program runs: options of ``qd.init``; ``level`` is LLVM's. ``second``: what is compared is a second run: of the
     file, which finds what the first one kept on disk (``file``); of ``main`` alone, whose launches are native (``main``); of the file with
     other constants than those that the first one compiled (``constants``). It draws the random numbers of a first run. ``exact``: its
-    mathematics is the C library's. ``sparse``: its fields are sparse."""
+    mathematics is the C library's. ``sparse``: its fields are sparse; ``budget``: in levels with a budget."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -40,10 +40,11 @@ class Config:
     second: str = ""
     exact: bool = True
     sparse: bool = False
+    budget: bool = False
 
     def fields(self) -> AbstractContextManager[None]:
         """A block in which fields are made as it asks for."""
-        return sparse_fields() if self.sparse else nullcontext()
+        return sparse_fields(self.budget) if self.sparse else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ OTHERS = (
     Config("cached", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "offline_cache": True}, second="file"),
     Config("constants", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "offline_cache": True}, second="constants"),
     Config("sparse", {"cpu_max_num_threads": 1, "cpu_lanes": 1}, sparse=True),
+    Config("budget", {"cpu_max_num_threads": 1, "cpu_lanes": 1}, sparse=True, budget=True),
     Config("relaunched", {"cpu_max_num_threads": 1, "cpu_lanes": 1}, second="main"),
     Config("emulated", {"arch": "cuda", "device": "emulated"}, exact=False),
 )
