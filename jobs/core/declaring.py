@@ -37,8 +37,8 @@ class Declaring:
     _recorded: dict[bool, Recorded]
     _first: Any
     _given: frozenset[str]
-    _sequence: int
-    _copies: int
+    _sequences: dict[bool, int]
+    _copies: dict[bool, int]
     _repeats: bool
     _ran: bool
     _why: str
@@ -174,7 +174,11 @@ class Declaring:
         backwards = bool(self.wanted)
         if backwards not in self._launches:
             found = self._rehearse(backwards)
-            self._launches[backwards], self._sequence, self._copies = found.launches, found.sequence, found.most
+            self._launches[backwards], self._sequences[backwards], self._copies[backwards] = (
+                found.launches,
+                found.sequence,
+                found.most,
+            )
         return self._launches[backwards]
 
     def _rehearse(self, backwards: bool) -> Any:
@@ -198,8 +202,9 @@ class Declaring:
     def _why_not_again(self) -> str:
         """Why a job that leaves its run to the base class cannot run again in the open program; see ``Job.why_built_again``."""
         if self._ran and not self._why and not self._repeats:
+            self.rehearsed()
             again = self._rehearse(bool(self.wanted)).sequence
-            self._repeats = not self._why and again == self._sequence
+            self._repeats = not self._why and again == self._sequences[bool(self.wanted)]
             if not self._repeats:
                 self._why = self._why or "simulate() launches something else when it is called again"
         return self._why

@@ -99,8 +99,9 @@ class Job(Declaring, JobFiles, Generic[P]):
         self._recorded: dict[bool, Recorded] = {}  # the launches of a run, without gradients and with them
         self._launches: dict[bool, Launches] = {}  # those of ``simulate``, with and without gradients
         self._first: Any = None  # what a run begins with, once one has begun
-        self._sequence, self._repeats = 0, False  # what ``simulate`` launches, and whether it does so again
-        self._copies = 0  # bytes of the copies that its gradients keep
+        self._sequences: dict[bool, int] = {}  # what ``simulate`` launches, likewise
+        self._copies: dict[bool, int] = {}  # bytes of the copies that its gradients keep
+        self._repeats = False  # whether it launches the same again
         self._ran, self._why = False, ""  # in the open program; why it cannot run there again
         self._filled: Any = None  # the parameters whose values the inputs have got since the last run
         self._logs = False  # ``simulate`` calls ``log``
@@ -283,9 +284,9 @@ class Job(Declaring, JobFiles, Generic[P]):
         found = snapshots_of(self) if self.snapshot_bytes else []
         if self.declares():
             self.rehearsed()
-        if self._copies:
+        if copies := self._copies.get(True, 0):
             how = "copies of temporaries and of the states of fixed points"
-            found.append(PlanEntry(kind="snapshots", bytes=self._copies, source=COPIES, formula=how))
+            found.append(PlanEntry(kind="snapshots", bytes=copies, source=COPIES, formula=how))
         return found
 
     def plan(self, *, arch: str | None = None) -> MemoryPlan:

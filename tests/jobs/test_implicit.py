@@ -238,3 +238,14 @@ def test_no_grad_kernels_run_in_jobs_and_count_as_constants():
     with BatchSession.open(Counted, ImplicitParams(), 2, threads=1) as batch:
         rows = batch.run([ImplicitParams(start=0.7), ImplicitParams(start=1.3)])
     np.testing.assert_allclose(rows.row(1).gradients["start"], 3 * 1.3**2 * (6 * 1.3 + 1.3**2), rtol=1e-13)
+
+
+def test_a_job_that_also_runs_without_gradients_runs_again():
+    """A solver launches more where a gradient is wanted: the two are kept apart."""
+    job = Heat(ImplicitParams())
+    with job.opened(backend="cpu", threads=1):
+        for wanted in (("k", "start"), (), ("k",)):
+            job.wanted = wanted
+            job.run()
+            assert job.why_built_again() == ""
+            assert bool(job.allocates()) == bool(wanted)
