@@ -5,7 +5,7 @@ ends. A block leaves the sum of its tile before it waits for others. The tiles o
 in the order of the tiles, after what lies ahead of the group: the brackets, and so the bits, are the same in each run.
 
 A message between blocks is a word of 8 bytes: half is the number of the launch, half is the value, so that one atomic says both. Values of
-8 bytes take two words. Nothing is cleared between launches: the counter goes on, and its quotient is the number of the launch.
+8 bytes take two words. Nothing is cleared between launches: half of the counter is the number of the launch, the other half of the tile.
 
 D. Merrill, M. Garland, "Single-pass parallel prefix scan with decoupled look-back", 2016.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from ...frontend.library.functions import bit_cast, cast
 from ...frontend.markers import atomic_add, atomic_exchange, static, volatile_load
 from ...frontend.syntax.lanes import group_size, log2_group_size
-from ...ir.types import i32, i64, u32, u64
+from ...ir.types import i32, u32, u64
 from ...program.program import current_program
 from ..function import func
 from ..simt import block
@@ -51,13 +51,13 @@ def messages(what: str, tiles: int, each: int = 1, words: int = 1) -> Any:
 @func
 def take_tile(left: Any, tiles: Any) -> Any:
     """The next tile (i32), and the mark of the messages of this launch (u64), for all threads of the block."""
-    taken = block.SharedArray(2, i64)
+    taken = block.SharedArray(1, u64)
     if block.thread_idx() == 0:
-        number = cast(atomic_add(left[0], cast(1, u64)), i64)
-        taken[0] = number % tiles
-        taken[1] = number // tiles + 1
+        taken[0] = atomic_add(left[0], cast(1, u64))
+        if cast(cast(taken[0], u32), i32) == tiles - 1:  # the last one: the next launch begins with tile 0
+            atomic_exchange(left[0], ((taken[0] >> cast(32, u64)) + cast(1, u64)) << cast(32, u64))
     block.sync()
-    return cast(taken[0], i32), cast(cast(taken[1], u32), u64)
+    return cast(cast(taken[0], u32), i32), cast(cast((taken[0] >> cast(32, u64)) + cast(1, u64), u32), u64)
 
 
 @func
