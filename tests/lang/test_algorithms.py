@@ -9,7 +9,8 @@ import qdrun as qd
 from qdrun.compiler.lang.algorithms import in_blocks, look_back
 
 ON_DEVICE = os.environ.get("QDRUN_TEST_ARCH", "cpu") != "cpu"
-SIZES = [1, 255, 256, 257, 70_001, *([3_000_003] if ON_DEVICE else [])]
+ON_CARD = os.environ.get("QDRUN_TEST_ARCH") == "cuda"
+SIZES = [1, 255, 256, 257, 70_001, *([3_000_003] if ON_CARD else [])]
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +60,19 @@ def test_sorting_is_stable_and_that_of_numpy(dtype):
     assert np.array_equal(order.to_numpy(), want)
     qd.algorithms.parallel_sort(x, values)
     assert np.array_equal(x.to_numpy(), keys[want], equal_nan=dtype.is_real) and np.array_equal(values.to_numpy(), want)
+
+
+def test_sums_of_reals_have_the_same_bits_in_each_run_and_for_every_number_of_threads():
+    values = np.random.default_rng().normal(size=4_000_001 if ON_CARD else 5000 if ON_DEVICE else 200_001).astype(np.float32)
+    found = []
+    for threads in (1, 2, 2):
+        with qd.init(**({} if ON_DEVICE else {"cpu_max_num_threads": threads})):
+            x, out, one = array(values, qd.f32), qd.ndarray(qd.f32, len(values)), qd.ndarray(qd.f32, 1)
+            for _ in range(2):
+                qd.algorithms.reduce(x, one)
+                qd.algorithms.inclusive_scan(x, out)
+                found.append(out.to_numpy().tobytes() + one.to_numpy().tobytes())
+    assert len(set(found)) == 1
 
 
 def drawn(random, n: int, dtype) -> np.ndarray:
