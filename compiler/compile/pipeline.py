@@ -26,6 +26,7 @@ from ..ir.walk import walk
 from ..options import Options, checks
 from ..passes.batch import batch_kernel
 from ..passes.debug_checks import checked, unchecked
+from ..passes.exchange import through_memory
 from ..passes.exits import lower_exits
 from ..passes.forward.second_order import second_order_primal
 from ..passes.forward.tangent import Tangent, forward_kernel
@@ -163,7 +164,8 @@ def device_input(kernel: Kernel, options: Options, run: Runner = printing, neste
 
 def reduced(kernel: Kernel, run: Runner = printing) -> Kernel:
     """``DEVICE`` without checks."""
-    return run(BLOCKS, in_blocks, run(REDUCE, reduce_kernel, run(SLOPES, without_slopes, kernel)))
+    out = through_memory(run(SLOPES, without_slopes, kernel))
+    return run(BLOCKS, in_blocks, run(REDUCE, reduce_kernel, out))
 
 
 def planned(kernel: Kernel, options: Options) -> Kernel:

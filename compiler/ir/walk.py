@@ -129,6 +129,15 @@ def meets(s: Stmt) -> bool:
     return isinstance(s, Op) and s.op in ("barrier", "shuffle", "ballot")
 
 
+LANE_VALUES = "values of lanes"
+"""How the names of arrays begin that lanes exchange values through."""
+
+
+def holds_lanes(place: Place | None) -> bool:
+    """Whether lanes exchange values through a place: each thread of a block has its own element, with an iteration or without."""
+    return place is not None and place.buffer.kind == "block" and place.name.startswith(LANE_VALUES)
+
+
 def meets_in_grid(task: Task) -> bool:
     """Whether all threads of a task wait for each other."""
     return any(isinstance(s, Op) and s.op == "barrier" and s.attr == "grid" for s in walk(task.body))

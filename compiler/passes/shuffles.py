@@ -24,13 +24,18 @@ MOST_CLASSES = 4
 
 def group_of(shuffle: Op) -> tuple[int, bool]:
     """Threads of a subgroup, and whether every thread of the loop has an iteration; 0 where a shuffle does not say."""
-    size, _, rest = str(shuffle.attr or "0").partition(" ")
-    return int(size), rest == "whole"
+    size, *rest = str(shuffle.attr or "0").split()
+    return int(size), "whole" in rest
 
 
-def attribute(size: int, whole: bool) -> str:
-    """What ``group_of`` reads."""
-    return f"{size} whole" if whole else str(size)
+def in_memory(s: Op) -> bool:
+    """Whether a shuffle or a vote goes through memory of the block."""
+    return str(s.attr).endswith(" memory")
+
+
+def attribute(size: int, whole: bool, memory: bool) -> str:
+    """What ``group_of`` and ``in_memory`` read."""
+    return f"{size}{' whole' * whole}{' memory' * memory}"
 
 
 def splits_evenly(task: Task, shuffle: Op) -> bool:
@@ -94,7 +99,7 @@ class Adjoint:
         """The adjoint of the value, from the adjoint of the result. A lane without an iteration gives nothing."""
         b = self.b
         if not self.whole:
-            here = b.op("ballot", Const(True, u1), dtype=u64)
+            here = b.op("ballot", Const(True, u1), dtype=u64, attr=self.attr)
             g = b.op("select", self._bit(here), g, Const(0.0, g.dtype))
         table = sources(self.lane, self.size)
         if table is None:

@@ -1,4 +1,4 @@
-"""Gradients and tangents of what lanes exchange by instructions, beside central differences in f64. ``--arch cuda`` runs them on a GPU."""
+"""Gradients and tangents of what lanes exchange, beside central differences in f64. ``--arch cuda`` runs them on a GPU."""
 
 import os
 
@@ -258,23 +258,25 @@ def test_what_has_no_gradient_is_refused_by_name(lanes):
         states.grad(3)
 
 
+@qd.func
+def of_a_few(v, i):
+    return qd.Vector([v * sg.shuffle_down(v * v, 3), v * sg.reduce_all_add(1.0 / v)])
+
+
 @pytest.mark.skipif(ON_GPU, reason="of other devices")
+@pytest.mark.parametrize("n", SOME, ids=["all", "some"])
 @pytest.mark.parametrize("name", list(THROUGH_MEMORY))
-def test_lanes_that_meet_in_memory_have_no_gradient_yet(name):
+def test_lanes_that_meet_in_memory(name, n):
+    """Shuffles become stores, barriers and loads after the derivatives are made."""
     try:
         program = qd.init(default_fp=qd.f64, offline_cache=False, **THROUGH_MEMORY[name])
     except qd.QdrunError as e:
         pytest.skip(str(e).splitlines()[0])
     with program:
-        x = qd.field(qd.f64, shape=N, needs_grad=True)
-
-        @qd.kernel
-        def k():
-            qd.loop_config(block_dim=BLOCK)
-            for i in x:
-                x[i] = sg.reduce_all_add(x[i])
-
-        refused(k, "the threads of this loop meet in blocks, and there is no gradient of that yet")
+        if n is None:
+            Case(of_a_few, n, 2, 64).check()
+        else:
+            Case(of_a_reciprocal, n, 2, 64).check()
 
 
 def test_the_lane_that_is_read_is_known_where_the_own_number_decides_it():

@@ -13,9 +13,10 @@ from typing import Any, Literal, NoReturn
 
 from ...errors import QdrunRuntimeError, QdrunTypeError
 from ...ir.meaning import identity
-from ...ir.nodes import Const, Operand, Place, Task
+from ...ir.nodes import Const, Operand, Task
 from ...ir.types import DType, i32, i64, u1, u8, u32, u64
-from ...ir.walk import fills_blocks
+from ...ir.walk import LANE_VALUES, fills_blocks
+from ...passes.shuffles import attribute
 from ..source.keywords import positional
 from ..state.context import Context
 from ..values import ops
@@ -193,30 +194,21 @@ def _warp(cx: Context, node: ast.Call) -> None:
 def _exchanged(cx: Context, task: Task, value: Operand, lane: Operand) -> Operand:
     if _size(cx) == 1:
         return value
-    if cx.options.lanes:
-        return cx.b.op("shuffle", value, lane, dtype=value.dtype, attr=f"{_size(cx)}{' whole' * fills_blocks(task)}")
-    if value.dtype is u1:
-        return ops.truth(cx.b, _exchanged(cx, task, cx.b.cast(value, u8), lane))
-    place, mine = _memory(cx, task, value.dtype, -(-task.block // LANES) * LANES), thread_number(cx, task)
-    cx.b.gstore(place, (mine,), value)
-    _meet(cx)
-    first = cx.b.op("and", mine, Const(-LANES, i64))
-    found = cx.b.gload(place, (cx.b.op("add", first, cx.b.cast(lane, i64)),))
-    _meet(cx)  # before the next value comes to the same place
-    return found
+    if not cx.options.lanes:
+        _count_memory(cx, task, u8 if value.dtype is u1 else value.dtype, -(-task.block // LANES) * LANES)
+    return cx.b.op("shuffle", value, lane, dtype=value.dtype, attr=_attribute(cx, task))
 
 
-def _memory(cx: Context, task: Task, dtype: DType, n: int) -> Place:
-    """An array of the block, which all exchanges of one type in a loop share."""
-    known = vars(cx.b).setdefault("exchanges", {})
-    key = task, dtype, n
-    if key not in known:
-        known[key] = new_array(cx, task, "values of lanes", (n,), (), dtype).places[0]
-    return known[key]
+def _attribute(cx: Context, task: Task) -> str:
+    return attribute(_size(cx), fills_blocks(task), not cx.options.lanes)
 
 
-def _meet(cx: Context, of: str = "exchange") -> None:
-    cx.b.op("barrier", dtype=i32, attr=of)
+def _count_memory(cx: Context, task: Task, dtype: DType, n: int) -> None:
+    """Count the array of the block that all exchanges of one type in a loop will share (``passes.exchange``)."""
+    known = vars(cx.b).setdefault("exchanges", set())
+    if (task, dtype, n) not in known:
+        known.add((task, dtype, n))
+        new_array(cx, task, LANE_VALUES, (n,), (), dtype)
 
 
 def _votes(cx: Context, node: ast.Call) -> Operand:
@@ -224,19 +216,9 @@ def _votes(cx: Context, node: ast.Call) -> Operand:
     flag = ops.truth(cx.b, _given(cx, node, votes)[0])
     if _size(cx) == 1:
         return cx.b.cast(flag, u64)
-    if cx.options.lanes:
-        return cx.b.op("ballot", flag, dtype=u64)
-    place = _memory(cx, task, u32, -(-task.block // LANES))
-    index = (cx.b.op("sar", thread_number(cx, task), Const(LANES.bit_length() - 1, i64)),)
-    with cx.b.if_(cx.b.op("eq", _lane(cx, task), Const(0, i32))):
-        cx.b.gstore(place, index, Const(0, u32))
-    _meet(cx)
-    mine = cx.b.op("shl", cx.b.cast(flag, u32), cx.b.cast(_lane(cx, task), u32))
-    cx.b.atomic("or", place, index, mine)
-    _meet(cx)
-    found = cx.b.gload(place, index)
-    _meet(cx)
-    return cx.b.cast(found, u64)
+    if not cx.options.lanes:
+        _count_memory(cx, task, u32, -(-task.block // LANES))
+    return cx.b.op("ballot", flag, dtype=u64, attr=_attribute(cx, task))
 
 
 def _sync(cx: Context, node: ast.Call) -> None:
@@ -245,7 +227,7 @@ def _sync(cx: Context, node: ast.Call) -> None:
         return  # one thread runs here
     _loop(cx, "sync")
     if _size(cx) > 1:
-        _meet(cx, "wave" if cx.options.lanes else "exchange")
+        cx.b.op("barrier", dtype=i32, attr="wave" if cx.options.lanes else "exchange")
 
 
 def _neutral(cx: Context, node: ast.Call) -> Any:

@@ -1,6 +1,6 @@
 """Loops whose threads meet: what of them has a gradient and a tangent.
 
-Values that lanes exchange by instructions have both. Accesses to shared arrays are not tracked, so that these have neither, nor has what
+Values that lanes exchange have both. Accesses to shared arrays are not tracked, so that these have neither, nor has what
 waits for them.
 """
 

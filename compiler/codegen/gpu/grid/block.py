@@ -10,9 +10,9 @@ A failed iteration becomes one of these threads, so that the others do not wait 
 
 from __future__ import annotations
 
-from ....ir.nodes import Assert, Block, If, Local, LocalStore, Loop, Op, Stmt
+from ....ir.nodes import Assert, Block, GlobalStore, If, Local, LocalStore, Loop, Op, Stmt
 from ....ir.ops import TABLE
-from ....ir.walk import is_fence, meets
+from ....ir.walk import holds_lanes, is_fence, meets, place_of
 from ..indices import is_narrow, start_iteration
 from ..meeting import Meeting
 from .emitter import GridEmitter
@@ -63,15 +63,17 @@ def _by_waves(e: GridEmitter, s: If | Loop) -> None:
 
 def _harmless(s: Stmt, m: Meeting, alone: bool) -> bool:
     """Whether threads without an iteration run a statement: it has no memory access, or is the same in all threads of the block, one of
-    which has an iteration. A wave alone may have none.
+    which has an iteration (a wave alone may have none), or belongs to an exchange, in which all threads take part.
     """
     match s:
         case If():
             return id(s.then) in m.open
         case Loop():
             return id(s.body) in m.open
+        case GlobalStore():
+            return holds_lanes(s.place)
         case Op(op="gload"):
-            return not alone and all(map(m.same, s.args))
+            return holds_lanes(place_of(s)) or (not alone and all(map(m.same, s.args)))
         case Op():
             return s.op == "load" or meets(s) or is_fence(s) or TABLE[s.op].pure
         case Assert():
