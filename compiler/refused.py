@@ -40,7 +40,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     **{f"algorithms.{name}": (_IN_KERNELS, instead) for name, instead in _ALGORITHMS.items()},
     "profiler": _PROFILER,
     "tools": ("its writers of PLY and VTK files are not supported", "write x.to_numpy() with a library such as meshio"),
-    "simt.block.radix_rank_match_atomic_or": ("sorting in a block is not supported", "use atomics on a shared array"),
     "SNode.quant_array": _QUANT,
     **dict.fromkeys("StructField.dtype StructField.layout StructField.to_dlpack".split(), _MEMBERS),
     "ndarray(boundary=..)": (

@@ -667,15 +667,3 @@ def test_a_sum_of_blocks_of_another_size_is_refused(program):
 
     with pytest.raises(qd.QdrunTypeError, match="block_dim is not that of the loop around"):
         k()
-
-
-def test_what_there_is_not_is_refused_by_name(program):
-    @qd.kernel
-    def k():
-        for _ in range(4):
-            block.radix_rank_match_atomic_or()
-
-    with pytest.raises(qd.QdrunTypeError, match="radix_rank_match_atomic_or` is not available"):
-        k()
-    with pytest.raises(AttributeError, match="no_such_name"):
-        _ = block.no_such_name

@@ -239,6 +239,39 @@ def test_blocks_combine_what_their_subgroups_have(n, request):
         np.testing.assert_array_equal(two.T, [np.cumsum(v), 1.0 + np.arange(len(v))])
 
 
+@pytest.mark.parametrize("name", ["cuda"] if ON_GPU else ["amdgpu", "emulated"])
+@pytest.mark.parametrize(("block", "begin", "bits"), [(BLOCK, 5, 7), (BLOCK, 30, 2), (32, 0, 5)])
+def test_ranks_of_digits(name, block, begin, bits):
+    with opened(name):
+        check_ranks(block, begin, bits)
+
+
+def check_ranks(block, begin, bits):
+    n = 2 * block
+    keys, rank, bins, firsts = (qd.field(t, shape=n) for t in (qd.u32, qd.i32, qd.i32, qd.i32))
+    data = integers(n, np.uint32) & np.uint32(0xFFFFFFFF if bits > 2 else 0xE0000000)
+    keys.from_numpy(data)
+    radix = block.bit_length() - 1
+
+    @qd.kernel
+    def ranks():
+        qd.loop_config(block_dim=block)
+        for i in keys:
+            count, first = qd.simt.block.SharedArray(block, qd.i32), qd.simt.block.SharedArray(block, qd.i32)
+            for _ in range(2):  # twice: the memory of the first round is used again
+                rank[i] = qd.simt.block.radix_rank_match_atomic_or(keys[i], block, radix, begin, bits, count, first)
+            t = qd.simt.block.thread_idx()
+            bins[i], firsts[i] = count[t], first[t]
+
+    ranks()
+    for k in range(0, n, block):
+        digits = data[k : k + block] >> np.uint32(begin) & np.uint32((1 << bits) - 1)
+        counts = np.bincount(digits.astype(int), minlength=block)
+        np.testing.assert_array_equal(bins.to_numpy()[k : k + block], counts)
+        np.testing.assert_array_equal(firsts.to_numpy()[k : k + block], np.cumsum(counts) - counts)
+        np.testing.assert_array_equal(rank.to_numpy()[k : k + block][np.argsort(digits, kind="stable")], np.arange(block))
+
+
 def segments(v, heads, size):
     """The sums since the last head, or since the first lane of the subgroup."""
     out = np.zeros_like(v)

@@ -11,13 +11,15 @@ from typing import Any
 from ...frontend.library.functions import cast as _cast
 from ...frontend.library.functions import max as _max
 from ...frontend.library.functions import min as _min
+from ...frontend.library.functions import popcnt as _popcnt
 from ...frontend.markers import atomic_max, static, static_assert
 from ...frontend.syntax.block import SharedArray, block_size, global_thread_idx, sync, thread_idx
 from ...frontend.syntax.lanes import all_lanes, exchanges, group_size, invocation_id, log2_group_size
 from ...frontend.syntax.lanes import fence as _fence
+from ...frontend.syntax.lanes import votes as _votes
 from ...ir.meaning import identity as _identity
 from ...ir.types import i32
-from ...refused import refused_names
+from ...ir.types import u64 as _u64
 from ..function import func
 from .tiles import inclusive_tiled, reduce_tiled
 
@@ -218,6 +220,44 @@ def exclusive_max(value: Any, block_dim: Any, dtype: Any) -> Any:
 
 
 @func
+def radix_rank_match_atomic_or(
+    key: Any, block_dim: Any, radix_bits: Any, bit_start: Any, num_bits: Any, bins: Any, excl_prefix: Any
+) -> Any:
+    """The place of this thread's key (u32) among those of the block, sorted by a digit of it; equal digits keep their order (i32).
+
+    Every thread has an iteration. The digit begins at bit ``bit_start`` and has ``num_bits`` bits, at most ``radix_bits``; ``block_dim`` is
+    2**radix_bits. ``bins`` and ``excl_prefix`` are shared arrays of as many i32: keys of each digit, and of the digits before it.
+    """
+    static_assert(block_dim == 1 << radix_bits, "block_dim is not 2**radix_bits: each thread counts the keys of one digit")
+    size = static(block_size() // group_size() if block_size() > group_size() else 1)
+    counts = SharedArray((size, block_dim), i32)
+    t = thread_idx()
+    mine, lane = t // group_size(), invocation_id()
+    digit = _cast((key >> bit_start) & static((1 << num_bits) - 1), i32)
+    alike = _votes(True)
+    for k in static(range(num_bits)):
+        ones = _votes((digit >> k) & 1)
+        alike &= ones if (digit >> k) & 1 else ~ones
+    before = _popcnt(alike & ((_cast(1, _u64) << _cast(lane, _u64)) - _cast(1, _u64)))
+    sync()  # the last use of these arrays is over
+    for w in static(range(size)):
+        counts[w, t] = 0
+    sync()
+    if before == 0:
+        counts[mine, digit] = _cast(_popcnt(alike), i32)
+    sync()
+    total = 0
+    for w in static(range(size)):
+        own = counts[w, t]
+        counts[w, t] = total  # of the subgroups before
+        total += own
+    first = exclusive_add(total, block_dim, i32)
+    bins[t], excl_prefix[t] = total, first
+    sync()
+    return excl_prefix[digit] + counts[mine, digit] + _cast(before, i32)
+
+
+@func
 def mem_fence() -> None:
     """The other threads of the block see what this thread has written before the fence, if they see what it writes after it."""
     _fence("block")
@@ -244,9 +284,6 @@ def sync_all_nonzero(predicate: Any) -> Any:
     return reduce_all(_cast(predicate != 0, i32), block_size(), _least, i32)
 
 
-__getattr__ = refused_names(__name__, "simt.block.")
-
-
 __all__ = [
     "SharedArray",
     "block_size",
@@ -261,6 +298,7 @@ __all__ = [
     "inclusive_scan",
     "mem_fence",
     "mem_sync",
+    "radix_rank_match_atomic_or",
     "reduce",
     "reduce_add",
     "reduce_all",
