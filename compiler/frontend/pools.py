@@ -49,7 +49,7 @@ def plan_pools(kernel: Kernel, pools: Mapping[Place, PoolRef]) -> None:
         ended = {s.place: pools[s.place] for s in stores if _is_zero(s.value)}
         if begun:
             tasks.append(_Activation(task, begun).only())
-        tasks += [_take(task, pool) for pool in begun.values()]
+        tasks += [step(task, pool) for pool in begun.values() for step in (_take, _check)]
         tasks.append(task)
         tasks += [_give_back(task, pool) for pool in ended.values()]
         for pool in ended.values():
@@ -147,20 +147,33 @@ def _cells(task: Task, pool: PoolRef, what: str) -> tuple[Task, Builder, tuple[O
 
 
 def _take(task: Task, pool: PoolRef) -> Task:
-    """The task that gives a block to each active cell that has none."""
+    """The task that gives a block to each active cell that has none. Where none is left, the cell becomes inactive."""
     out, b, cell = _cells(task, pool, "take")
     zero, one = Const(0, i32), Const(1, i32)
     active, none = (b.op(code, b.gload(p, cell), zero) for code, p in (("ne", pool.flags), ("eq", pool.slots)))
     with b.if_(active), b.if_(none):
         used = b.atomic("add", pool.free, (zero,), one)
-        fits = b.op("lt", used, Const(pool.count, i32))
-        with b.if_(b.op("not", fits)):
-            b.atomic("sub", pool.free, (zero,), one)
-        b.put(Assert(fits, used_up(pool.name, pool.budget, pool.count, pool.block_bytes)))
-        at = b.op("add", used, one)
-        found = b.gload(pool.free, (at,))
-        b.gstore(pool.slots, cell, b.op("select", b.op("eq", found, zero), at, found))
+        with b.if_(b.op("lt", used, Const(pool.count, i32))) as fits:
+            at = b.op("add", used, one)
+            found = b.gload(pool.free, (at,))
+            b.gstore(pool.slots, cell, b.op("select", b.op("eq", found, zero), at, found))
+        with b.into(fits.orelse):
+            b.gstore(pool.flags, cell, zero)
     return out
+
+
+def _check(task: Task, pool: PoolRef) -> Task:
+    """The task that stops the launch if there were too few blocks."""
+    b = Builder([])
+    b.loc = task.loc
+    zero, count = Const(0, i32), Const(pool.count, i32)
+    used = b.gload(pool.free, (zero,))
+    fits = b.op("le", used, count)
+    with b.if_(b.op("not", fits)):
+        b.gstore(pool.free, (zero,), count)
+    message = used_up(pool.name, pool.budget, pool.count, pool.block_bytes, "{}")
+    b.put(Assert(fits, message, (b.op("sub", used, count),)))
+    return Task(f"{task.name}_check_budget", b.block, loc=task.loc)
 
 
 def _give_back(task: Task, pool: PoolRef) -> Task:

@@ -186,7 +186,7 @@ def test_a_budget_that_is_used_up_stops_with_an_error(program, where):
 
     begin(0, 4)
     text = (
-        r"the budget of `x` is used up: its 384 bytes hold 4 active cells of 64 bytes, and one more becomes active; do: give"
+        r"the budget of `x` is used up: its 384 bytes hold 4 active cells of 64 bytes, [13] too few; do: give"
         r" pointer\(.., budget=\) more bytes, or deactivate cells"
     )
     with pytest.raises(qd.QdrunError, match=text):
@@ -195,10 +195,47 @@ def test_a_budget_that_is_used_up_stops_with_an_error(program, where):
         else:
             begin(4, 7)
             qd.sync()
-    assert in_use(level) == 4 and x.to_numpy().sum() == 4
+    assert in_use(level) == 4 and x.to_numpy().sum() == 4 and level.flags.to_numpy().sum() == 4
     qd.deactivate_all_snodes()
     begin(6, 10)
     assert x.to_numpy().sum() == 4 and in_use(level) == 4
+
+
+def test_cells_that_random_numbers_choose(program):
+    """The loop before the loop draws the same numbers."""
+    x, level = line(cells=50, active=50)
+    chosen = qd.field(qd.i32, 40)
+
+    @qd.kernel
+    def scatter():
+        for k in chosen:
+            first = qd.random()
+            at = qd.cast(qd.random() * 400.0, qd.i32)
+            if first < 0.5:
+                at = 399 - at
+            x[at] += 1.0
+            chosen[k] = at
+
+    scatter()
+    want = np.zeros(400)
+    np.add.at(want, chosen.to_numpy(), 1)
+    assert (x.to_numpy() == want).all() and in_use(level) == len(set((chosen.to_numpy() // 8).tolist()))
+
+
+def test_a_tree_of_its_own_with_a_budget(program):
+    builder, x = qd.FieldsBuilder(), qd.field(qd.f64)
+    level = builder.pointer(qd.i, 20, budget=64 * 12)
+    level.dense(qd.i, 8).place(x)
+    tree = builder.finalize()
+
+    @qd.kernel
+    def write(x: qd.template()):
+        for k in range(10):
+            x[16 * k] = k
+
+    write(x)
+    assert in_use(level) == 10 and x.to_numpy().sum() == 45
+    tree.destroy()
 
 
 def test_what_a_level_with_a_budget_refuses(program, rng):

@@ -53,11 +53,11 @@ class PoolRef:
     gradients: tuple[LeafRef, ...]
 
 
-def used_up(name: str, budget: int, count: int, block_bytes: int) -> str:
-    """What an error says of a level with a budget, all of whose blocks are in use."""
+def used_up(name: str, budget: int, count: int, block_bytes: int, more: str) -> str:
+    """What an error says of a level with a budget that has too few blocks. ``more``: how many are missing."""
     return (
-        f"the budget of `{name}` is used up: its {budget:,} bytes hold {count:,} active cells of {block_bytes:,} bytes, and one more"
-        " becomes active; do: give pointer(.., budget=) more bytes, or deactivate cells"
+        f"the budget of `{name}` is used up: its {budget:,} bytes hold {count:,} active cells of {block_bytes:,} bytes, {more} too few;"
+        " do: give pointer(.., budget=) more bytes, or deactivate cells"
     )
 
 

@@ -13,7 +13,14 @@ from .tree import SNode
 
 
 def activate(level: SNode, index: tuple[int, ...]) -> None:
-    """Make the cell of a level active that an index lies in, counted from 0, and the cells above it."""
+    """Make the cell of a level active that an index lies in, counted from 0, and the cells above it.
+
+    Raises:
+        QdrunRuntimeError: a budget is used up.
+    """
+    for each in level.upward():
+        if each.blocks is not None:
+            _take_block(each, _cell(level, each, index))
     for each in level.upward():
         flags: Any = each.flags
         if flags is None:
@@ -24,8 +31,6 @@ def activate(level: SNode, index: tuple[int, ...]) -> None:
             _raise_to(flags, rest, position + 1)
         else:
             _raise_to(flags, where, 1)
-        if each.blocks is not None:
-            _take_block(each, where)
 
 
 def _raise_to(flags: Any, index: tuple[int, ...], least: int) -> None:
@@ -55,7 +60,7 @@ def _take_block(level: SNode, cell: tuple[int, ...]) -> None:
         return
     used = int(free[0])
     if used >= blocks.count:
-        raise QdrunRuntimeError(used_up(level.name, level.budget or 0, blocks.count, blocks.block_bytes))
+        raise QdrunRuntimeError(used_up(level.name, level.budget or 0, blocks.count, blocks.block_bytes, "1"))
     slots[cell] = int(free[used + 1]) or used + 1
     free[0] = used + 1
 
