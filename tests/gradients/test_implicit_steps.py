@@ -150,9 +150,9 @@ def test_trials_of_a_batch_take_implicit_steps_together():
         np.testing.assert_allclose(p.k.grad.to_numpy()[trial], differences, rtol=1e-6, atol=1e-8)
 
 
-def euler(window: int) -> SimpleNamespace:
+def euler(window: int, **options: Any) -> SimpleNamespace:
     """Backward Euler of ``v' = -k v^3 + 1``, each step a fixed point through an array of intermediate results."""
-    qd.init(default_fp=qd.f64, cpu_max_num_threads=1)
+    qd.init(default_fp=qd.f64, cpu_max_num_threads=1, **options)
     k, loss, v, new, mid = (qd.field(qd.f64, (), needs_grad=True, name=name) for name in ("k", "loss", "v", "new", "mid"))
     x = qd.field(qd.f64, window + 1, needs_grad=True, name="x")
 
@@ -502,3 +502,24 @@ def test_forward_mode_goes_through_steps_with_temporaries():
         qd.ad.checkpointed_steps(step, 6, x, temporaries=[total])
         last()
     np.testing.assert_allclose(loss.dual[None], (at(0.4 + 1e-6) - at(0.4 - 1e-6)) / 2e-6, rtol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["CG", "LDLT", "fixed point"])
+@pytest.mark.parametrize("how", ["validation", "debug", "grad_check"])
+def test_checks_of_versions_and_of_gradients_follow_temporaries(method, how):
+    steps, n, k, x0 = 5, 4, np.linspace(0.3, 0.6, 4), np.linspace(-1, 1, 4)
+    for window in (5, 2, 1):
+        options = {"debug": True} if how == "debug" else {}
+        p = euler(window, **options) if method == "fixed point" else heat(n, window, method, **options)
+        tape = {"validation": True} if how == "validation" else {"grad_check": [p.k]} if how == "grad_check" else {}
+        if method == "fixed point":
+            p.k[None], p.x[0], p.temporaries = 0.8, 1.0, p.every
+        else:
+            p.k.from_numpy(k)
+            p.x.from_numpy(np.concatenate([x0[None], np.zeros((window, n))]))
+        with qd.ad.Tape(loss=p.loss, **tape):
+            qd.ad.checkpointed_steps(p.step, steps, p.x, temporaries=p.temporaries)
+            p.total(window)
+        if method != "fixed point":
+            differences = [(ring(k + d, x0, steps) - ring(k - d, x0, steps)) / 2e-6 for d in 1e-6 * np.eye(n)]
+            np.testing.assert_allclose(p.k.grad.to_numpy(), differences, rtol=1e-6, atol=1e-8)

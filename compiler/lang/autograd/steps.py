@@ -70,6 +70,7 @@ class Steps(Composite):
         self._tape: StepsRecorder | None = None
         self._memory: Snapshots | None = None
         self._kept: ArrayCopies | None = None  # what each step of a window left in the temporaries
+        self._newest: dict[int, Any] = {}  # and what is known of the writes to them, while versions are kept
         self.made_bytes = 0
         self._before: tuple[Allocation, list[np.ndarray]] | None = None  # the start's gradient before the tape
         self._draws: dict[int, int] = {}  # random launches before each window
@@ -127,7 +128,21 @@ class Steps(Composite):
             if tape is not None:
                 tape.step_done()
                 if self._kept is not None:
-                    self._kept.store(k)
+                    self._keep(k)
+
+    def _keep(self, slot: int) -> None:
+        """Keep what a step left in the temporaries."""
+        assert self._kept is not None
+        self._kept.store(slot)
+        if self._program.versions is not None:
+            self._newest[slot] = self._program.versions.newest(self.window.temporaries)
+
+    def _enter(self, slot: int) -> None:
+        """Put it back."""
+        assert self._kept is not None
+        self._kept.restore(slot)
+        if self._program.versions is not None:
+            self._program.versions.put_back(self._newest[slot])
 
     def _begin(self, step: int | None) -> None:
         if self._program.tape is not None:
@@ -309,7 +324,7 @@ class Steps(Composite):
         if self._kept is None:
             tape.reverse()
         else:
-            tape.reverse(self._kept.restore, self.window.end_step_backwards)
+            tape.reverse(self._enter, self.window.end_step_backwards)
         if number == 0:
             self.window.drop_gradients()
             return

@@ -41,7 +41,7 @@ def arrays_of(what: str, given: Any, caller: str = "checkpointed_steps") -> list
         if isinstance(tensor, StructField):
             out += tensor.leaves()
         elif isinstance(tensor, Assembly) and what == "temporaries":
-            out.append(tensor.values)
+            out += [tensor.values, tensor.counts]
         elif isinstance(tensor, (Field, Ndarray)) and not getattr(tensor, "role", ""):
             tensor.refuse_sparse(f"{caller}: {what}")
             out.append(tensor)

@@ -294,8 +294,8 @@ class Tape:
         """The time steps among the launches, with their numbers."""
         return [(when, call[0]) for when, call in enumerate(self._calls) if isinstance(call[0], Composite)]
 
-    def _check_versions(self, program: Program) -> None:
-        for (kernel, args, kwargs), event in zip(self._calls, self._events):
+    def _check_versions(self, program: Program, begin: int = 0, end: int | None = None) -> None:
+        for (kernel, args, kwargs), event in zip(self._calls[begin:end], self._events[begin:end]):
             if event is not None and program.versions is not None:
                 variant, bound = kernel.variant(args, kwargs)
                 program.versions.check(variant, bound.call, event)
@@ -380,13 +380,14 @@ class WindowTape(Tape):
                 add_writes(found, handed_over(self._before))
             if self.repeats:
                 found.happened_before(len(self._calls) + 1)
-        self._check_versions(program)
         if enter is None or leave is None:
+            self._check_versions(program)
             self._replay(found, 0, len(self._calls), self._host_writes)
             return
         for slot in reversed(range(len(self._ends) - 1)):
             begin, end = self._ends[slot : slot + 2]
             enter(slot)
+            self._check_versions(program, begin.launches, end.launches)
             self._replay(found, begin.launches, end.launches, self._host_writes[begin.writes : end.writes])
             leave()
 

@@ -11,6 +11,7 @@ by checksums: a content that is not what the last launch left is entered as a wr
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import sys
 from collections import OrderedDict
@@ -166,6 +167,15 @@ class Versions:
         content = shown.content()
         if content is not None:
             self._sums[_key_of(shown)] = checksum(content)
+
+    def newest(self, tensors: Iterable[Any]) -> dict[MemoryRegion, Any]:
+        """What is known of the writes to some arrays, to be put back with their content."""
+        return {spot: copy.deepcopy(self._table(spot)) for tensor in tensors for spot, _ in tensor_regions(tensor)}
+
+    def put_back(self, known: dict[MemoryRegion, Any]) -> None:
+        """Arrays have the content again that they had when ``newest`` gave this."""
+        for spot, writes in known.items():
+            self._writes.setdefault(spot.base, {})[spot.layout, spot.offset] = copy.deepcopy(writes)
 
     # ---- queries
     def check(self, variant: Variant, call: Call, record: Event | None = None) -> None:
