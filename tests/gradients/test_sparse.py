@@ -409,3 +409,33 @@ def test_a_block_that_is_used_again_begins_without_a_gradient(program):
     end(3)
     set(6)
     assert x.to_numpy()[6] == 2 and not x.grad.to_numpy().any()
+
+
+def test_bounds_of_loops_from_a_level_with_a_budget(program, rng):
+    """A plan reads them where their cells are: 0 where none is active."""
+    n = 24
+    p, loss = qd.field(qd.f64, shape=n, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+    times = qd.field(qd.i32)
+    qd.root.pointer(qd.i, 6, budget=6 * 16).dense(qd.i, 4).place(times)
+    wanted = np.where(np.arange(n) // 4 % 2 == 0, rng.integers(0, 6, n), 0)
+    for k in np.flatnonzero(wanted)[::-1]:
+        times[int(k)] = int(wanted[k])
+
+    @qd.kernel
+    def power():
+        for i in p:
+            y = p[i]
+            for _ in range(times[i]):
+                y = qd.sin(y) + 0.1 * y
+            loss[None] += y
+
+    def run():
+        loss[None] = 0.0
+        with qd.ad.Tape(loss):
+            power()
+        return loss[None]
+
+    p.from_numpy(rng.uniform(0.5, 1.5, n))
+    run()
+    np.testing.assert_allclose(p.grad.to_numpy(), differences(run, p), rtol=1e-7, atol=1e-8)
+    assert power.grad.plan().bytes <= 8 * 6 * n
