@@ -179,6 +179,71 @@ def test_vectors_and_sums_of_a_subgroup_in_one_element(lanes):
     np.testing.assert_allclose(x.grad.to_numpy(), expected.reshape(N, 2), rtol=1e-11)
 
 
+def test_tapes_of_other_loops_and_conditions_of_the_launch(lanes):
+    """A loop with a tape before the one whose lanes meet; a condition and a number of rounds that only the launch knows."""
+    n = 100
+    x, y, z = (qd.field(qd.f64, shape=n, needs_grad=True) for _ in range(3))
+    on = qd.field(qd.i32, shape=())
+
+    @qd.kernel
+    def k(count: qd.i32, rounds: qd.i32):
+        for i in range(count):
+            v = x[i]
+            for _ in range(rounds):
+                v = qd.sin(v) * 1.3 + x[i]
+            y[i] = v
+        qd.loop_config(block_dim=64)
+        for i in range(count):
+            w, total = y[i], 0.0
+            if on[None] > 0:
+                w *= sg.reduce_all_add(w / (0.1 + w * w))
+            for r in range(rounds):
+                total += sg.inclusive_add(w * w) * r
+            z[i] = w + total
+
+    rng, h = np.random.default_rng(), 1e-6
+    start, weights, way = rng.random(n) + 0.5, rng.random(n), rng.standard_normal(n)
+
+    def loss(a):
+        x.from_numpy(a)
+        k(n, 4)
+        return z.to_numpy() @ weights
+
+    for on[None] in (0, 1):
+        expected = (loss(start + h * way) - loss(start - h * way)) / (2 * h)
+        loss(start)
+        z.grad.from_numpy(weights)
+        x.grad.fill(0.0)
+        k.grad(n, 4)
+        assert x.grad.to_numpy() @ way == pytest.approx(expected, rel=1e-6)
+
+
+def test_products_with_the_hessian_follow_the_lanes(lanes):
+    x, total = qd.field(qd.f64, shape=N), qd.field(qd.f64, shape=())
+    qd.root.lazy_hessian()
+
+    @qd.kernel
+    def energy():
+        qd.loop_config(block_dim=BLOCK)
+        for i in x:
+            v = x[i]
+            total[None] += v * sg.reduce_all_add(v * v) + v * sg.shuffle_xor(qd.sin(v), 3)
+
+    def run():
+        total[None] = 0.0
+        energy()
+
+    rng = np.random.default_rng()
+    start, way = rng.random((2, N))
+    x.from_numpy(start)
+    found = qd.ad.hvp(run, total, x, way).product
+    v, d = start.reshape(-1, lanes), way.reshape(-1, lanes)
+    near, far = (a.reshape(-1)[np.arange(N) ^ 3].reshape(v.shape) for a in (v, d))
+    sums = 2 * d * v.sum(1, keepdims=True) + 2 * v * d.sum(1, keepdims=True) + 2 * (v * d).sum(1, keepdims=True)
+    pairs = np.cos(near) * far - np.sin(v) * d * near + np.cos(v) * far
+    np.testing.assert_allclose(np.asarray(found), (sums + pairs).reshape(N), rtol=1e-11)
+
+
 @pytest.mark.slow
 def test_the_gradient_of_a_factorisation(lanes):
     """The solution with a Cholesky factor, by tiles."""
