@@ -88,6 +88,7 @@ class ProgramState:
         self.random_seed = options.random_seed
         self.launches = 0  # those that drew random numbers
         self.flags_set = 0  # flags of graph kernels that were found set
+        self.counts_flags = False  # whether the host must see them: steps compare how many there are
         self.stage_graphs: dict[object, Any] = {}  # of graph kernels, by the kernel: see ``lang.launches.stage_graphs``
         self.last_seed: int | None = None
         self.replay_seed: int | None = None

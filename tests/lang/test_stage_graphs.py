@@ -322,3 +322,43 @@ def test_a_field_that_was_destroyed_is_not_used_by_a_graph(launches):
     c[None] = 2
     with pytest.raises(qd.QdrunRuntimeError, match="destroyed"):
         count(c)
+
+
+@pytest.mark.parametrize("levels", [2, 4])
+def test_steps_that_are_run_again_count_flags_as_at_first(levels):
+    """A window that is only run forward again was launched as a graph, which counts none, and so refused."""
+    x, s = (qd.field(qd.f64, shape=n, needs_grad=True) for n in (2, 1))
+    rate, loss = (qd.field(qd.f64, shape=(), needs_grad=True) for _ in range(2))
+    c, steps = number(0), 8
+
+    @qd.kernel(graph=True)
+    def grow(k: qd.i32, c: I0):
+        while qd.graph.do_while(c):
+            for _ in range(1):
+                s[k] += rate[None] * x[k]
+            c[()] -= 1
+
+    @qd.kernel
+    def give(k: qd.i32):
+        for _ in range(1):
+            x[k + 1] = 0.5 * x[k] + s[k]
+
+    @qd.kernel
+    def total():
+        for _ in range(1):
+            loss[None] += x[1] ** 2
+
+    def step(t, k):
+        c[None] = t % 3 + 1
+        grow(k, c)
+        give(k)
+
+    rate[None] = p = np.random.default_rng().uniform(0.1, 0.5)
+    x[0] = 1.0
+    with qd.ad.Tape(loss=loss):
+        qd.ad.checkpointed_steps(step, steps, [x], [s], levels=levels)
+        total()
+    factors = np.array([0.5 + (t % 3 + 1) * p for t in range(steps)])
+    slopes = np.array([t % 3 + 1 for t in range(steps)]) / factors
+    np.testing.assert_allclose(loss[None], factors.prod() ** 2, rtol=1e-12)
+    np.testing.assert_allclose(rate.grad[None], 2 * factors.prod() ** 2 * slopes.sum(), rtol=1e-12)

@@ -186,7 +186,8 @@ class Steps(Composite):
         self._draws[number], flags = self._program.launches, self._program.flags_set
         if self._validates():
             self._checks[number] = self.window.checks()
-        tape = self._recording(number)
+        with counting_flags(self._program):
+            tape = self._recording(number)
         self._flags[number] = self._program.flags_set - flags
         tape.hand_to(self._accesses, number)
         if action.kind == "advance":
@@ -303,11 +304,12 @@ class Steps(Composite):
         else:
             self._program.launches, flags = self._draws[number], self._program.flags_set
             begin, length = self._bounds(number)
-            if action.kind == "record":
-                self._recording(number)
-            else:
-                self.window.clear()
-                self._run(number)
+            with counting_flags(self._program):
+                if action.kind == "record":
+                    self._recording(number)
+                else:
+                    self.window.clear()
+                    self._run(number)
             if self._program.flags_set - flags != self._flags[number]:
                 raise QdrunRuntimeError(
                     f"{self!r}: run again from step {begin}, graph kernels find other flags set than in the first run\n"
@@ -369,6 +371,16 @@ class Steps(Composite):
         if self._memory is not None:
             self._memory.free()
             self._memory = None
+
+
+@contextmanager
+def counting_flags(program: Program) -> Iterator[None]:
+    """Inside the block the host drives the loops of graph kernels, and counts the flags that it finds set."""
+    before, program.counts_flags = program.counts_flags, True
+    try:
+        yield
+    finally:
+        program.counts_flags = before
 
 
 @contextmanager

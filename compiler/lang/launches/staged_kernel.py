@@ -155,7 +155,8 @@ class StagedKernel:
         if program.recording is not None:
             RecordedCall(program, kernels, values, labels, start).record(plan.stages)
             return None
-        if device.conditional and not program.records() and self._launch_graph(program, plan, kernels, values, start):
+        alone = device.conditional and not program.records() and not program.counts_flags
+        if alone and self._launch_graph(program, plan, kernels, values, start):
             mark = device.paused_graph() if labels else 0
             label = labels[mark - 1] if 0 < mark <= len(labels) else None
         else:
