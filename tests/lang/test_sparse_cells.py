@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.codegen.cells.tiling import tiling
+from qdrun.compiler.codegen.cells.tiling import RUN, tiling
 from qdrun.compiler.compile.pipeline import gradient as reverse
 from qdrun.compiler.compile.pipeline import reduced
 
@@ -201,3 +201,42 @@ def test_random_numbers_of_an_element_do_not_depend_on_the_order(rng):
             out.append(x.to_numpy())
     shown = out[1] != 0
     assert shown.sum() == 128 and (out[0] == out[1])[shown].all()
+
+
+@pytest.mark.parametrize("tree", ("bitmasked", "pointer.bitmasked", "dense.bitmasked"))
+@pytest.mark.parametrize("threads", (1, 2))
+def test_runs_of_flags_that_are_not_set_are_passed_over(rng, tree, threads):
+    """Also where a chunk of iterations begins or ends in the middle of a run."""
+    rows, columns = 24, 3 * RUN + 77 if tree == "bitmasked" else 2 * (RUN + 33)
+    with qd.init(arch=qd.cpu, default_fp=qd.f64, cpu_max_num_threads=threads):
+        x, y, loss = qd.field(qd.f64), qd.field(qd.f64), qd.field(qd.f64, (), needs_grad=True)
+        level = qd.root if tree == "bitmasked" else getattr(qd.root, tree.split(".")[0])(qd.ij, (4, 2))
+        level = level.bitmasked(qd.ij, (rows, columns) if tree == "bitmasked" else (rows // 4, columns // 2))
+        level.place(x, y, x.grad)
+        seen, marks = qd.field(qd.i32, (rows, columns)), qd.field(qd.i32, (rows, columns))
+
+        @qd.kernel
+        def mark():
+            for i, j in marks:
+                if marks[i, j]:
+                    x[i, j] = 1.0 + j
+
+        @qd.kernel
+        def visit():
+            for i, j in x:
+                seen[i, j] += 1
+                y[i, j] = x[i, j] * 2.0
+                loss[None] += x[i, j] ** 2
+
+        if tree == "bitmasked":
+            assert found(visit).flags is not None
+        chosen = rng.random((rows, columns)) < rng.choice((0.001, 0.01, 0.5))
+        chosen[3:9] = False
+        marks.from_numpy(chosen.astype(np.int32))
+        mark()
+        with qd.ad.Tape(loss):
+            visit()
+        want = np.where(chosen, 1.0 + np.arange(columns), 0.0)
+        assert (seen.to_numpy() == chosen).all() and (y.to_numpy() == 2 * want).all()
+        np.testing.assert_allclose(loss[None], (want**2).sum(), rtol=1e-12)
+        assert (x.grad.to_numpy() == 2 * want).all()

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ...ir.nodes import Local
+from ...ir.nodes import Local, Op, Place
+from ..llvm import memory
 from ..llvm.task_emitter import TaskEmitter
-from .tiling import Tiling
+from .tiling import RUN, Tiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +102,20 @@ class _Tiles:
         """The iterations of a part of a smallest cell, row by row."""
         e, cells = self.e, self.cells
         size = cells.levels[-1].size if cells.levels else cells.extents
-        row, body, ended, out = (e.label(name) for name in ("row", "iteration", "ended", "iterations"))
+        row, run, body, ended, out = (e.label(name) for name in ("row", "run", "iteration", "ended", "iterations"))
         e.jump(row)
         e.at(row)
         line = self._row(around, size, (1,) * len(size))
+        length = e.t(f"sub nsw i64 {line.stop}, {line.number}")
         count = e.slot("i64")
         e.put(f"store i64 0, ptr {count}")
+        e.jump(run)
+        e.at(run)
+        run_ends = length if cells.flags is None else self._run(cells.flags, line, length, count, run, ended)
         e.jump(body)
         e.at(body)
         done = e.t(f"load i64, ptr {count}")
-        here = list(line.corner)
-        here[self.fast] = self._add(here[self.fast], done)
-        self._set_indices(here)
+        here = self._along(line, done)
         flat = here[0]
         for x, n in zip(here[1:], cells.extents[1:]):
             flat = self._add(self._times(flat, n), x)
@@ -120,14 +123,53 @@ class _Tiles:
         self._body()
         following = self._add(done, 1)
         e.put(f"store i64 {following}, ptr {count}")
-        more = e.t(f"icmp slt i64 {self._add(line.number, following)}, {line.stop}")
+        more = e.t(f"icmp slt i64 {following}, {run_ends}")
         if cells.ends is not None:
             more = e.t(f"and i1 {more}, {e.operand(cells.ends, False)}")
-        e.branch(more, body, ended)
+        if cells.flags is None:
+            e.branch(more, body, ended)
+        else:
+            ran = e.label("ran")
+            e.branch(more, body, ran)
+            e.at(ran)
+            e.branch(e.t(f"icmp slt i64 {following}, {length}"), run, ended)
         e.at(ended)
         e.put(f"store i64 {line.stop}, ptr {self.it}")
         e.branch(e.t(f"icmp slt i64 {line.stop}, {around.stop}"), row, out)
         e.at(out)
+
+    def _run(self, flags: Op, line: _Row, length: str, count: str, run: str, ended: str) -> str:
+        """Pass over the next iterations of a row while no flag of ``RUN`` is set; gives where those end that are left. No memory but that
+        of flags is touched for inactive elements: it may never have been written to.
+        """
+        e = self.e
+        wide, skip, on = (e.label(name) for name in ("wide", "skip", "on"))
+        done = e.t(f"load i64, ptr {count}")
+        behind = self._add(done, RUN)
+        end = self._less(behind, length)
+        e.branch(e.t(f"icmp sle i64 {behind}, {length}"), wide, on)
+        e.at(wide)
+        self._along(line, done)
+        for s in self.cells.slices[flags]:
+            e.statement(s)
+        assert isinstance(flags.attr, Place)
+        ptr, _ = memory.address(e, flags.attr, flags.args)
+        e.module.declare("or.i32", f"declare i32 @llvm.vector.reduce.or.v{RUN}i32(<{RUN} x i32>)")
+        found = e.t(f"load <{RUN} x i32>, ptr {ptr}, align 4")
+        some = e.t(f"call i32 @llvm.vector.reduce.or.v{RUN}i32(<{RUN} x i32> {found})")
+        e.branch(e.t(f"icmp ne i32 {some}, 0"), on, skip)
+        e.at(skip)
+        e.put(f"store i64 {behind}, ptr {count}")
+        e.branch(e.t(f"icmp slt i64 {behind}, {length}"), run, ended)
+        e.at(on)
+        return end
+
+    def _along(self, line: _Row, done: str) -> list[str]:
+        """Set the indices to those so far along a row."""
+        here = list(line.corner)
+        here[self.fast] = self._add(here[self.fast], done)
+        self._set_indices(here)
+        return here
 
     def _body(self) -> None:
         """One iteration: what the cells around have decided is not asked again."""

@@ -13,10 +13,13 @@ from math import gcd, prod
 from ...ir.alias import Aliases
 from ...ir.nodes import Block, ClaimRow, Const, If, LocalStore, Op, Operand, Place, Task
 from ...ir.ops import TABLE
+from ...ir.types import i32
 from ...ir.walk import cooperates, written_places
 
 _WORTH = 4
 """Iterations of a cell for which a test of it pays."""
+RUN = 256
+"""Flags that are tested at once where those of single iterations lie side by side."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +46,8 @@ class Tiling:
         order: the axes; the last runs fastest.
         rest: the tests of single iterations, which ``cond`` has besides.
         ends: one of them that is false for all that follow along the last of ``order``, too.
-        slices: what each test is computed from, in order.
+        flags: the load of one of them that asks for one of the flags that lie side by side along the last of ``order``; None: none does.
+        slices: what each test and ``flags`` are computed from, in order.
     """
 
     extents: tuple[int, ...]
@@ -52,6 +56,7 @@ class Tiling:
     order: tuple[int, ...]
     rest: tuple[Op, ...]
     ends: Op | None
+    flags: Op | None
     slices: dict[Op, list[Op]]
 
 
@@ -80,12 +85,16 @@ def tiling(task: Task) -> Tiling | None:
             levels[-1] = Cells(size, (*levels[-1].tests, test))
         else:
             levels.append(Cells(size, (test,)))
-    if not levels and ends is None:
-        return None
     last = len(extents) - 1 if ends is None else ends[1]
+    inner = levels[-1].size if levels else extents
+    flags = next((x for x in map(steps.flag, rest) if x is not None), None) if ends is None and inner[last] >= RUN else None
+    if not levels and ends is None and flags is None:
+        return None
     order = (*(k for k in range(len(extents)) if k != last), last)
     slices = {test: steps.slice(test) for level in levels for test in level.tests}
-    return Tiling(extents, cond, tuple(levels), order, tuple(rest), ends and ends[0], slices)
+    if flags is not None:
+        slices[flags] = steps.slice(flags)
+    return Tiling(extents, cond, tuple(levels), order, tuple(rest), ends and ends[0], flags, slices)
 
 
 def _deciding(task: Task) -> Op | None:
@@ -136,6 +145,18 @@ class _Steps:
         axis = self._axes.get(test.args[0])
         bound = self._operand(test.args[1])
         return axis if bound is not None and axis is not None and axis not in bound else None
+
+    def flag(self, test: Op) -> Op | None:
+        """The load of a test of a flag, ``flags[.., k] != 0``, if k is the index of the last axis, and i32 flags lie side by side there."""
+        x, last = test.args[0] if test.op == "ne" else None, len(self._axes) - 1
+        if not (isinstance(x, Op) and x.op == "gload" and isinstance(x.attr, Place) and x.attr.dtype is i32):
+            return None
+        zero, strides = test.args[1], x.attr.strides or ()
+        uses = [k for k, at in enumerate(x.args) if last in (self._operand(at) or {})]
+        if not (isinstance(zero, Const) and zero.value == 0 and self._of(x) is not None and len(uses) == 1 and strides):
+            return None
+        at = x.args[uses[0]]
+        return x if isinstance(at, Op) and self._axes.get(at) == last and strides[uses[0]] == x.dtype.size else None
 
     def slice(self, test: Op) -> list[Op]:
         """The operations that a value is computed by, in the order of the body."""
