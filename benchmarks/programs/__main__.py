@@ -50,7 +50,7 @@ def fetch(name: str, place: str, where: Path) -> Path:
     target = where / name
     address = Path(place).resolve().as_uri() if Path(place).exists() else place
     subprocess.run(["git", "clone", "-q", "--depth", "1", address, str(target)], check=True)
-    return target / FOLDERS[name]
+    return target / FOLDERS.get(name, "")
 
 
 def child(python: str, side: str, program: Path, seconds: int, out: Path) -> dict[str, Any]:
