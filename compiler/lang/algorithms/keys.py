@@ -44,7 +44,7 @@ def ordered(key: Any, wide: Any, bits: Any) -> Any:
     b = bit_cast(k, bits)
     if static(wide.is_real):
         sign = cast(1, bits) << static(8 * bits.size - 1)
-        if k == 0:
+        if b << cast(1, bits) == 0:  # the smallest numbers equal 0.0 where a device takes them for it
             b = sign
         elif isnan(k):
             b = ~cast(0, bits)
