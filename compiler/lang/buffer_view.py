@@ -126,6 +126,12 @@ class BufferView:
             )
         return self.subview(*part_of(key, self.size))
 
+    def __setitem__(self, key: object, value: object) -> None:
+        raise QdrunTypeError("Python does not write to a view", hint="write to the ndarray, view.arr[view.offset + i] = ..")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a view has no `{name}`\n  do: use that of the ndarray, view.arr.{name}")
+
     def __len__(self) -> int:
         return self.size
 

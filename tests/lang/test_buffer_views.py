@@ -1,6 +1,7 @@
 """``qd.BufferView``: parts of ndarrays as arguments, views within kernels, their gradients, and what is refused."""
 
 import dataclasses
+import operator
 
 import numpy as np
 import pytest
@@ -260,6 +261,12 @@ def test_what_is_no_part_is_refused():
         (lambda: qd.BufferView(np.zeros(3), 0, 1), qd.QdrunTypeError, "a view is of an ndarray, not of a ndarray\n  do: "),
         (lambda: x[2:5][0], qd.QdrunTypeError, r"a view has slices in Python, and no elements: \[0\]\n  do: "),
         (lambda: setattr(x[2:5], "size", 9), qd.QdrunTypeError, "a view does not change: `size` cannot be set\n  do: "),
+        (
+            lambda: operator.setitem(x[2:5], 0, 1.0),
+            qd.QdrunTypeError,
+            "Python does not write to a view\n  do: write to the ndarray",
+        ),
+        (lambda: x[2:5].fill(1.0), AttributeError, "a view has no `fill`\n  do: use that of the ndarray, view.arr.fill"),
         (lambda: wide[0:1], qd.QdrunIndexError, "takes 2 indices, not 1"),
         (lambda: qd.types.BufferViewType(qd.f32, "clamp"), qd.QdrunTypeError, r"`ndarray\(boundary=..\)` is not available"),
     ):
