@@ -88,7 +88,8 @@ def test_a_wrong_fold_is_found_and_made_small(tmp_path, monkeypatch):
     program, result, index = hunt(tmp_path, range(10, 200))
     text = small(tmp_path, program, result, index)
     assert len(text) < len(program.text) / 2
-    assert "model" in result.finding.kind
+    # another number than the model's, or an index that became negative while the kernel was compiled
+    assert "model" in result.finding.kind or "negative numbers" in result.finding.detail
     assert text.count("def k") == 1
 
 

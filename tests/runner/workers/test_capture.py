@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from lane_helpers import Bench, at_once, record
 
+from qdrun.compiler.ir.nodes import Print
 from qdrun.compiler.runtime.cpu import device
 from qdrun.runner.store.attempts import Attempt, read_log
 from qdrun.runner.workers import capture
@@ -50,7 +51,7 @@ def test_prints_of_kernels_go_to_their_trial_whatever_thread_runs_them(bench, ba
 
 def test_a_thread_of_the_pool_prints_for_the_trial_whose_kernel_it_runs(bench, monkeypatch, capsys):
     """A kernel's context is made known in the lane; any thread may run its loop."""
-    monkeypatch.setattr(device, "print_text", lambda site, values: f"{site} {values}\n")
+    monkeypatch.setattr(device, "print_text", lambda site, values: f"{site.parts[0]} {values}\n")
 
     def print_from_elsewhere(address):
         thread = threading.Thread(target=device.print_record, args=(address, 0, [7]))
@@ -58,9 +59,9 @@ def test_a_thread_of_the_pool_prints_for_the_trial_whose_kernel_it_runs(bench, m
         thread.join()
 
     with capture.captured(bench.folder, Attempt("t1", 1, 1)):
-        device.register_context(-8, SimpleNamespace(prints=["of the trial"]))
+        device.register_context(-8, SimpleNamespace(prints=[Print(("of the trial",))]))
         print_from_elsewhere(-8)
-    device.register_context(-16, SimpleNamespace(prints=["of nobody"]))
+    device.register_context(-16, SimpleNamespace(prints=[Print(("of nobody",))]))
     print_from_elsewhere(-16)
     for address in (-8, -16):
         device.unregister_context(address)
