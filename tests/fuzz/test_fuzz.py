@@ -41,11 +41,13 @@ def own_mathematics(monkeypatch):
     interpret._run_task = run_task
 
 
-def hunt(folder: Path, numbers: range) -> tuple[Program, Result, int]:
-    """The first of these programs with a finding."""
+def hunt(folder: Path, numbers: range, kind: str = "") -> tuple[Program, Result, int]:
+    """The first of these programs with a finding. ``kind``: a part of what it is. Loops that the device counts would not end here while
+    they are made smaller: the command does that in a process of its own.
+    """
     for index in numbers:
         program, result = child.examine(11, index, [], folder)
-        if result.finding is not None:
+        if result.finding is not None and kind in result.finding.kind and "do_while" not in program.text:
             assert program is not None
             return program, result, index
     raise AssertionError("nothing was found")
@@ -85,11 +87,9 @@ def test_a_wrong_fold_is_found_and_made_small(tmp_path, monkeypatch):
         return right + right.dtype.type(1) if code == "sub" else right
 
     monkeypatch.setattr(fold, "evaluate", wrong)
-    program, result, index = hunt(tmp_path, range(10, 200))
+    program, result, index = hunt(tmp_path, range(10, 200), "model")  # an index that became negative is refused
     text = small(tmp_path, program, result, index)
     assert len(text) < len(program.text) / 2
-    # another number than the model's, or an index that became negative while the kernel was compiled
-    assert "model" in result.finding.kind or "negative numbers" in result.finding.detail
     assert text.count("def k") == 1
 
 
