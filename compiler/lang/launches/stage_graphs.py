@@ -114,8 +114,7 @@ class StageGraphs:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, Graph | None] = OrderedDict()
-        self._without: set[Hashable] = set()  # calls that cannot be recorded
+        self._known: OrderedDict[Hashable, Graph | bool] = OrderedDict()  # True: to be recorded; False: it cannot be
         self._last: tuple[_Given, Graph] | None = None
 
     def again(self, plan: object, start: int | None, values: Sequence[Any], flags: Sequence[Any]) -> bool:
@@ -126,7 +125,7 @@ class StageGraphs:
         """The graph that was launched last was that of a call with these."""
         given = _Given(plan, start, values, flags)
         graph = next(reversed(self._known.values()))
-        self._last = (given, graph) if given.plain and graph is not None else None
+        self._last = (given, graph) if given.plain and isinstance(graph, Graph) else None
 
     def launch(self, program: Program, name: str, key: Hashable, call: Callable[[], None], prepare: Callable[[], None]) -> bool:
         """Launch the graph of a call, which is recorded when it comes for the second time.
@@ -141,30 +140,30 @@ class StageGraphs:
         Returns:
             Whether it was launched. Else there is no graph, and nothing has happened.
         """
-        if key in self._without:
-            return False
         if key not in self._known:
-            self._known[key] = None
+            self._known[key] = True
             if len(self._known) > MOST_GRAPHS:
                 self._known.popitem(last=False)
             return False
         self._known.move_to_end(key)
-        if self._known[key] is None:
+        graph = self._known[key]
+        if graph is True:
             prepare()
-        graph = self._known[key] or self._record(program, name, key, call)
-        if graph is None or graph.launch():  # it is stale
-            self._known.pop(key, None)
+            graph = self._known[key] = self._record(program, name, call)
+        if not isinstance(graph, Graph):
+            return False
+        if graph.launch():  # it is stale
+            del self._known[key]
             return False
         return True
 
-    def _record(self, program: Program, name: str, key: Hashable, call: Callable[[], None]) -> Graph | None:
+    def _record(self, program: Program, name: str, call: Callable[[], None]) -> Graph | bool:
+        """The graph; False: there cannot be one."""
         try:
             graph = record(program, name, call)
         except DeviceError:
             raise
         except QdrunRuntimeError:  # a stage prints, or draws random numbers, ..: the host launches it
-            self._without.add(key)
-            return None
+            return False
         graph.forget_arguments()
-        self._known[key] = graph
         return graph

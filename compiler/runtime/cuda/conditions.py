@@ -20,6 +20,14 @@ OLDEST = 12040
 """The CUDA version of the driver that has nodes of both kinds."""
 
 _SET, _PAUSE = "qd_condition", "qd_pause"
+_READ = """\
+  { .param .b64 x; .param .b32 y; .param .b32 z;
+  st.param.b64 [x], %a;
+  st.param.b32 [y], %n;
+  call.uni (z), is_set, (x, y);
+  ld.param.b32 %any, [z]; }
+"""
+"""Whether the number at %a, of %n bytes, is set: %any."""
 PTX = f"""
 .version 8.0
 .target sm_70
@@ -57,12 +65,7 @@ END:
   ld.param.u64 %a, [address];
   ld.param.u32 %n, [nbytes];
   ld.param.u64 %s, [scratch];
-  {{ .param .b64 x; .param .b32 y; .param .b32 z;
-  st.param.b64 [x], %a;
-  st.param.b32 [y], %n;
-  call.uni (z), is_set, (x, y);
-  ld.param.b32 %any, [z]; }}
-  ld.global.u32 %paused, [%s+{8 * SCRATCH_PAUSED}];
+{_READ}  ld.global.u32 %paused, [%s+{8 * SCRATCH_PAUSED}];
   setp.ne.u32 %p, %any, 0;
   selp.u32 %any, 1, 0, %p;
   setp.ne.u32 %p, %paused, 0;
@@ -83,12 +86,7 @@ END:
   ld.param.u32 %n, [nbytes];
   ld.param.u32 %m, [mark];
   ld.param.u64 %s, [scratch];
-  {{ .param .b64 x; .param .b32 y; .param .b32 z;
-  st.param.b64 [x], %a;
-  st.param.b32 [y], %n;
-  call.uni (z), is_set, (x, y);
-  ld.param.b32 %any, [z]; }}
-  setp.ne.u32 %p, %any, 0;
+{_READ}  setp.ne.u32 %p, %any, 0;
   @%p st.global.u32 [%s+{8 * SCRATCH_PAUSED}], %m;
   ret;
 }}
