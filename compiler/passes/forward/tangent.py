@@ -26,7 +26,7 @@ from ..clone import clone_kernel
 from ..dependence.access import Access
 from ..dependence.blocks import refuse_blocks, refuse_order
 from ..dependence.collisions import collisions
-from ..reverse.derivatives import ADJOINT, zero_stays_zero
+from ..reverse.derivatives import rules_of, zero_stays_zero
 from .attached import renew_slopes, settle
 from .tangent_flow import TangentFlow
 
@@ -162,7 +162,7 @@ class _Rewriter:
 
     def _part(self, s: Op, number: int) -> Operand | None:
         """The contribution of one operand's tangent."""
-        t, rule = self._of(s.args[number]), ADJOINT[s.op][number]
+        t, rule = self._of(s.args[number]), rules_of(s)[number]
         if t is None or rule is None:
             return None
         value, factor = rule(self.b, t, s.args, s), self._factor(s, number)
@@ -175,7 +175,7 @@ class _Rewriter:
             return None if isinstance(other, Const) and other.value != 0 else other
         if s.op == "exp" or (s.op == "div" and number == 1):
             return s
-        rule = ADJOINT[s.op][number]
+        rule = rules_of(s)[number]
         if s.op not in _WITH_FACTOR or rule is None:
             return None
         found = rule(self.b, Const(1.0, s.dtype), s.args, s)

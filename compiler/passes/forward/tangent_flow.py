@@ -9,7 +9,7 @@ from ...ir.walk import atomic_of, index_of, place_of, walk, written_places
 from ..dependence.access import Access
 from ..dependence.indexing import never_same
 from ..dependence.order import Order
-from ..reverse.activity import refuse_bits
+from ..reverse.activity import refuse_bits, refuse_unknown
 from ..reverse.derivatives import carries
 
 
@@ -17,7 +17,7 @@ class TangentFlow:
     """Of all tasks of a kernel. ``varied`` holds the values and locals that can have a tangent other than zero.
 
     Raises:
-        DifferentiationError: the bits of a value with a tangent become a real number again.
+        DifferentiationError: the bits of a value with a tangent become a real number again, or an operation has no rule.
     """
 
     def __init__(self, tasks: list[Task]) -> None:
@@ -26,6 +26,7 @@ class TangentFlow:
         self.varied: set[Op | Local] = set()
         self._temporaries: set[Place] = set()  # those that are given a tangent
         self._propagate()
+        refuse_unknown(self._statements, self.varied)
         refuse_bits(self._statements, self.varied)
         self._useful: set[Op | Local | Place] = set()  # what reaches a place with a dual
         self._trace_back()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ...errors import DifferentiationError
 from ...ir.nodes import GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ...ir.ops import TABLE
 from ...ir.walk import atomic_of, operands, walk
-from .derivatives import carries, needs_of, rules_of
+from .derivatives import carries, is_known, needs_of, refusal, rules_of
 from .final_values import CLAIMS, find_finals
 
 _WITH_VALUE = (*CLAIMS, "mul")  # atomics whose backward code reads their value
@@ -26,6 +27,7 @@ class Activity:
         self.masked: set[Op | Local] = set()
         statements = list(walk(task.body))
         self._propagate(statements)
+        refuse_unknown(statements, self.varied)
         self.finals = find_finals(task, self.varied)
         statements.reverse()
         self._keep_useful(statements)
@@ -161,6 +163,18 @@ class Activity:
                 s.loc,
                 "store to an element of the iteration's own",
             )
+
+
+def refuse_unknown(statements: list[Stmt], varied: set[Op | Local]) -> None:
+    """Refuse an operation that the tables of derivatives do not list, where a varied value meets it or it may read one from memory.
+
+    Raises:
+        DifferentiationError: there is one.
+    """
+    for s in statements:
+        if isinstance(s, Op) and not is_known(s.op):
+            if any(a in varied for a in s.args) or (s.dtype.is_real and not TABLE[s.op].pure):
+                raise refusal(s)
 
 
 def refuse_bits(statements: list[Stmt], varied: set[Op | Local]) -> None:

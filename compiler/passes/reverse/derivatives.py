@@ -1,8 +1,8 @@
 """The derivative of every operation, in one table.
 
 ``NEEDS[op][k]`` lists the values that the adjoint of operand k reads: operand numbers, or "r" for the result. ``ADJOINT[op][k]`` builds
-the adjoint of operand k from the adjoint ``g`` of the result. An operation in neither table has derivative zero almost everywhere
-(``floor``, comparisons, ..) or is no function of reals (integers). At a tie, ``min`` and ``max`` give all to the second operand.
+the adjoint of operand k from the adjoint ``g`` of the result. ``ZERO`` says of the other operations why their derivative is zero. An
+operation that no table lists is refused where its derivative is wanted. At a tie, ``min`` and ``max`` give all to the second operand.
 
 Where a factor may be infinite or NaN, a zero ``g`` gives zero: a branch of a ``select`` that was not taken contributes nothing. The
 cheap operations of ``MULTIPLIES`` leave that test out; it is put around them where a select stands behind them.
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import nan
 
+from ...errors import DifferentiationError
 from ...ir.builder import Builder
 from ...ir.nodes import Const, Op, Operand
 from ...ir.types import f64
@@ -212,18 +213,59 @@ MULTIPLIES = frozenset("mul sin cos tanh abs mod".split())
 FLAT = frozenset("detach floor ceil round trunc sgn floordiv isnan isinf".split())
 
 
+ZERO: dict[str, str] = {
+    **dict.fromkeys("floor ceil round trunc floordiv".split(), "constant between two steps"),
+    "sgn": "constant on both sides of zero",
+    "detach": "the gradient is to stop here",
+    **dict.fromkeys("isnan isinf lt le gt ge eq ne not ballot".split(), "a truth value"),
+    **dict.fromkeys("bitnot popcnt clz cdiv crem and or xor shl shr sar".split(), "a function of integers"),
+    **dict.fromkeys("index shape param iter seed mark".split(), "an integer that no element changes"),
+    "arg": "a scalar argument is a constant",
+    **dict.fromkeys("barrier fence".split(), "without a value"),
+    "bitcast": "`activity.refuse_bits` refuses bits that become a number again",
+}
+"""Why an operation without a rule has derivative zero."""
+
+MEMORY = frozenset("load gload atomic stack_get".split())
+"""Their derivative is that of the memory: each pass has its own statements for them."""
+
+
+def is_known(code: str) -> bool:
+    """Whether a table says what the derivative of an operation is."""
+    return code in ADJOINT or code in ZERO or code in MEMORY or code == "shuffle"
+
+
+def refusal(s: Op) -> DifferentiationError:
+    """The error of an operation that no table lists."""
+    what = f"the operation `{s.op}` has no derivative rule, so neither a gradient nor a tangent passes through it"
+    return DifferentiationError(
+        what, s.loc, "write it with other functions, or keep its operands out of what the loss depends on"
+    )
+
+
 def carries(s: Op) -> bool:
-    """Whether a gradient can flow from the result of ``s`` to an operand: real in, real out, a rule."""
-    return s.dtype.is_real and (s.op == "shuffle" or (s.op in ADJOINT and s.args[-1].dtype.is_real))
+    """Whether a gradient can flow from the result of ``s`` to an operand: real in, real out, a rule or none known."""
+    if not s.dtype.is_real:
+        return False
+    return s.op == "shuffle" or not is_known(s.op) or (s.op in ADJOINT and s.args[-1].dtype.is_real)
 
 
 def rules_of(s: Op) -> tuple[Rule | None, ...]:
-    """The rule of each operand."""
+    """The rule of each operand. That of an operation that no table lists raises ``DifferentiationError``."""
     if s.op == "shuffle":  # its adjoint is one of other lanes
         return (lambda b, g, a, r: Adjoint(b, s, a[1]).of(g), None)
-    return ADJOINT[s.op]
+    return ADJOINT[s.op] if s.op in ADJOINT else (_refuse(s),) * len(s.args)
+
+
+def _refuse(s: Op) -> Rule:
+    def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+        raise refusal(s)
+
+    return rule
 
 
 def needs_of(s: Op) -> tuple[tuple[Need, ...], ...]:
     """What the rule of each operand reads."""
-    return ((1,), ()) if s.op == "shuffle" else NEEDS[s.op]
+    if s.op == "shuffle":
+        return ((1,), ())
+    return NEEDS[s.op] if s.op in NEEDS else ((),) * len(s.args)
