@@ -77,8 +77,8 @@ class CompileCache:
 
     def kernel(
         self, source: FunctionSource, args: Mapping[str, ArgSpec], how: LowerOptions, options: Options, device: Device
-    ) -> tuple[CompiledKernel, list[object]]:
-        """The kernel of a function for these arguments, and the owner of each of its buffers.
+    ) -> tuple[CompiledKernel, list[object], Inputs]:
+        """The kernel of a function for these arguments, the owner of each of its buffers, and what was looked up for it.
 
         Raises:
             QdrunCompilationError: see ``pipeline.lowered``.
@@ -94,28 +94,29 @@ class CompileCache:
                 return found
         self.lowered += 1
         with collector_paused():
-            lowered = pipeline.lowered(source, args, how, None if base is None else inputs)
+            lowered = pipeline.lowered(source, args, how, inputs)
             buffers = field_buffers(lowered)
             owners = [b.owner for b in buffers]
             numbers = None if base is None else self._numbers(inputs, owners)
             if base is None or numbers is None:
-                return self.lowered_kernel(lowered, options, device)[0], owners
+                return self.lowered_kernel(lowered, options, device)[0], owners, inputs
             self._add_paths(base, [inputs.paths])
             key = keys.source_key(base, inputs)
             storage = Storage(key, numbers, partial(self._write_paths, base)) if options.offline_cache else None
-            return self._entry(key, device, lambda: Entry.made(lowered, buffers, options, numbers, storage)).kernel, owners
+            made = self._entry(key, device, lambda: Entry.made(lowered, buffers, options, numbers, storage))
+            return made.kernel, owners, inputs
 
     def _replayed(
         self, base: str, source: FunctionSource, args: Mapping[str, ArgSpec], options: Options, device: Device
-    ) -> tuple[CompiledKernel, list[object]] | None:
-        """The kernel that one of the known lists of paths leads to, and the owners of its buffers; None: it must be lowered."""
+    ) -> tuple[CompiledKernel, list[object], Inputs] | None:
+        """The kernel that one of the known lists of paths leads to, with the rest of what ``kernel`` gives; None: it must be lowered."""
         for paths in self._paths(base, options.offline_cache):
             again = Inputs(source, args)
             if again.replay(paths, args):
                 found = self._looked_up(keys.source_key(base, again), options, device)
                 if found is not None and all(n < len(again.known.buffers) for n in found.numbers):
                     again.name_fields()
-                    return found.kernel, [again.known.buffers[n].owner for n in found.numbers]
+                    return found.kernel, [again.known.buffers[n].owner for n in found.numbers], again
         return None
 
     def lowered_kernel(self, lowered: Kernel, options: Options, device: Device) -> tuple[CompiledKernel, list[Buffer]]:

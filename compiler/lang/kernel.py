@@ -82,6 +82,8 @@ class KernelFunction:
         bound = self.binder.bind(self.binder.arguments(args, kwargs), program.options)
         variants = self.variants()
         variant = variants.get(bound.key) or self._new_variant(program, variants, bound)
+        if variant.captured:
+            variant.check_captured(bound.specs)
         if bound.call.arrays:
             check_memory(self.source.name, variant, bound.call)
         if recording is not None and known is not None:

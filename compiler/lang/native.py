@@ -14,7 +14,7 @@ from ..frontend.signature import ArrayArg, ScalarArg, TemplateArg
 from ..ir.nodes import ArgDecl
 from ..ir.types import DType
 from ..runtime.native.launch import ArgSpec, Launch, Same, Watched, arg_row
-from ..runtime.native.watch import Entry, Row, Watch, dict_offset
+from ..runtime.native.watch import ITSELF, Entry, Row, Watch, dict_offset
 from ..runtime.native.watch_ir import (
     ENTRY_AGAIN,
     ENTRY_ANY,
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 MOST = 64
 """Launches of one kernel in one program, each tried in its turn."""
+
+FIRST = 64
+"""Items of a list without ndarrays that a launch looks at, and the last one: it may be long, and grow from launch to launch."""
 
 PATIENCE = 8
 """Calls in Python after which a launch takes the place of the oldest one, where there are more: else each call might cost two launches."""
@@ -152,8 +155,13 @@ class _Rows:
         rows: list[Row] = []
         for owner, whole in self._visited:
             if isinstance(owner, list):
-                entries = [self._entry(x) for x in (owner if whole else owner[:1])]
+                entries = [self._entry(x) for x in (owner if whole else owner[:FIRST])]
                 rows.append(Row(ROW_LIST if whole else ROW_FIRST, owner, tuple(entries)))
+            elif isinstance(owner, dict):
+                if type(owner) is not dict:
+                    return None
+                entries = [self._entry(x, key) for key, x in owner.items()]
+                rows.append(Row(ROW_DICT, owner, tuple(entries), ITSELF))
             elif not isinstance(owner, tuple):  # which cannot change; what it holds has rows of its own
                 members = self._members(owner)
                 at = None if members is None else dict_offset(owner)
@@ -180,13 +188,13 @@ class _Rows:
                 return None  # a number of numpy's
         return out
 
-    def _entry(self, value: Any, name: str | None = None) -> Entry:
+    def _entry(self, value: Any, name: object = None) -> Entry:
         array = unwrap(value)
         if isinstance(array, Ndarray):
             kind = ENTRY_AGAIN if id(array) in self._placed else ENTRY_ARRAY
             self._placed.add(id(array))
             return Entry(kind, name, self._arrays[id(array)])
-        if isinstance(value, (list, tuple, Tensor)) or is_container(value):
+        if isinstance(value, (list, tuple, dict, Tensor)) or is_container(value):
             return Entry(ENTRY_SAME, name, value)
         return Entry(ENTRY_TYPE, name, type(value))  # objects of this type are not searched
 

@@ -10,6 +10,7 @@ from ..compile.ahead import AHEAD
 from ..compile.cache import CACHE
 from ..errors import QdrunRuntimeError
 from ..frontend.signature import ArgSpec, LowerOptions
+from ..frontend.source.captured import Captured
 from ..frontend.source.parse import FunctionSource
 from ..ir.nodes import Kernel
 from ..ir.threads import new_lock, once
@@ -64,7 +65,7 @@ class Variant:
             lanes=program.device.lanes,
             grid_barrier=program.device.grid_barrier,
         )
-        self.compiled_kernel, memory = CACHE.kernel(source, specs, options, o, program.device)
+        self.compiled_kernel, memory, inputs = CACHE.kernel(source, specs, options, o, program.device)
         if second_order:
             self.compiled_kernel = self.compiled_kernel.second_order()
         self.owners = {b: m for b, m in zip(self.compiled_kernel.buffers, memory) if isinstance(m, Allocation)}
@@ -75,8 +76,25 @@ class Variant:
                 f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
                 " inside `with program:` of the program that they belong to"
             )
-        # Calls may be launched natively. An argument may be an array that the kernel also refers to by name: checked at each launch.
-        self.native = not (self.takes_arrays and any(isinstance(m, Held) for m in self.owners.values()))
+        captured = [m for m in self.owners.values() if isinstance(m, Held)]
+        self.captured = Captured(inputs, captured) if captured else None
+        # Calls may be launched natively. An array that the kernel refers to by name may be replaced, or be an argument, too: checked at
+        # each launch.
+        self.native = not (captured and (self.takes_arrays or self.captured))
+
+    def check_captured(self, specs: Mapping[str, ArgSpec]) -> None:
+        """Refuse a launch after an ndarray that the kernel refers to by name was replaced: the kernel would use the old one.
+
+        Raises:
+            QdrunRuntimeError: naming it.
+        """
+        name = None if self.captured is None else self.captured.replaced(specs)
+        if name is not None:
+            raise QdrunRuntimeError(
+                f"kernel `{self.head.name}` was compiled for the ndarray `{name}`, which is another object now\n"
+                "  do: pass the ndarray as an argument, or hold it in `self` of a class with @qd.data_oriented:"
+                " a launch takes the present one"
+            )
 
     @property
     def head(self) -> Kernel:

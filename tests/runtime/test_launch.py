@@ -16,7 +16,7 @@ from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u8, u64
 from qdrun.compiler.runtime.native import launch, objects
 from qdrun.compiler.runtime.native.launch import ArgSpec, Same, Watched, arg_row, make_launch
 from qdrun.compiler.runtime.native.launch_ir import F_WORDS
-from qdrun.compiler.runtime.native.watch import Entry, Row, Watch, dict_offset
+from qdrun.compiler.runtime.native.watch import ITSELF, Entry, Row, Watch, dict_offset
 from qdrun.compiler.runtime.native.watch_ir import (
     ENTRY_AGAIN,
     ENTRY_ARRAY,
@@ -388,6 +388,7 @@ CHANGES = {
     "a longer list of arrays": lambda s: s.arrays.append(array_of(7, 8)),
     "no array in a list": lambda s: s.arrays.__setitem__(0, 1.0),
     "another first item": lambda s: s.items.__setitem__(0, "x"),
+    "another last item": lambda s: s.items.append("x"),
     "no item": lambda s: s.items.clear(),
     "another dict": lambda s: setattr(s, "__dict__", {"a": 1}),
 }
@@ -400,11 +401,23 @@ def test_what_python_must_look_at_is_noticed(change):
     lists = [Row(ROW_FIRST, s.items, (Entry(ENTRY_TYPE, None, int),)), Row(ROW_LIST, s.arrays, (Entry(ENTRY_ARRAY, None, 2),))]
     arg = watched(s, [a, b, c], ["dt"], lists)
     r = Rig(arg)
-    s.items.append("x")
+    s.items.append(3)
     s.arrays[0] = array_of(9, 9)
     assert r.call(s) is None and r.words(7)[1:] == [1, 2, 3, 4, 9, 9]
     CHANGES[change](s)
     assert r.call(s) == "slow" and arg.watch.missed and r.call(s) == "slow"
+
+
+def test_a_dict_is_watched_item_by_item():
+    s, a, b = Holder(), array_of(1, 2), array_of(3, 4)
+    s.a, held = a, {"n": 1, 7: b}
+    row = Row(ROW_DICT, held, (Entry(ENTRY_TYPE, "n", int), Entry(ENTRY_ARRAY, next(k for k in held if k == 7), 1)), ITSELF)
+    r = Rig(watched(s, [a, b], rows=[row]))
+    assert r.call(s) is None and r.words(5)[1:] == [1, 2, 3, 4]
+    held["n"], held[7] = 2, array_of(5, 6)
+    assert r.call(s) is None and r.words(5)[1:] == [1, 2, 5, 6]
+    held["n"] = array_of(8, 8)
+    assert r.call(s) == "slow"
 
 
 # waits until word 20 of the context is not zero

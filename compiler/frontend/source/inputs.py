@@ -109,6 +109,10 @@ class Inputs:
             node = next(iter(self._pending.values()))
             self.refuse(f"line {getattr(node, 'lineno', '?')} uses an object that is known by its type alone")
 
+    def found(self) -> list[tuple[Path, Any]]:
+        """The values that were found, but for results of calls, each with its path."""
+        return [(path, x) for path, x in self._values.items() if not any(isinstance(s, tuple) and s[0] == "call" for s in path)]
+
     # ---- looking again
     def replay(self, paths: list[Path], args: Mapping[str, Any]) -> bool:
         """Follow recorded paths instead of lowering; whether all of them lead somewhere."""
@@ -146,7 +150,7 @@ class Inputs:
         if kind == "arg":
             return args[path[1]]
         source = self.known.sources[path[1]]
-        return _READ[kind](source, path[2])
+        return READ[kind](source, path[2])
 
     def _found(self, path: Path, value: Any, name: str = "") -> None:
         if path in self._values:
@@ -182,7 +186,8 @@ def _default(source: FunctionSource, name: str) -> Any:
     return next(p.default for p in source.parameters if p.name == name)
 
 
-_READ = {"name": FunctionSource.lookup, "annotation": FunctionSource.annotation, "default": _default}
+# how the roots of paths are read
+READ = {"name": FunctionSource.lookup, "annotation": FunctionSource.annotation, "default": _default}
 
 
 def _is_function(x: Any) -> bool:

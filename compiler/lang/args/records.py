@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 import numpy as np
@@ -194,11 +194,11 @@ def template_key(value: Any, held: bool = False) -> tuple[Any, ...]:
         return type(value), value._dtype, template_key(value._data)
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         return type(value), value.dtype.str, value.shape, hashlib.blake2b(value.tobytes()).digest()
+    inside = held and is_walked(value)
     if isinstance(value, (list, tuple)):
-        inside = held and _is_walked(value)
         return type(value), *(template_key(x, inside) for x in value)
     if type(value) is dict:
-        return dict, *((key, template_key(x)) for key, x in value.items())
+        return dict, *((key, template_key(x, inside)) for key, x in value.items())
     if _is_record(value):
         return type(value), *(template_key(getattr(value, f.name), True) for f in dataclasses.fields(type(value)))  # type: ignore[arg-type]
     return "id", id(value)
@@ -234,11 +234,11 @@ def _kept_objects(value: Any, held: bool = False) -> list[Any]:
     """The objects that are identified by identity; the arguments are those of ``template_key``."""
     if held and _is_array(value):
         return []
+    inside = held and is_walked(value)
     if isinstance(value, (list, tuple)):
-        inside = held and _is_walked(value)
         return [x for item in value for x in _kept_objects(item, inside)]
     if type(value) is dict:
-        return [x for item in value.values() for x in _kept_objects(item)]
+        return [x for item in value.values() for x in _kept_objects(item, inside)]
     if _is_record(value):
         return [x for f in dataclasses.fields(value) for x in _kept_objects(getattr(value, f.name), True)]
     return [value]
@@ -277,7 +277,7 @@ class HeldBy:
     Attributes:
         arrays: its ndarrays: path, array.
         numbers: its numbers that are not constants: path, owner, name, number.
-        visited: the visited objects, lists and tuples, outer ones first; for lists and tuples, whether all items were visited.
+        visited: the visited objects, lists, tuples and dicts, outer ones first; for containers, whether their items were visited.
     """
 
     arrays: list[tuple[str, Any]] = dataclasses.field(default_factory=list)
@@ -311,23 +311,42 @@ def _walk(owner: Any, path: str, found: HeldBy, seen: set[int], counts: bool) ->
 
 
 def _look(value: Any, path: str, found: HeldBy, seen: set[int], counts: bool) -> None:
-    listed = isinstance(value, (list, tuple))
     if _is_array(value):
         found.arrays.append((path, value))
-    elif listed and _is_walked(value):
-        found.visited.append((value, True))
-        for k, item in enumerate(value):
-            _look(item, f"{path}[{k}]", found, seen, counts)
+    elif isinstance(value, _CONTAINERS) and id(value) not in seen:
+        seen.add(id(value))
+        whole = is_walked(value)
+        found.visited.append((value, whole))
+        for key, item in _items(value) if whole else ():
+            _look(item, f"{path}[{key!r}]", found, seen, counts)
     elif is_container(value) and id(value) not in seen:
         seen.add(id(value))
         _walk(value, path, found, seen, counts)
-    elif listed:
-        found.visited.append((value, False))
 
 
-def _is_walked(items: Sequence[Any]) -> bool:
-    """Whether the ndarrays in a list or tuple come with each launch."""
-    return bool(items) and (_is_array(items[0]) or is_container(items[0]))
+_CONTAINERS = (list, tuple, dict)
+_NUMBERS = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.float64, np.int32, np.int64))
+
+
+def is_walked(container: Any) -> bool:
+    """Whether the ndarrays in a list, tuple or dict come with each launch: it holds one, or an object that is searched, at any depth."""
+    return isinstance(container, _CONTAINERS) and _holds_arrays(container, set())
+
+
+def _holds_arrays(container: Any, seen: set[int]) -> bool:
+    seen.add(id(container))
+    for _, x in _items(container):
+        if type(x) in _NUMBERS:
+            continue
+        if _is_array(x) or is_container(x):
+            return True
+        if isinstance(x, _CONTAINERS) and id(x) not in seen and _holds_arrays(x, seen):
+            return True
+    return False
+
+
+def _items(container: Any) -> Iterable[tuple[Any, Any]]:
+    return container.items() if isinstance(container, dict) else enumerate(container)
 
 
 def field_names(owner: Any) -> frozenset[str] | None:

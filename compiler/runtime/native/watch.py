@@ -47,11 +47,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An object with a dict, or a list.
+    """An object with a dict, a dict, or a list.
 
     Attributes:
         kind: ``watch_ir.ROW_*``.
-        dict_at: see ``dict_offset``.
+        dict_at: see ``dict_offset``, or ``ITSELF``.
     """
 
     kind: int
@@ -60,6 +60,8 @@ class Row:
     dict_at: int = 0
 
 
+ITSELF = -1
+"""In the place of ``dict_offset``: the object is the dict."""
 _BEFORE = -3 * ctypes.sizeof(ctypes.c_void_p)
 
 

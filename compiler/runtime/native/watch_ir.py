@@ -7,8 +7,9 @@ from __future__ import annotations
 # a watch: rows; arrays that the object holds now, and how each is packed; words of its numbers; whether an array is in two places;
 # whether something was not as expected, and Python has not looked since
 W_ROWS, W_ROWS_AT, W_ARRAYS, W_ARRAYS_AT, W_ARGS_AT, W_NUMBERS, W_NUMBERS_AT, W_ALIASES, W_MISSED, W_WORDS = range(10)
-# a row: an object with a dict, or a list; where the object has the address of its dict, and the version of that when it was last looked at;
-# how many entries it has, and where. Of a list of ROW_FIRST only the first item counts.
+# a row: an object with a dict, a dict, or a list; where the object has the address of its dict (-1: it is the dict), and the version of
+# that when it was last looked at; how many entries it has, and where. A list of ROW_FIRST may be longer: its last item is as the last
+# entry says.
 R_KIND, R_OWNER, R_DICT_AT, R_TAG, R_COUNT, R_ENTRIES_AT, R_WORDS = range(7)
 ROW_DICT, ROW_LIST, ROW_FIRST = range(3)
 # an entry: the key in the dict; what its value must be: anything, an object of this type, this object, the array of this number, another
@@ -87,7 +88,10 @@ entry:
   %owner_i = call i64 @word(ptr %row, i64 $R_OWNER$)
   %owner = inttoptr i64 %owner_i to ptr
   %dict_at = call i64 @word(ptr %row, i64 $R_DICT_AT$)
-  %dict = call ptr @at(ptr %owner, i64 %dict_at)
+  %is_dict = icmp eq i64 %dict_at, -1
+  %offset_of_dict = select i1 %is_dict, i64 0, i64 %dict_at
+  %held_dict = call ptr @at(ptr %owner, i64 %offset_of_dict)
+  %dict = select i1 %is_dict, ptr %owner, ptr %held_dict
   %none = icmp eq ptr %dict, null
   br i1 %none, label %no, label %object
 object:
@@ -167,7 +171,7 @@ entry:
 loop:
   %i = phi i64 [0, %entry], [%i1, %next]
   %done = icmp eq i64 %i, %count
-  br i1 %done, label %yes, label %look
+  br i1 %done, label %ended, label %look
 look:
   %offset = mul i64 %i, $E_WORDS$
   %entry_at = getelementptr i64, ptr %entries, i64 %offset
@@ -178,6 +182,17 @@ look:
 next:
   %i1 = add i64 %i, 1
   br label %loop
+ended:
+  br i1 %exact, label %yes, label %tail
+tail:
+  %count_before = sub i64 %count, 1
+  %last_offset = mul i64 %count_before, $E_WORDS$
+  %last_entry = getelementptr i64, ptr %entries, i64 %last_offset
+  %size_before = sub i64 %size, 1
+  %last_item = getelementptr ptr, ptr %items, i64 %size_before
+  %last = load ptr, ptr %last_item
+  %alike = call i1 @expected(ptr %watch, ptr %last_entry, ptr %last, ptr %changed)
+  br i1 %alike, label %yes, label %no
 yes:
   ret i1 true
 no:
