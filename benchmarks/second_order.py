@@ -2,9 +2,10 @@
 
 python -m benchmarks.second_order [--starts 10] [--json]        needs scipy
 
-L-BFGS: Rosenbrock's function, an ill-conditioned quadratic, with and without bounds, the energy of a cluster of atoms. Levenberg-Marquardt:
-Rosenbrock's function as residuals, a sum of two exponentials, a fit within bounds. Evaluations of it are those of residuals; each point
-that is accepted needs a Jacobian, too.
+L-BFGS: 32 standard problems of the literature from their standard starts, without bounds and within them, then random starts of
+Rosenbrock's function, an ill-conditioned quadratic, with and without bounds, and the energy of a cluster of atoms. Levenberg-Marquardt:
+Rosenbrock's function as residuals, a sum of two exponentials, a fit within bounds. Its evaluations are evaluations of residuals; each
+accepted point needs a Jacobian, too.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares as scipy_least_squares
 from scipy.optimize import minimize
 
+from benchmarks.standard_problems import PROBLEMS
 from qdrun.runner.optimize import lbfgs, least_squares
 
 TOLERANCE = 1e-6
@@ -50,22 +52,42 @@ def cluster(x):
 
 def ours(fun, start, low, high):
     """Evaluations and loss of L-BFGS as a descent does it."""
-    x, memory = np.clip(start, low, high)[None], lbfgs.begin(start[None], 10)
+    x, memory, best = np.clip(start, low, high)[None], lbfgs.begin(start[None], 10), np.inf
     for count in range(1, 20_000):
         f, g = fun(x[0])
         free = np.where(((x[0] <= low) & (g > 0.0)) | ((x[0] >= high) & (g < 0.0)), 0.0, g)
-        if np.abs(free).max() <= TOLERANCE or memory["done"][0]:
+        best = min(best, f)
+        if np.isfinite(f) and np.abs(free).max() <= TOLERANCE:
             return count, f
+        if memory["done"][0]:
+            return count, best
         x, memory = lbfgs.advance(memory, x, np.array([f]), g[None], low, high, 1.0)
-    return count, f
+    return count, best
+
+
+class _Found(Exception):
+    """Ends scipy's minimisation where no gradient is left."""
 
 
 def theirs(fun, start, low, high):
-    """The same of scipy's L-BFGS-B."""
-    options = {"maxcor": 10, "ftol": 0.0, "gtol": TOLERANCE, "maxfun": 20_000, "maxiter": 20_000}
+    """The same of scipy's L-BFGS-B, stopped by the same test."""
+    seen = []
+
+    def evaluate(x):
+        f, g = fun(x)
+        seen.append(f)
+        held = ((x <= low) & (g > 0.0)) | ((x >= high) & (g < 0.0))
+        if np.isfinite(f) and np.abs(np.where(held, 0.0, g)).max() <= TOLERANCE:
+            raise _Found
+        return f, g
+
+    options = {"maxcor": 10, "ftol": 0.0, "gtol": 0.0, "maxfun": 20_000, "maxiter": 20_000}
     bounds = None if np.isinf(low).all() else list(zip(low, high, strict=True))
-    found = minimize(fun, np.clip(start, low, high), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return found.nfev, float(found.fun)
+    try:
+        minimize(evaluate, np.clip(start, low, high), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    except _Found:
+        return len(seen), seen[-1]
+    return len(seen), min(seen)
 
 
 def slopes_of(fun, x):
@@ -111,12 +133,40 @@ CASES = {
 }
 
 
+def standard_rows():
+    """Evaluations and losses for each standard problem, without bounds and within them."""
+    for bounded in (False, True):
+        for problem in PROBLEMS:
+            start = np.array(problem.start)
+            low, high = problem.bounds() if bounded else (np.full(start.size, -np.inf), np.full(start.size, np.inf))
+            pairs = {"ours": ours(problem, start, low, high), "scipy": theirs(problem, start, low, high)}
+            yield {"case": problem.name + (", bounds" if bounded else "")} | {
+                side: {"evaluations": count, "best": loss} for side, (count, loss) in pairs.items()
+            }
+
+
+def summary(rows):
+    """The geometric mean and the ends of the ratios of evaluations, over the problems where both reached the same loss."""
+    same = [row for row in rows if abs(row["ours"]["best"] - row["scipy"]["best"]) <= 1e-6 + 1e-4 * abs(row["scipy"]["best"])]
+    ratios = {row["case"]: row["ours"]["evaluations"] / row["scipy"]["evaluations"] for row in same}
+    worst, best = max(ratios, key=ratios.__getitem__), min(ratios, key=ratios.__getitem__)
+    lower = [row["case"] for row in rows if row not in same and row["ours"]["best"] < row["scipy"]["best"]]
+    higher = [row["case"] for row in rows if row not in same and row["case"] not in lower]
+    return (
+        f"ours / scipy where losses agree ({len(same)} of {len(rows)}): geometric mean {statistics.geometric_mean(ratios.values()):.2f}, "
+        f"worst {ratios[worst]:.2f} ({worst}), best {ratios[best]:.2f} ({best}); ours lower: {lower}; ours higher: {higher}"
+    )
+
+
 def main():
     """Measure, and print a table."""
     options = argparse.ArgumentParser()
     options.add_argument("--starts", type=int, default=10)
     options.add_argument("--json", action="store_true")
-    given, rows, rng = options.parse_args(), [], np.random.default_rng(0)
+    given, rng = options.parse_args(), np.random.default_rng(0)
+    rows = list(standard_rows())
+    parts = {"without bounds": rows[: len(PROBLEMS)], "within bounds": rows[len(PROBLEMS) :]}
+    summaries = {name: summary(part) for name, part in parts.items()}
     for name, (fun, size, width, high) in CASES.items():
         upper = np.full(size, high)
         lower = np.full(size, -np.inf if np.isinf(high) else -0.5 if high == 0.8 else -high)
@@ -135,13 +185,15 @@ def main():
             row[side] = {"evaluations": statistics.median(count for count, _ in found), "best": min(loss for _, loss in found)}
         rows.append(row)
     if given.json:
-        print(json.dumps(rows))
+        print(json.dumps({"rows": rows, "summaries": summaries}))
         return
     for row in rows:
         print(
             f"{row['case']:42}",
             *(f"{side} {row[side]['evaluations']:7.0f} {row[side]['best']:14.7g}" for side in ("ours", "scipy")),
         )
+    for name, line in summaries.items():
+        print(f"standard problems {name}: {line}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ Rows = dict[str, np.ndarray]
 """Arrays with a row for each trial."""
 RUNNING = -1
 REALS, WHOLES = ("best", "mark", "norm", "loss"), ("kept", "since", "stopped", "steps")
-_META = "descents"
+_META = "descents 2"
+"""Names the format: what another version saved, with other arrays of a rule, begins anew."""
 
 
 class Key(NamedTuple):

@@ -5,6 +5,7 @@ import pytest
 from fakes import Quadratic, QuadraticParams
 from test_descent_of_batch import Bowl, BowlParams, drawn
 
+from benchmarks.standard_problems import PROBLEMS
 from qdrun.jobs.base import BatchSession, Job, JobParams, Outcome, Session
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize import lbfgs
@@ -71,6 +72,58 @@ def test_a_minimum_within_bounds_is_one(case):
     for _ in range(20):
         near = np.clip(x + 1e-4 * np.random.default_rng().normal(size=size), *bounds)
         assert fun(near)[0] >= loss - 1e-12 * max(1.0, abs(loss))
+
+
+def descended(fun, start, low, high, most=3000, tolerance=1e-6):
+    """The lowest loss and its point, where the run ends by itself or by a small projected gradient."""
+    x, memory, best = np.clip(start, low, high)[None], lbfgs.begin(start[None], 10), (np.inf, start, start)
+    for _ in range(most):
+        f, g = fun(x[0])
+        if f < best[0]:
+            best = f, x[0].copy(), np.where(((x[0] <= low) & (g > 0.0)) | ((x[0] >= high) & (g < 0.0)), 0.0, g)
+            if np.abs(best[2]).max() <= tolerance:
+                return best
+        x, memory = lbfgs.advance(memory, x, np.array([f]), g[None], low, high, 1.0)
+        assert ((x >= low) & (x <= high)).all()
+        if memory["done"][0]:
+            return best
+    raise AssertionError("no end")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_standard_problems_end_at_a_minimum_of_the_literature(problem):
+    start = np.array(problem.start)
+    loss, _, _ = descended(problem, start, np.full(start.size, -np.inf), np.full(start.size, np.inf))
+    assert min(abs(loss - known) / max(known, 1e-2) for known in problem.minima) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_within_bounds_no_feasible_point_nearby_is_lower(problem):
+    low, high = problem.bounds()
+    loss, x, slope = descended(problem, np.array(problem.start), low, high)
+    first = np.abs(problem(np.clip(problem.start, low, high))[1]).max()
+    assert np.abs(slope).max() <= 1e-6 * max(1.0, first)
+    rng = np.random.default_rng()
+    for size in (1e-2, 1e-4):
+        for _ in range(10):
+            near = np.clip(x + size * (high - low) * rng.normal(size=x.size), low, high)
+            assert problem(near)[0] >= loss - 1e-9 * max(1.0, loss)
+
+
+@pytest.mark.parametrize("stiffness", (1e2, 1e4, 1e6, 1e8))
+@pytest.mark.parametrize("start", (1e-2, 1e-8))
+def test_a_search_that_finds_no_flat_step_takes_its_lowest_point(stiffness, start):
+    """The Wolfe conditions hold between 1 and 1 + 1 / stiffness alone, too narrow for the tries of one search."""
+
+    def wall(x):
+        beyond = max(0.0, x[0] - 1.0)
+        return float(-(x[0] ** 2) + stiffness * beyond**2), np.array([-2.0 * x[0] + 2.0 * stiffness * beyond])
+
+    exact = stiffness / (stiffness - 1.0)
+    _, x, _ = descended(wall, np.array([start]), np.full(1, -np.inf), np.full(1, np.inf), most=600, tolerance=1e-9)
+    assert x[0] == pytest.approx(exact, rel=1e-8)
 
 
 def test_rows_are_what_each_is_alone():
