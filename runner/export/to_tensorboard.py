@@ -20,7 +20,7 @@ from ..config.export_section import TensorBoardExport
 from ..live.points import Logged
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
-from .tracker import Beginning, scalars
+from .tracker import Beginning, numbers
 
 NAME = "events.out.tfevents.{t:010}.qdrun"
 
@@ -63,14 +63,7 @@ class TensorBoard:
 
     def end(self, trial: str, record: Mapping[str, Any]) -> None:
         """A trial has ended: its numbers, and its status."""
-        found = {
-            "loss": record.get("loss"),
-            "gradient_norm": record.get("gradient_norm"),
-            **scalars(record.get("outputs") or {}),
-        }
-        values = [
-            Summary.Value(tag=f"result/{name}", simple_value=float(value)) for name, value in found.items() if value is not None
-        ]
+        values = [Summary.Value(tag=f"result/{name}", simple_value=value) for name, value in numbers(record).items()]
         status = api_pb2.STATUS_SUCCESS if record.get("status") == "done" else api_pb2.STATUS_FAILURE
         ended = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
         about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=ended))

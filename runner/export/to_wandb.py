@@ -12,7 +12,7 @@ from ..config.export_section import WandbExport
 from ..live.points import Logged
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
-from .tracker import Beginning, scalars
+from .tracker import Beginning, numbers
 
 
 class Wandb:
@@ -40,8 +40,8 @@ class Wandb:
     def end(self, trial: str, record: Mapping[str, Any]) -> None:
         """A trial has ended: its numbers are the summary."""
         run = self._runs.pop(trial)
-        named = {f"result/{name}": value for name, value in scalars(record.get("outputs") or {}).items()}
-        kept = ("status", "failure", "loss", "gradient_norm", "seconds", "planned_bytes", "used_bytes", "device")
+        named = {f"result/{name}": value for name, value in numbers(record).items()}
+        kept = ("status", "failure", "planned_bytes", "used_bytes", "device")
         run.summary.update({f"result/{name}": record[name] for name in kept if record.get(name) is not None} | named)
         run.finish(exit_code=0 if record.get("status") == "done" else 1)
 

@@ -112,9 +112,11 @@ def open_tracker(name: str, section: ExportSection, folder: RunFolder) -> Tracke
     return importlib.import_module(f".to_{name}", __package__).open_tracker(folder, getattr(section, name))
 
 
-def scalars(outputs: Mapping[str, Any]) -> dict[str, float]:
-    """The outputs of a record that are one number."""
-    return {name: float(value) for name, value in outputs.items() if isinstance(value, int | float)}
+def numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the results of a record that are one number: loss, norm and seconds, outputs by name, gradients as ``grad.<input>``."""
+    found = {name: record.get(name) for name in ("loss", "gradient_norm", "seconds")} | dict(record.get("outputs") or {})
+    found |= {f"grad.{name}": value for name, value in (record.get("gradients") or {}).items()}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
 
 
 __all__ = [
@@ -125,6 +127,6 @@ __all__ = [
     "TrackerMissing",
     "asked_for",
     "named_in",
+    "numbers",
     "open_tracker",
-    "scalars",
 ]

@@ -61,7 +61,7 @@ class Table:
         """The rows as a ``pyarrow.Table``, with all of their arrays."""
         return table.arrow_table(list(table.each_row(self.folder, self.found, self.rows))).select(self.columns)
 
-    def write(self, form: str, out: str) -> None:
+    def write(self, form: str, out: str, escape_formulas: bool = False) -> None:
         """Write the rows to a file or URI, as ``parquet``, as ``arrow`` (the file format of Arrow IPC), or as ``lines`` gives them.
 
         Raises:
@@ -80,15 +80,15 @@ class Table:
                 with pa.ipc.new_file(stream, found.schema) as writer:
                     writer.write_table(found)
             else:
-                stream.writelines(line.encode() for line in self.lines(form))
+                stream.writelines(line.encode() for line in self.lines(form, escape_formulas))
 
-    def lines(self, form: str) -> Iterator[str]:
-        """The table as ``table``, ``csv`` or ``json``, in parts; the last ends with a newline."""
+    def lines(self, form: str, escape_formulas: bool = False) -> Iterator[str]:
+        """Yield the table as ``table``, ``csv`` or ``json``, in parts; the last ends with a newline. ``escape_formulas``: of CSV."""
         if form == "json":
             yield from json_rows(self.each(), 1)
             yield "\n"
         elif form == "csv":
-            yield from table.csv_lines(table.each_row(self.folder, self.found, self.rows), self.columns)
+            yield from table.csv_lines(table.each_row(self.folder, self.found, self.rows), self.columns, escape_formulas)
         elif not self.chosen:
             yield results_text(self._shown(), self.swept) + "\n"
         else:

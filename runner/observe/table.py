@@ -449,18 +449,33 @@ def as_json(table: list[Row]) -> list[Row]:
     return [plain(row) for row in table]
 
 
-def csv_lines(table: Iterable[Row], names: Sequence[str]) -> Iterator[str]:
-    """The rows as CSV with a header, line by line; arrays are JSON texts, missing values are empty. ``names``: of the columns."""
+def csv_lines(table: Iterable[Row], names: Sequence[str], escape_formulas: bool = False) -> Iterator[str]:
+    """Yield the rows as CSV with a header, line by line. Arrays are JSON strings, missing values are empty.
+
+    Args:
+        table: the rows.
+        names: of the columns.
+        escape_formulas: put ``'`` before strings that a spreadsheet would run as a formula.
+    """
     yield _csv_line(names)
     for row in table:
-        values = [row.get(name) for name in names]
-        yield _csv_line(["" if v is None else json.dumps(plain(v)) if isinstance(v, list | dict) else v for v in values])
+        values = [_csv_cell(row.get(name)) for name in names]
+        yield _csv_line([_escaped(v) for v in values] if escape_formulas else values)
+
+
+def _csv_cell(value: Any) -> Any:
+    return "" if value is None else json.dumps(plain(value)) if isinstance(value, list | dict) else value
+
+
+def _escaped(value: Any) -> Any:
+    """Escape a formula as OWASP's page "CSV Injection" advises. Numbers are left alone: a sign is theirs."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value
 
 
 def _csv_line(values: Sequence[Any]) -> str:
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerow(values)
-    return stream.getvalue()
+    csv.writer(stream, lineterminator="\r\n").writerow(values)  # Python before 3.11.9 quotes the characters of this alone
+    return stream.getvalue().removesuffix("\r\n") + "\n"
 
 
 def best(table: Sequence[Row]) -> Row | None:

@@ -83,6 +83,10 @@ def results(
     plot: Annotated[
         bool, typer.Option("--plot", help="Also write the report.html of the run, and print its path on stderr.")
     ] = False,
+    escape_formulas: Annotated[
+        bool,
+        typer.Option("--escape-formulas", help="In CSV, put ' before strings that a spreadsheet would run as formulas."),
+    ] = False,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
@@ -95,6 +99,8 @@ def results(
         raise typer.BadParameter(
             f"--format {form.value} of {'some rows or columns' if some else 'a run'} is a file: name it, --out FILE"
         )
+    if escape_formulas and (form is not Format.csv or as_json):
+        raise typer.BadParameter("--escape-formulas needs --format csv: other formats hold typed values")
     with reported(as_json):
         from ...observe import table
         from ...observe.listing import json_rows, table_of
@@ -129,9 +135,9 @@ def results(
         elif as_json:
             print_rows("results", found.head() | drawn, json_rows(found.each(), 2))
         elif out is None:
-            sys.stdout.writelines(found.lines(form.value))
+            sys.stdout.writelines(found.lines(form.value, escape_formulas))
         else:
-            found.write(form.value, out)
+            found.write(form.value, out, escape_formulas)
         if limit is None:
             _say_cut(found)
 
