@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import clock
 from ..engine.session import Submitted, submit
+from ..observe.table import rows_of
 from ..observe.timing import Timing
+from ..optimize.results import STOPPED
+from ..optimize.rungs import ENDS
 from ..provenance.again import KEPT_OF, prepared_again
 from ..provenance.devices import devices_of, kinds_of
 from ..provenance.kept import differences, kept, options_as_then
 from ..store.layout import RunFolder
+from ..store.replay import replay
+from ..study.plan import Prepared
 from .numbers import Comparison, compared
 
 TOLERANCES = {"f64": 1e-9, "f32": 1e-4}
@@ -55,7 +61,9 @@ def rerun(
     quiet: bool = False,
     timing: Timing | None = None,
 ) -> Rerun:
-    """Run an earlier run again, in a folder of its own, from nothing but what the earlier one's folder keeps.
+    """Run an earlier run again, in another folder, from nothing but what the earlier one's folder keeps.
+
+    Callbacks and exports of its config are left out. Optimisation runs that were stopped for being behind others stop at the same step.
 
     Args:
         folder: of the earlier run.
@@ -76,14 +84,38 @@ def rerun(
     found = kept(folder)
     with options_as_then(found.provenance):
         prepared, job = prepared_again(folder, found, chosen, local=address is None)
-        now = clock.now()
-        how = {"address": address, "dashboard": False, "quiet": quiet, "more": {KEPT_OF: folder.uri}}
+        prepared, now = _silent(prepared), clock.now()
+        how = {
+            "address": address,
+            "dashboard": False,
+            "quiet": quiet,
+            "more": {KEPT_OF: folder.uri},
+            "files": _ends(folder, prepared),
+        }
         done = submit(prepared, job, output=os.fspath(output), timing=timing or Timing(now, now), **how)
     most = TOLERANCES[job.precision] if tolerance is None else tolerance
     names = [one.id for one in chosen]
     return Rerun(
         done, compared(folder, done.folder, names, most), differences(found.provenance) + _other_devices(folder, done.folder)
     )
+
+
+def _silent(prepared: Prepared) -> Prepared:
+    """Leave out callbacks and exports: others were told of these trials when they ran first."""
+    config = prepared.loaded.config.model_copy(update={"callbacks": None, "export": None})
+    return prepared.model_copy(update={"loaded": replace(prepared.loaded, config=config)})
+
+
+def _ends(folder: RunFolder, prepared: Prepared) -> dict[str, bytes]:
+    """The steps at which trials were stopped for being behind others, as a file for workers; none where trials are not compared."""
+    optimize = prepared.loaded.config.optimize
+    if optimize is None or optimize.stop.trials is None:
+        return {}
+    behind, steps = STOPPED.index("behind"), dict[str, int]()
+    for row in rows_of(folder, replay(folder, light=True)):
+        if row.get("out.opt.stopped") == behind:
+            steps[str(row["trial"])] = int(row["out.opt.steps"])
+    return {ENDS: json.dumps(steps).encode()}
 
 
 def _other_devices(then: RunFolder, now: RunFolder) -> list[str]:

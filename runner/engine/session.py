@@ -185,8 +185,11 @@ def submit(
     quiet: bool,
     plan: Sequence[Planned] = (),
     more: Mapping[str, str] | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> Submitted:
-    """Run all trials of ``prepared`` and leave a run folder under ``output``; ``more``: see ``create``. ``plan``: where it was made before.
+    """Run all trials of ``prepared`` and leave a run folder under ``output``.
+
+    ``plan``: where it was made before; ``more``: see ``create``; ``files``: further files of the run folder, by path, for its workers.
 
     Raises:
         CannotPlan: the job can be built for no trial; nothing was started.
@@ -207,6 +210,8 @@ def submit(
         plans = EarlyPlans(prepared, job)
         plans.wait(local=address is None)
     folder = create(prepared, output, more)
+    for name, data in (files or {}).items():
+        folder.files.put(name, data)
     record(folder.files, prepared, job)
     done = attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
     trim()

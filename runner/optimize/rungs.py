@@ -6,15 +6,19 @@ Vizier, KDD 2017, with the best loss of each descent instead of its average.
 
 What was reached is in the run's folder, in ``rungs/<worker>.jsonl``: each line has a step, and the best loss so far of each trial that has
 reached it. A worker writes its own file and reads those of the others.
+
+Which runs end depends on their order. So a run that repeats an earlier one ends each where it ended then: ``ends.json`` has these steps.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 
 import numpy as np
 from pydantic_core import to_json
@@ -24,7 +28,7 @@ from ..store.encoding import NewLines, sealed, unsealed
 from ..store.files import Files, StorageFull, escaped
 from ..store.interface import Growing
 
-FOLDER = "rungs"
+FOLDER, ENDS = "rungs", "ends.json"
 READ_EVERY_S = 0.5
 """Between two looks at the files of other workers."""
 SYNC_EVERY_S = 5.0
@@ -75,6 +79,13 @@ class Rungs:
         self._file: Growing | None = None
         self._read_due = self._sync_due = 0.0
         self._lock = threading.Lock()
+
+    @cached_property
+    def ends(self) -> dict[str, int] | None:
+        """The step at which each trial that is behind ends, where an earlier run decides; None: they are compared."""
+        if self._files is None or not self._files.exists(ENDS):
+            return None
+        return json.loads(self._files.read(ENDS))
 
     def reached(self, step: int, losses: Mapping[str, float]) -> np.ndarray:
         """Note the best losses of trials at a rung. Returns those of all trials that are known to have reached it."""
@@ -132,10 +143,12 @@ def compared(
     """
     out = np.zeros(len(trials), bool)
     rows = np.flatnonzero(running & np.isfinite(best)).tolist()
-    if rows and is_rung(rule, step):
+    if rows and rungs.ends is not None:
+        out[rows] = [rungs.ends.get(trials[row]) == step for row in rows]
+    elif rows and is_rung(rule, step):
         known = rungs.reached(step, {trials[row]: float(best[row]) for row in rows})
         out[rows] = behind(rule, best[rows], known)
     return out
 
 
-__all__ = ["FOLDER", "Rungs", "behind", "compared", "is_rung"]
+__all__ = ["ENDS", "FOLDER", "Rungs", "behind", "compared", "is_rung"]

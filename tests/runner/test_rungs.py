@@ -1,5 +1,9 @@
 """Descents that are compared with those of other trials: the rules, what workers tell each other, and whole sweeps."""
 
+import importlib.util
+import json
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from runner_helpers import write_config
+from typer.testing import CliRunner
 
 from qdrun.jobs.base import Session
+from qdrun.runner.cli.app import app
 from qdrun.runner.config.optimize_section import OptimizeSection, TrialsSection
 from qdrun.runner.observe.table import rows
 from qdrun.runner.optimize.descent import descend
 from qdrun.runner.optimize.kept import KeptFiles, forget_batches
 from qdrun.runner.optimize.results import STOPPED
-from qdrun.runner.optimize.rungs import Rungs, behind, compared, is_rung
+from qdrun.runner.optimize.rungs import ENDS, Rungs, behind, compared, is_rung
 from qdrun.runner.store.files import open_files
+from qdrun.runner.store.layout import find
 
 from .engine.local import run_config
 
@@ -79,6 +86,15 @@ def test_workers_read_what_others_have_reached_and_a_damaged_line_costs_only_its
     assert not list((tmp_path / "rungs").iterdir())
 
 
+def test_where_an_earlier_run_decides_trials_end_at_its_steps_whatever_others_have_reached(tmp_path):
+    files, how = open_files(tmp_path), rule(rule="median", first=5, least=2)
+    files.put(ENDS, b'{"b": 5, "d": 7}')
+    ends = [
+        compared(how, Rungs(files, "w"), step, ["a", "b", "d"], np.array([9.0, 1.0, 2.0]), np.ones(3, bool)) for step in (5, 7)
+    ]
+    assert [found.tolist() for found in ends] == [[False, True, False], [False, False, True]]
+
+
 def test_a_descent_that_is_behind_ends_with_its_best_point(tmp_path):
     files = open_files(tmp_path)
     rungs = Rungs(files, "w")
@@ -138,3 +154,31 @@ def test_most_descents_of_a_sweep_end_early_and_the_best_one_goes_to_its_end(loc
     for row, ended in zip(found, why, strict=True):
         assert row["out.opt.steps"] in ((32,) if ended == "steps" else (2, 4, 8, 16))
         assert row["loss"] == min(row["out.opt.history"])
+
+
+@pytest.mark.slow
+def test_a_study_with_early_stopping_is_run_again_with_equal_numbers_and_tells_nobody(local_ray, tmp_path):
+    starts = np.random.default_rng().permutation(np.linspace(1.0, 9.0, 24)).tolist()
+    how = {"rule": "sgd", "learning_rate": 0.01, "params": ["x"], "steps": 32}
+    config = write_config(
+        tmp_path,
+        target=f"{Path(__file__).with_name('jobs_for_rungs.py')}:Wells",
+        sweep={"x": starts},
+        optimize=how | {"stop": {"trials": {"rule": "halving", "first": 2, "factor": 2}}},
+        more=f"callbacks: {{run_end: 'touch {tmp_path}/told'}}\nexport: {{tensorboard: {{folder: {tmp_path}/events}}}}\n",
+    )
+    config.write_text(config.read_text().replace("gradients: [x, target]\n", "gradients: [x]\n"))
+    if importlib.util.find_spec("tensorboard") is None:
+        config.write_text(re.sub("export: .*", "", config.read_text()))
+    first = CliRunner().invoke(app, ["submit", str(config), "--quiet", "--json"])
+    assert first.exit_code == 0, first.output
+    (tmp_path / "told").unlink()
+    shutil.rmtree(tmp_path / "events", ignore_errors=True)
+    rows_then = rows(find(json.loads(first.stdout)["folder"]))
+    assert sum(STOPPED[int(row["out.opt.stopped"])] == "behind" for row in rows_then) >= 4
+    again = CliRunner().invoke(
+        app, ["rerun", json.loads(first.stdout)["folder"], "--output", str(tmp_path / "again"), "--quiet", "--json"]
+    )
+    numbers = json.loads(again.stdout)["numbers"]
+    assert again.exit_code == 0 and not numbers["different"] and len(numbers["equal"] + numbers["close"]) == 24
+    assert not (tmp_path / "told").exists() and not (tmp_path / "events").exists()

@@ -11,7 +11,23 @@ from typer.testing import CliRunner
 from qdrun.runner.cli.app import app
 from qdrun.runner.observe.table import csv_lines
 
-STRINGS = ["x\rY", "x\r\ny", "x\ny", "\r", 'a"b,c\nd', ",", '"', "", " padded ", "\u2028", "\x0b", "\x85", "=1+1", "'=1", "\t=1"]
+STRINGS = [
+    "x\rY",
+    "x\r\ny",
+    "x\ny",
+    "\r",
+    'a"b,c\nd',
+    ",",
+    '"',
+    "",
+    " padded ",
+    "\u2028",
+    "\x0b",
+    "\x85",
+    "=1+1",
+    "'=1",
+    "\t=1",
+]
 
 
 @pytest.mark.parametrize("escaped", (False, True))
