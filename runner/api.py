@@ -205,16 +205,16 @@ class Results:
 
 
 def load(run: str | os.PathLike[str], runs: str | os.PathLike[str] = "runs") -> Results:
-    """A run, finished or not.
+    """Return a run, finished or not.
 
     Args:
-        run: its folder or URI, its id, or ``latest``.
+        run: its folder or URI, its id, its name, or ``latest``. Of several runs with this name the newest, with a warning.
         runs: folder or URI where runs lie, to look up ids.
 
     Raises:
         RunNotFound: there is no such run; names those that there are.
     """
-    return Results(find(os.fspath(run), runs))
+    return Results(find(os.fspath(run), runs, newest=True))
 
 
 def plan(

@@ -178,6 +178,8 @@ def parse_document(text: str, file: str = "<text>") -> Document:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column) if mark else (None, 0)
         raise ConfigError(file, text, [Problem(f"not valid YAML: {error.problem or error.context}", line, column)]) from error
+    except yaml.reader.ReaderError as error:
+        raise ConfigError(file, text, [_unprintable(text)]) from error
     except yaml.YAMLError as error:
         raise ConfigError(file, text, [Problem(f"not valid YAML: {error}")]) from error
     if node is None:
@@ -185,6 +187,21 @@ def parse_document(text: str, file: str = "<text>") -> Document:
     builder = _Builder(file, text)
     data = builder.value(node, ())
     return Document(file, text, data, builder.marks)
+
+
+def _unprintable(text: str) -> Problem:
+    """The problem of the first character that YAML does not allow."""
+    found = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    place = found.start() if found else 0
+    code = ord(text[place]) if text else 0
+    line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place) - 1
+    if 0xD800 <= code <= 0xDFFF:  # how Python holds a byte that it could not decode
+        what = f"the byte 0x{code & 0xFF:02x} is not UTF-8"
+        return Problem(what, line, column, hint="set the locale of the terminal to one of UTF-8, such as LC_ALL=C.UTF-8")
+    escape = f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    return Problem(
+        f"the character U+{code:04X} is not allowed in YAML", line, column, hint=f'write it as "{escape}", in double quotes'
+    )
 
 
 def _check_events(text: str, file: str) -> None:

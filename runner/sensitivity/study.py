@@ -17,7 +17,7 @@ from .health import Contradiction, TrialHealth, contradictions, health_of
 from .measures import Interaction, Measure, interactions, measures
 from .points import Samples, samples_of
 
-SHOWN = 10
+SHOWN, IMPORTANT = 10, 5
 ROUGH = 10.0
 """Times the range of the losses: a parameter whose mean gradient amounts to more over its width is reported."""
 
@@ -59,8 +59,22 @@ class Sensitivity:
         head = f"{self.run}: {len(s.trials):,} trials at {s.points:,} points{repeats}"
         head += f"; {s.skipped:,} more have no loss or no gradient" if s.skipped else ""
         return "\n\n".join(
-            filter(None, [head, self._ranking(), self._pairs(), self._health(), self._against(), self._checks()])
+            filter(
+                None,
+                [head, self._importance(), self._ranking(), self._pairs(), self._health(), self._against(), self._checks()],
+            )
         )
+
+    def _importance(self) -> str:
+        """One line: each parameter's share of the sum of all effects, largest first."""
+        effects = [(abs(m.effect), m.name) for m in self.measures if np.isfinite(m.effect) and m.effect != 0.0]
+        effects.sort(key=lambda pair: -pair[0])
+        total = sum(effect for effect, _ in effects)
+        if not effects:
+            return ""
+        shown = ", ".join(f"{name} {100 * effect / total:.3g} %" for effect, name in effects[:IMPORTANT])
+        rest = f", and {len(effects) - IMPORTANT} more" if len(effects) > IMPORTANT else ""
+        return f"importance (share of the effects): {shown}{rest}"
 
     def _ranking(self) -> str:
         lines = [
@@ -78,7 +92,8 @@ class Sensitivity:
         note = (
             ""
             if self.samples.repeats.max() > 1
-            else "\nno point has repeats, so nothing has an error bar\n  do: `repeat: 3` in `sweep`"
+            else "\nno point has repeats: a job that draws random numbers needs them for error bars\n"
+            "  do: `repeat: 3` in `sweep`, unless trials with equal parameters give equal losses"
         )
         return grid(head, lines) + note + "".join(f"\n{line}" for line in self._rough())
 

@@ -19,6 +19,7 @@ import platform
 import re
 import secrets
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -426,8 +427,10 @@ def write_run(
     return folder
 
 
-def find(run: str, where: str | os.PathLike[str] = "runs") -> RunFolder:
-    """A run by its path or URI, or under ``where``: by its id, by a part that no other id there has, or the ``latest``.
+def find(run: str, where: str | os.PathLike[str] = "runs", *, newest: bool = False) -> RunFolder:
+    """Return a run by its path or URI, or under ``where``: by its id, by a part that no other id there has, or the ``latest``.
+
+    ``newest``: of several runs with this name, as a rerun leaves them, take the newest, and warn that there are others.
 
     Raises:
         RunNotFound: there is no such run, or several; names runs that there are.
@@ -448,6 +451,10 @@ def find(run: str, where: str | os.PathLike[str] = "runs") -> RunFolder:
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(folder.name for folder in (fitting or known)[-5:])
+    named = [folder for folder in fitting if re.fullmatch(rf"[\d-]+-{re.escape(escaped(run))}-[0-9a-f]{{4}}", folder.name)]
+    if newest and named:
+        warnings.warn(f"`{run}` names {len(named)} runs in {files.root}: the newest is read, {named[-1].name}", stacklevel=3)
+        return named[-1]
     if fitting:
         raise RunNotFound(f"`{run}` fits {len(fitting)} runs in {files.root}\n  do: give more of the id: {names}")
     hint = (

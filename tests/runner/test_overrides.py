@@ -1,6 +1,7 @@
 """``--set a.b=3``: typed as YAML types it, set before validation; errors name the override and the key."""
 
 import json
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -174,3 +175,22 @@ def test_a_whole_number_beyond_all_doubles_is_refused_and_no_traceback(tmp_path,
     with pytest.raises(ConfigError) as error:
         prepare(write_config(tmp_path), overrides=[override])
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "what", "remedy"),
+    [
+        ('x="\udce9"', "the byte 0xe9 is not UTF-8", "set the locale of the terminal to one of UTF-8"),
+        ("x=caf\udce9", "the byte 0xe9 is not UTF-8", "set the locale of the terminal to one of UTF-8"),
+        ('x="\x07"', "the character U+0007 is not allowed in YAML", r'write it as "\\x07", in double quotes'),
+        ("x=\ufffe", "the character U+FFFE is not allowed in YAML", r'write it as "\\ufffe", in double quotes'),
+    ],
+)
+def test_characters_that_yaml_does_not_allow_are_named_with_the_remedy_that_works(value, what, remedy):
+    with pytest.raises(ConfigError, match=re.escape(what) + "\n.*do: " + remedy):
+        overridden(parse_document("version: 1\n"), [f"job.params.{value}"])
+
+
+@pytest.mark.parametrize("text", ['"\\x07"', '"\\u00e9"', "\u00e9", "\U0001f600"])
+def test_what_the_remedies_say_is_taken(text):
+    assert overridden(parse_document("version: 1\n"), [f"job.params.x={text}"]).data["job"]["params"]["x"] in "\x07é\U0001f600"

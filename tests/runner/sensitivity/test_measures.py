@@ -117,6 +117,17 @@ def test_repeats_give_error_bars_of_the_mean():
     assert "±" in whole(rows).text and "no point has repeats" not in whole(rows).text
 
 
+@pytest.mark.parametrize("count", (3, 7))
+def test_importance_is_one_line_with_the_shares_of_the_effects_largest_first(count):
+    factors = dict(zip("abcdefg"[:count], range(1, count + 1), strict=True))
+    slopes = {name: lambda k=float(k), **_: k for name, k in factors.items()}
+    rows = swept(lambda **p: sum(factors[name] * p[name] for name in p), slopes, dict.fromkeys(factors, [0.0, 1.0]))
+    (line,) = [line for line in whole(rows).text.splitlines() if line.startswith("importance")]
+    shares = [f"{name} {100 * k / sum(factors.values()):.3g} %" for name, k in reversed(factors.items())]
+    rest = ", and 2 more" if count == 7 else ""
+    assert line == f"importance (share of the effects): {', '.join(shares[:5])}{rest}"
+
+
 def test_a_wrong_gradient_contradicts_its_losses_and_a_right_one_does_not():
     axis = np.linspace(0.1, 2.0, 12).tolist()
     right = swept(lambda a: math.sin(2 * a), {"a": lambda a: 2 * math.cos(2 * a)}, {"a": axis})

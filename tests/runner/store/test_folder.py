@@ -356,3 +356,15 @@ def test_a_place_below_the_home_folder_is_there(tmp_path, monkeypatch):
 def test_a_place_that_cannot_be_is_refused_by_name(place):
     with pytest.raises(StorageUnknown, match=r"(is no path: it has a NUL|cannot open .*)\n?.*\n  do: "):
         make_run(place)
+
+
+def test_of_several_runs_with_a_name_the_newest_is_read_where_that_is_asked_for_and_said(tmp_path):
+    made = [write_run(tmp_path, name, "", RESOLVED, trials(1), {}) for name in ("robot", "robot", "robot-2", "a-robot")]
+    with pytest.raises(RunNotFound, match="fits 4 runs"):
+        find("robot", tmp_path)
+    newest = max(made[:2], key=lambda folder: folder.name)
+    with pytest.warns(UserWarning, match=f"`robot` names 2 runs in .*: the newest is read, {newest.name}"):
+        assert find("robot", tmp_path, newest=True).name == newest.name
+    with pytest.raises(RunNotFound, match="fits"):
+        find("obo", tmp_path, newest=True)
+    assert find(made[0].name, tmp_path, newest=True).name == made[0].name
