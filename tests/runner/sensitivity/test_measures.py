@@ -121,7 +121,7 @@ def test_repeats_give_error_bars_of_the_mean():
 def test_importance_is_one_line_with_the_shares_of_the_effects_largest_first(count):
     factors = dict(zip("abcdefg"[:count], range(1, count + 1), strict=True))
     slopes = {name: lambda k=float(k), **_: k for name, k in factors.items()}
-    rows = swept(lambda **p: sum(factors[name] * p[name] for name in p), slopes, dict.fromkeys(factors, [0.0, 1.0]))
+    rows = swept(lambda **p: sum(factors[name] * p[name] for name in p), slopes, {key: [0.0, 1.0] for key in factors})
     (line,) = [line for line in whole(rows).text.splitlines() if line.startswith("importance")]
     shares = [f"{name} {100 * k / sum(factors.values()):.3g} %" for name, k in reversed(factors.items())]
     rest = ", and 2 more" if count == 7 else ""
