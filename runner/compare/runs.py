@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..config.values import differing
 from ..provenance.devices import devices_of, kinds_of
 from ..provenance.record import Provenance, provenance_of
 from ..store.encoding import plain
-from ..store.layout import RunFolder, differing
+from ..store.layout import RunFolder
 from ..store.status import status
 from ..text_grid import grid
 from .numbers import Comparison, compared

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeGuard
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -169,3 +169,15 @@ Name = Annotated[str, BeforeValidator(_parse_name), _schema({"type": "string", "
 DeviceId = Annotated[int | str | None, BeforeValidator(_parse_device), _schema(_INDEX, {"type": "string"}, {"type": "null"})]
 TargetText = Annotated[str, BeforeValidator(_parse_target), _schema({"type": "string", "pattern": f"^{TARGET.pattern}$"})]
 Uri = Annotated[str, BeforeValidator(_parse_uri), _schema({"type": "string", "minLength": 1})]
+
+
+def differing(mine: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> list[str]:
+    """The dotted keys of two configs that have other values, as deep as both are maps."""
+    found: list[str] = []
+    for key in sorted({*mine, *other}):
+        a, b = mine.get(key), other.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differing(a, b, f"{above}{key}.")
+        elif a != b:
+            found.append(f"{above}{key}")
+    return found

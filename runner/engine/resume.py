@@ -13,6 +13,7 @@ from typing import Any
 from ...jobs.base import Job
 from .. import clock
 from ..config.model import load_config
+from ..config.values import differing
 from ..config.yaml_lines import ConfigError
 from ..observe import table
 from ..observe.timing import Timing
@@ -23,7 +24,7 @@ from ..provenance.record import inputs_of
 from ..ray_adapter.jobs_api import known_dead
 from ..store.attempts import Failure, missing_file, requeued
 from ..store.journal import Journal, read
-from ..store.layout import TRIALS, ConfigChanged, RunFolder, config_hash, differing
+from ..store.layout import TRIALS, ConfigChanged, RunFolder, config_hash
 from ..store.owner import gone_from_here, latest_owner, seems
 from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..store.status import status

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...compiler.errors import QdrunError
 from ..clock import now
+from ..config.values import differing
 from ..processes import alive, pid_space
 from ..study.plan import PlannedGroup
 from ..study.trial_list import Trial, Trials, filled, members
@@ -461,18 +462,6 @@ def find(run: str, where: str | os.PathLike[str] = "runs", *, newest: bool = Fal
         f"the latest in {files.root}: {names}" if known else f"there are no runs in {files.root}; start one with `qdrun submit`"
     )
     raise RunNotFound(f"no run at `{run}`\n  do: give the folder of a run; {hint}")
-
-
-def differing(mine: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> list[str]:
-    """The dotted keys of two configs that have other values, as deep as both are maps."""
-    found: list[str] = []
-    for key in sorted({*mine, *other}):
-        a, b = mine.get(key), other.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += differing(a, b, f"{above}{key}.")
-        elif a != b:
-            found.append(f"{above}{key}")
-    return found
 
 
 def all_runs(where: str | os.PathLike[str]) -> list[RunFolder]:
