@@ -24,6 +24,11 @@ from ..study.target import TargetError
 
 SESSION = "__main__"
 HEAD = '"""The job {name} of a notebook, with what it uses. Written by `qdrun.runner.submit`."""'
+FOREIGN = frozenset(
+    "! HTML SVG bash cmd file html javascript js latex markdown perl pypy python python2 python3 ruby script sh svg sx system"
+    " writefile".split()
+)
+"""Cell magics whose body is not run in the session."""
 PLAIN = "numbers, texts, and lists, tuples and dicts of these travel by their values"
 
 
@@ -140,14 +145,30 @@ def needed(text: str) -> set[str]:
 
 
 def _statements(cell: str) -> Iterator[Definition]:
+    """Yield the statements of a cell, as IPython has translated it. The body of ``%%time`` and its like is Python, too."""
     try:
         tree = ast.parse(cell)
     except (SyntaxError, ValueError):
         return
     lines = cell.splitlines()
     for node in tree.body:
+        if (body := _body_of_magic(node)) is not None:
+            yield from _statements(body)
+            continue
         first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
         yield Definition(node, textwrap.dedent("\n".join(lines[first - 1 : node.end_lineno])))
+
+
+def _body_of_magic(node: ast.stmt) -> str | None:
+    """Return the cell below a magic such as ``%%time``, translated to Python; None for other statements and for other languages."""
+    match node:
+        case ast.Expr(ast.Call(ast.Attribute(attr="run_cell_magic"), [ast.Constant(str(magic)), _, ast.Constant(str(body))])):
+            if magic in FOREIGN:
+                return None
+            from IPython.core.inputtransformer2 import TransformerManager  # nothing else translates cells
+
+            return TransformerManager().transform_cell(body)
+    return None
 
 
 def _bound(node: ast.stmt) -> set[str]:

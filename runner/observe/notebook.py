@@ -58,21 +58,21 @@ class Cell:
         import IPython.display as shows
 
         self._last = time.monotonic()
-        html = "".join(map(line_html, self._notes)) + board_html(self.board)
-        shown: Any = shows.HTML(html)  # pyright: ignore[reportPrivateImportUsage]
+        text, html = board_shown(self.board)
+        shown = {"text/html": "".join(map(line_html, self._notes)) + html, "text/plain": "\n".join([*self._notes, text])}
         if self._handle is None:
-            self._handle = shows.display(shown, display_id=True)
+            self._handle = shows.display(shown, raw=True, display_id=True)
         else:
-            self._handle.update(shown)
+            self._handle.update(shown, raw=True)
 
 
-def board_html(board: Board) -> str:
-    """A board as rich draws it, as HTML."""
+def board_shown(board: Board) -> tuple[str, str]:
+    """Return a board as rich draws it: as plain characters, which editors and converters without HTML show, and as HTML."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False)
     console.print(live.render(board.view()))
-    return console.export_html(inline_styles=True, code_format=PRE)
+    return console.export_text(clear=False), console.export_html(inline_styles=True, code_format=PRE)
 
 
-__all__ = ["Cell", "board_html", "display", "in_notebook"]
+__all__ = ["Cell", "board_shown", "display", "in_notebook"]

@@ -96,6 +96,31 @@ def test_a_class_of_cells_is_a_module_with_what_it_uses_and_nothing_else(monkeyp
     assert outcome.loss == pytest.approx(0.5 * speed**2) and outcome.gradients["speed"] == pytest.approx(speed)
 
 
+@pytest.mark.parametrize(
+    "head",
+    ["%%time\n", "%%capture\n", "%%time\n%%capture out\n", "%%prun -q\n", "%load_ext x\n%time y = 1\n", "%%memit -r 1\n! ls\n"],
+)
+def test_a_class_of_a_cell_below_magics_travels_like_any_other(monkeypatch, head):
+    transformed = pytest.importorskip("IPython.core.inputtransformer2").TransformerManager().transform_cell
+    text = "class Deep:\n    size = 3\n\n@staticmethod\ndef half(v):\n    return v / 2\n"
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(compile(text, "<timed exec>", "exec", dont_inherit=True), vars(main))
+    made = Session(vars(main), [transformed(head + text)])
+    assert made.module("Deep").endswith("class Deep:\n    size = 3\n")
+    assert made.module("half").endswith("@staticmethod\ndef half(v):\n    return v / 2\n")
+
+
+@pytest.mark.parametrize("magic", ["bash", "writefile deep.py", "javascript"])
+def test_what_a_magic_of_another_language_has_below_it_is_no_definition(monkeypatch, magic):
+    transformed = pytest.importorskip("IPython.core.inputtransformer2").TransformerManager().transform_cell
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(compile("class Deep:\n    size = 3\n", "<string>", "exec", dont_inherit=True), vars(main))
+    with pytest.raises(TargetError, match="the text of `Deep`, which Deep uses, is not known"):
+        Session(vars(main), [transformed(f"%%{magic}\nclass Deep:\n    size = 4\n")]).module("Deep")
+
+
 def test_the_definition_that_counts_is_that_of_the_value(monkeypatch):
     found = session(monkeypatch)
     failed = "raise ValueError\n@qd.func\ndef half(v):\n    return 7.0 * v\n"

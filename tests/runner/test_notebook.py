@@ -28,9 +28,9 @@ def test_progress_is_one_output_that_is_written_again_with_every_text_escaped(mo
     """IPython's display handles by a stand-in; the real ones are in the slow test."""
     outputs = []
 
-    def made(shown, display_id):
+    def made(shown, display_id, raw):
         outputs.append(shown)
-        return SimpleNamespace(update=outputs.append)
+        return SimpleNamespace(update=lambda shown, raw: outputs.append(shown))
 
     shows = SimpleNamespace(HTML=str, display=made)
     shell = SimpleNamespace(kernel=None)
@@ -49,7 +49,9 @@ def test_progress_is_one_output_that_is_written_again_with_every_text_escaped(mo
         clock[0] += 1.0
         cell.update()
     assert len(outputs) == 4, "at its begin, for the note, a second later, at its end"
-    assert "&lt;script&gt;" in outputs[-1] and "<script" not in outputs[-1] and "&lt;b&gt;run" in outputs[-1]
+    html, plain = outputs[-1]["text/html"], outputs[-1]["text/plain"]
+    assert "&lt;script&gt;" in html and "<script" not in html and "&lt;b&gt;run" in html
+    assert "<b>run" in plain and "<script>1</script>" in plain and "\x1b" not in plain
 
 
 @pytest.mark.slow
