@@ -20,6 +20,7 @@ from ..ir.nodes import Assert, Buffer, BufferKind, ClaimRow, Const, Kernel, Loop
 from ..ir.store import NODES, Codec, StoreError
 from ..ir.types import i32
 from ..passes.dependence.paths import Broken
+from ..passes.dependence.store_maps import Meeting, Spot
 from ..passes.forward.tangent import Tangent
 from ..passes.reverse.gradient import Gradient
 from ..runtime.base import Device
@@ -62,7 +63,7 @@ CODEC = Codec(
             row_predicates.Condition,
             row_predicates.RowPredicate,
         ),
-        *(sizing.StackSizing, sizing.LoopSizing, sizing.Region, sizing.TaskSizing, Broken),
+        *(sizing.StackSizing, sizing.LoopSizing, sizing.Region, sizing.TaskSizing, Broken, Spot, Meeting),
         *(ContextLayout, Compiled, _Kept),
     ),
     fixed={

@@ -158,7 +158,10 @@ def stop_grad(x: Any) -> Any:
     """Stop the gradient. Of a field or an array: what the block around this call, and the blocks in it, read of it contribute nothing to a
     gradient; the result is None. Of a value: the value, with no gradient behind it.
     """
-    kernel_only("stop_grad")
+    if isinstance(x, (int, float)):
+        return x
+    stop = getattr(type(x), "__qd_stop_grad__", None)
+    return kernel_only("stop_grad") if stop is None else stop(x)
 
 
 def atomic_add(x: Any, y: Any) -> Any:

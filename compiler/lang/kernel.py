@@ -248,13 +248,14 @@ class KernelGradient:
         gradient, versions = variant.gradient, program.versions
         if versions is not None:
             versions.check(variant, bound.call)
-        gradient.launch_gradient(bound.call, budget)
+        gradient.launch_gradient(bound.call, budget, watched=versions is not None)
         if versions is not None:
             versions.differentiated(variant, bound.call)
         if (
             program.recording is None
             and variant.native
             and (budget, program.second_order) == (None, None)
+            and not gradient.stores.asks
             and _calls_are_native()
         ):
             enter(current_program().native_gradients, self.kernel, gradient, bound)

@@ -47,6 +47,11 @@ def lower_block(block: Block) -> Block:
     return body if exit_local is None else [LocalStore(exit_local, Const(0, i32)), *body]
 
 
+def leaves(block: Block, kind: str) -> bool:
+    """Whether the body of a loop may leave it in one way: ``break`` of its own, or a ``return`` of any loop in it."""
+    return _leaves(block, (kind,))
+
+
 def _leaves(block: Block, kinds: tuple[str, ...] = _ALL) -> bool:
     """Whether the block may leave through an exit of its own loop, or through a return of any loop in it."""
     for s in block:

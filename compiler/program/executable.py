@@ -38,6 +38,7 @@ from ..tape.machine import Machine
 from .call import Call
 from .plans.gradient_plans import MOST_PLANS, GradientPlans, report_bind
 from .plans.remedies import smallest
+from .plans.store_checks import StoreChecks
 from .trial_state import TrialState
 
 if TYPE_CHECKING:
@@ -282,15 +283,19 @@ class Executable:
 
 
 class GradientExecutable(Executable):
-    """A reverse kernel: each launch is planned, its heap provided, its parameters set. ``primal``: the kernel that it reverses."""
+    """A reverse kernel: each launch is planned, its heap provided, its parameters set.
 
-    def __init__(self, plans: GradientPlans, lazy: LazyKernel, primal: Executable) -> None:
+    ``primal``: the kernel that it reverses; ``stores``: what a launch must prove.
+    """
+
+    def __init__(self, plans: GradientPlans, lazy: LazyKernel, primal: Executable, stores: StoreChecks) -> None:
         super().__init__(plans.program, lazy, plans.owners)
         self.plans, self.primal = plans, primal
         self.sizing, self._inputs = plans.sizing, plans.inputs
         self._plain = self.compiled  # with all tapes in on-chip memory
         self.shares = True  # the heap
         self._known_settings: dict[int, Settings] = {}  # by the plan's id
+        self.stores = stores
         self._guards: dict[int, Guard] = {}  # of the native launchers, by the addresses of their code
         written = {w if isinstance(w, int) else w[1] for w in primal.written if isinstance(w, (int, tuple))}
         arrays = [d.index for d in self.args if d.kind == "ndarray"]
@@ -376,18 +381,21 @@ class GradientExecutable(Executable):
         self._known_settings.clear()
         self.heap_shrank()
 
-    def launch_gradient(self, call: Call, budget: int | None = None) -> HeapPlan:
+    def launch_gradient(self, call: Call, budget: int | None = None, watched: bool = False) -> HeapPlan:
         """Plan, provide exactly the planned heap, run.
 
         Args:
             call: the arguments.
             budget: bytes that the heap may take; None: what the program's memory budget leaves, if it has one.
+            watched: check indices that are read from memory, too.
 
         Raises:
+            DataAccessError: two iterations of a parallel loop store to one element.
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
             OutOfMemory: the heap does not fit the program's limit; names the bytes.
         """
         self._usable()
+        self.stores.check(call, watched and self.program.recording is None)
         with self.program.alone():
             recording, beside = self.program.recording, self.program.device.beside_heap.value
             plan = self.plan(call, budget, launched=True) if recording is None else recording.plan(self, call, budget)

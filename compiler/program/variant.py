@@ -25,6 +25,7 @@ from .memory.lost_gradients import report
 from .memory.memory_regions import EXTERNAL, Held
 from .plans.gradient_plans import GradientPlans
 from .plans.kernel_plan import KernelPlan, uncompiled_plan
+from .plans.store_checks import StoreChecks
 from .state import ProgramState
 
 if TYPE_CHECKING:
@@ -141,7 +142,9 @@ class Variant:
             QdrunRuntimeError: see ``executable``.
         """
         plans = self.plans
-        return GradientExecutable(plans, self.compiled_kernel.reverse(self.program.device)[1], self.executable)
+        found, lazy = self.compiled_kernel.reverse(self.program.device)
+        stores = StoreChecks(found.meetings, self.owners, self.program.trials)
+        return GradientExecutable(plans, lazy, self.executable, stores)
 
     @once
     def tangent(self) -> Executable:

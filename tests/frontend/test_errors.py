@@ -164,12 +164,13 @@ def test_break_of_a_parallel_loop_is_refused():
     assert "parallel" in message and "serialize" in message and marked(message) == "break"
 
 
-def test_break_of_an_unrolled_loop_under_a_run_time_condition_is_refused():
+def test_break_of_an_unrolled_loop_of_parallel_loops_under_a_run_time_condition_is_refused():
     def kernel(x):
-        for i in range(4):
-            for k in static(range(3)):
-                if x[i] > k:
-                    break
+        for k in static(range(3)):
+            for i in range(4):
+                x[i] += 1
+            if x[0] > k:
+                break
 
     assert "unrolled" in fails(QdrunSyntaxError, kernel)
 
@@ -205,7 +206,7 @@ def test_an_annotation_of_a_variable_that_names_nothing():
     )
 
 
-def test_arguments_and_loop_indices_are_read_only():
+def test_arguments_and_indices_of_unrolled_loops_are_read_only():
     def k_scalar(x, n):
         n = 3
         x[0] = n
@@ -214,7 +215,7 @@ def test_arguments_and_loop_indices_are_read_only():
         n += 1
 
     def k_index(x):
-        for i in range(4):
+        for i in static(range(4)):
             i = 2
             x[i] = 1
 
@@ -322,18 +323,29 @@ def test_wrong_arguments_of_a_function_are_named():
     assert "`c`" in fails(QdrunTypeError, k_keyword)
 
 
-def test_return_inside_a_parallel_loop_or_an_if_of_the_kernel_is_refused():
+def test_return_inside_a_parallel_loop_of_the_kernel_is_refused():
     def k_loop(x):
         for i in range(4):
             return x[i]
 
-    def k_if(x):
-        if x[0] > 0:
-            return x[0]
-        return 1.0
+    message = fails(QdrunSyntaxError, k_loop)
+    assert "`return` of a kernel cannot stand inside a parallel loop" in message
+    assert "run the loop in order: qd.loop_config(serialize=True)" in message
 
-    assert "parallel loop" in fails(QdrunSyntaxError, k_loop)
-    assert "an if" in fails(QdrunSyntaxError, k_if)
+
+def test_returns_of_a_kernel_that_do_not_fit_each_other_are_refused():
+    def k_types(x, n):
+        if n > 0:
+            return 1
+        return x[0]
+
+    def k_numbers(x, n):
+        if n > 0:
+            return 1, 2
+        return 1
+
+    assert "returns i32 here and f32 there" in fails(QdrunTypeError, k_types, x=ARRAY, n=2)
+    assert "returns 1 numbers here and 2 there" in fails(QdrunTypeError, k_numbers, x=ARRAY, n=2)
 
 
 def test_static_needs_a_compile_time_value():

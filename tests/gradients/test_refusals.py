@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gradient_checks import Point, compile_source, field, ints, start
 
 OVERWRITES = "write to another field (for time steps: give the field a leading time axis), or split the kernel in two"
-CROSS = "write to another field, or split the loop into two kernels"
+STEPS = "put qd.loop_config(serialize=True) before it, or launch the kernel once for each `i`, which is its argument then"
+CROSS = "write to another field, split the loop into two kernels, or run it in order: qd.loop_config(serialize=True)"
 
 # name: (lines of the kernel, the line that is named, words of the message, what to do)
 REFUSED = {
@@ -55,7 +56,7 @@ REFUSED = {
         ["for i in range(1, 4):", "    y[i] += y[i - 1]"],
         2,
         "cross-iteration read-after-write: one iteration may read the element of `y` that another writes",
-        CROSS,
+        STEPS,
     ),
     "a total that is read while it is summed": (
         ["for i in x:", "    s[None] += x[i]", "    y[i] = s[None]"],

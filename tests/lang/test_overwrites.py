@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import qdrun as qd
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gradients"))
+from gradient_checks import compile_source
 
 N = 4
 When = qd.types.struct(now=qd.i32, speed=qd.f64)
@@ -269,3 +274,57 @@ def test_a_number_assigned_over_a_copy_stops_the_gradient_of_the_copy(fields):
         cut()
         total()
     del x
+
+
+M = 2**31 - 1
+WRAPPED = {  # an index of x from 0 to 8, the types of its arguments, the arguments of each launch
+    "a sum of i32": ("a + b + c", "qd.i32", (M, M, 3)),
+    "a sum of u32": ("a + b + c", "qd.u32", (2**32 - 1, 1, 1)),
+    "a product": ("a * b + c", "qd.i32", (2**16, 2**16, 1)),
+    "a shift": ("(a << b) + c", "qd.i32", (1, 32, 0)),
+    "a sum of u8": ("a + b + c", "qd.u8", (200, 50, 7)),
+    "a wide sum of narrow ones": ("qd.i64(a + b) + qd.i64(c)", "qd.i32", (M, M, 3)),
+    "a remainder": ("(a + b) % c", "qd.i32", (5, 3, 7)),
+    "a quotient": ("(a + b) // c", "qd.i32", (-1, 4, 3)),
+    "a choice": ("a if b > c else b", "qd.i32", (1, 3, 2)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_indices_are_compared_as_the_kernel_computes_them(fields, name):
+    """Reading x[1] and then writing it is refused, however its index is computed; writing x[2] is not."""
+    x, _, loss, _, _ = fields
+    index, dtype, args = WRAPPED[name]
+    kernels = compile_source(
+        f"@qd.kernel\ndef read(a: {dtype}, b: {dtype}, c: {dtype}):\n    loss[None] += x[{index}, 0] ** 2\n\n"
+        "@qd.kernel\ndef write(a: qd.i32):\n    x[a, 0] = 5.0\n",
+        x=x,
+        loss=loss,
+    )
+    before = x.to_numpy()[:, 0]
+    with qd.ad.Tape(loss=loss):
+        kernels["read"](*args)
+        kernels["write"](2)
+    np.testing.assert_allclose(x.grad.to_numpy()[1, 0], 2 * before[1])
+    assert np.count_nonzero(x.grad.to_numpy()) == 1
+    with pytest.raises(qd.DataAccessError, match="a later launch of `write`"), qd.ad.Tape(loss=loss):
+        kernels["read"](*args)
+        kernels["write"](1)
+
+
+def test_two_buffers_are_told_apart_by_a_remainder_of_the_step(fields):
+    x, _, loss, _, _ = fields
+    kernels = compile_source(
+        "@qd.kernel\ndef peek(t: qd.i32):\n    loss[None] += x[t % 2, 0] ** 2\n\n"
+        "@qd.kernel\ndef put(t: qd.i32):\n    x[1 - t % 2, 0] = 5.0\n",
+        x=x,
+        loss=loss,
+    )
+    before = x.to_numpy()[:, 0]
+    with qd.ad.Tape(loss=loss):
+        kernels["peek"](3)
+        kernels["put"](7)
+    np.testing.assert_allclose(x.grad.to_numpy()[1, 0], 2 * before[1])
+    with pytest.raises(qd.DataAccessError, match="a later launch of `put`"), qd.ad.Tape(loss=loss):
+        kernels["peek"](3)
+        kernels["put"](8)

@@ -124,6 +124,9 @@ class Traced:
     def __invert__(self) -> Traced:
         return Traced(self.b, ops.unary(self.b, "~", self.value))
 
+    def __qd_stop_grad__(self) -> Traced:
+        return Traced(self.b, ops.elementwise(lambda x: ops.detached(self.b, x), self.value))
+
     def __abs__(self) -> Traced:
         return Traced(self.b, ops.absolute(self.b, self.value))
 

@@ -61,10 +61,20 @@ class StructVar:
 
 @dataclass(eq=False)
 class LoopState:
-    """One open loop. ``kind`` is parallel, serial or static; ``depth`` the number of run-time blocks around its body."""
+    """One open loop.
+
+    Attributes:
+        kind: parallel, serial or static.
+        depth: the number of run-time blocks around its body.
+        joined: of an unrolled loop: its iterations stand in one block, which a run-time condition may leave.
+        left: how it was left under one; the local says whether by ``break``.
+    """
 
     kind: str
     depth: int
+    joined: bool = False
+    left: set[str] = field(default_factory=set)
+    broken: Local | None = None
 
 
 @dataclass(eq=False)
@@ -172,19 +182,32 @@ def count_stores(frame: Frame) -> Counter[str]:
     """
     stores: Counter[str] = Counter()
     for node in ast.walk(frame.source.tree):
-        if isinstance(node, ast.AugAssign):
-            _count(stores, node.target, 2)
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                _count(stores, target)
-        elif isinstance(node, ast.AnnAssign):
-            _count(stores, node.target)
-        elif isinstance(node, ast.NamedExpr):
-            _count(stores, node.target, 2)
-        elif isinstance(node, ast.Call):
+        _count_assigned(stores, node)
+        if isinstance(node, ast.Call):
             for arg in _written_arguments(frame, node):
                 _count(stores, arg, 2)
     return stores
+
+
+def assigned_names(statements: list[ast.stmt]) -> set[str]:
+    """The names that some statements, or those inside of them, assign, or of which they change a part."""
+    stores: Counter[str] = Counter()
+    for s in statements:
+        for node in ast.walk(s):
+            _count_assigned(stores, node)
+    return set(stores)
+
+
+def _count_assigned(stores: Counter[str], node: ast.AST) -> None:
+    if isinstance(node, ast.AugAssign):
+        _count(stores, node.target, 2)
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            _count(stores, target)
+    elif isinstance(node, ast.AnnAssign):
+        _count(stores, node.target)
+    elif isinstance(node, ast.NamedExpr):
+        _count(stores, node.target, 2)
 
 
 def _count(stores: Counter[str], target: ast.expr, times: int = 1) -> None:

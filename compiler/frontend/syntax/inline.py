@@ -391,17 +391,29 @@ def flatten(cx: Context, value: Any) -> list[Operand]:
 
 def _return_from_kernel(cx: Context, value: Any) -> None:
     """Store the kernel's result to its ``ret`` places."""
-    if cx.where != "serial" or cx.frame.depth:
-        place = "a parallel loop" if cx.where != "serial" else "an if or a loop"
-        hint = "store the result in a variable and return it at the end of the kernel"
-        raise QdrunSyntaxError(f"`return` of a kernel cannot stand inside {place}", hint=hint)
+    if cx.where != "serial":
+        hint = "run the loop in order: qd.loop_config(serialize=True); or store the result in a field, and return it at the end"
+        raise QdrunSyntaxError("`return` of a kernel cannot stand inside a parallel loop", hint=hint)
     kernel, types = cx.tasks.kernel, cx.options.returns
     parts = flatten(cx, value)
     if types is not None and len(types) != len(parts):
         raise QdrunTypeError(f"the kernel returns {len(parts)} numbers, and its annotation says {len(types)}")
-    buffer = Buffer("ret")
-    for k, part in enumerate(parts):
-        part = part if types is None else ops.to_operand(cx.b, ops.cast(cx.b, part, types[k]))
-        place = Place("ret" if len(parts) == 1 else f"ret_{k}", part.dtype, buffer, 0, (), (), 8 * k, part.dtype.size)
-        cx.b.gstore(place, (), part)
-        kernel.returns.append(part.dtype)
+    places = cx.tasks.returned
+    if places is None:
+        places = cx.tasks.returned = []
+        buffer = Buffer("ret")
+        for k, part in enumerate(parts):
+            dtype = part.dtype if types is None else ops.as_dtype(cx.b, types[k])
+            name = "ret" if len(parts) == 1 else f"ret_{k}"
+            places.append(Place(name, dtype, buffer, 0, (), (), 8 * k, dtype.size))
+            kernel.returns.append(dtype)
+    if len(places) != len(parts):
+        raise QdrunTypeError(f"the kernel returns {len(parts)} numbers here and {len(places)} there")
+    for place, part in zip(places, parts):
+        if types is None and promote(place.dtype, part.dtype) is not place.dtype:
+            hint = "annotate the kernel with its return type: `-> qd.f32`"
+            raise QdrunTypeError(f"the kernel returns {place.dtype} here and {part.dtype} there", hint=hint)
+        cx.b.gstore(place, (), ops.to_operand(cx.b, ops.cast(cx.b, part, place.dtype)))
+    if cx.frame.depth:
+        cx.tasks.leave()
+        cx.b.put(Exit("return"))

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from ...errors import QdrunSyntaxError, QdrunTypeError
-from ...ir.nodes import Const, Exit, If, Op, Operand
+from ...ir.nodes import Const, Exit, If, Local, LocalStore, Loop, Op, Operand
 from ...ir.types import DType, i32, i64, limits, u64
+from ...passes.exits import leaves
 from ..markers import Grouped, NDRange, RangeSpec, static
 from ..state.context import Context, describe, is_runtime
+from ..state.scope import LoopState, assigned_names
 from ..values import ops
 from ..values.levels import LevelRef, is_active, visited
+from ..values.matrix import new_local
 from ..values.structs import StructTensor
 from ..values.tensor import TensorRef
 from ..values.values import Matrix
@@ -181,12 +184,13 @@ def bound_as(cx: Context, bound: Any, dtype: DType) -> Operand:
     return ops.cast_scalar(cx.b, value, dtype)
 
 
-def bind_index(cx: Context, target: ast.expr, space: IterationSpace, indices: list[Operand]) -> None:
-    """Bind the loop's names to its indices.
+def bind_index(cx: Context, node: ast.For, space: IterationSpace, indices: list[Operand]) -> None:
+    """Bind the loop's names to its indices. A name that the body assigns is a variable of the iteration.
 
     Raises:
         QdrunTypeError: the number of names differs from the number of axes.
     """
+    target = node.target
     if space.order is not None:
         indices = [indices[space.order.index(axis)] for axis in range(len(indices))]
     if space.shift is not None:
@@ -204,6 +208,12 @@ def bind_index(cx: Context, target: ast.expr, space: IterationSpace, indices: li
     else:
         value = tuple(indices)
     bind_names(cx, target, value, LOOP_INDEX)
+    assigned = assigned_names(node.body)
+    for name in (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and n.id in assigned):
+        binding = cx.frame.find(name)
+        assert binding is not None
+        first = binding.value
+        cx.frame.bind(name, new_local(cx.b, first, name) if isinstance(first, Matrix) else cx.b.local(first, name))
 
 
 def lower_for(cx: Context, node: ast.For) -> str | None:
@@ -246,16 +256,46 @@ def unrolled(cx: Context, node: ast.For, over: Any, run: Callable[[list[ast.stmt
         raise QdrunTypeError(
             f"static() of {describe(over)} cannot be unrolled", hint="give it range(..), ndrange(..) or a tuple"
         )
+    broken: Local | None = None
     for value in list(over):
         value = ops_vector(cx, value) if grouped else cx.python(value)
-        with cx.frame.scope(runtime=False), cx.frame.loop("static"):
+        with _iteration(cx, run == cx.block, broken) as loop:
             bind_names(cx, node.target, value, LOOP_INDEX)
             left = run(node.body)
+        broken = loop.broken
         if left == "break":
             break
         if left == "return":
             return left
     return None
+
+
+@contextmanager
+def _iteration(cx: Context, joined: bool, broken: Local | None) -> Iterator[LoopState]:
+    """One iteration of an unrolled loop. Where a run-time condition may leave it, its statements become a loop of one iteration, in which
+    an exit is a ``break``.
+
+    Args:
+        cx: where to emit.
+        joined: whether all iterations stand in one block.
+        broken: whether an earlier iteration has left the loop; None: none can.
+    """
+    with ExitStack() as stack:
+        if broken is not None:
+            going = cx.b.op("eq", cx.b.load(broken), Const(0, i32))
+            stack.enter_context(cx.b.if_(going))
+            stack.enter_context(cx.frame.scope())
+        stack.enter_context(cx.frame.scope(runtime=False))
+        loop = stack.enter_context(cx.frame.loop("static"))
+        loop.joined, loop.broken = joined, broken
+        block = cx.b.block
+        start = len(block)
+        yield loop
+        if loop.left:
+            body, block[start:] = block[start:], []
+            if broken is None and loop.broken is not None:
+                cx.b.put(LocalStore(loop.broken, Const(0, i32)))
+            cx.b.put(Loop(Op("index", (), i32), Const(0, i32), Const(1, i32), body, loc=cx.b.loc))
 
 
 def _static_space(cx: Context, ref: TensorRef, grouped: bool) -> Any:
@@ -290,18 +330,26 @@ def serial_for(cx: Context, node: ast.For, over: Any) -> None:
         stack.enter_context(cx.frame.scope())
         stack.enter_context(cx.frame.loop("serial"))
         with space.active(cx, indices):
-            bind_index(cx, node.target, space, indices)
+            bind_index(cx, node, space, indices)
             cx.block(node.body)
 
 
 def own_breaks(body: list[ast.stmt]) -> bool:
     """Whether a loop body has a ``break`` of its own loop."""
+    return own_exits(body, (ast.Break,))
+
+
+def own_exits(body: list[ast.stmt], kinds: tuple[type[ast.stmt], ...] = (ast.Break, ast.Continue)) -> bool:
+    """Whether a loop body has a ``break`` or a ``continue`` of its own loop."""
     for s in body:
-        if isinstance(s, ast.Break):
-            return True
-        if isinstance(s, ast.If) and (own_breaks(s.body) or own_breaks(s.orelse)):
+        if isinstance(s, kinds) or (isinstance(s, ast.If) and (own_exits(s.body, kinds) or own_exits(s.orelse, kinds))):
             return True
     return False
+
+
+def own_returns(body: list[ast.stmt]) -> bool:
+    """Whether a loop body has a ``return``."""
+    return any(isinstance(n, ast.Return) for s in body for n in ast.walk(s))
 
 
 def _refuse_break_of_nest(cx: Context, node: ast.For) -> None:
@@ -310,17 +358,18 @@ def _refuse_break_of_nest(cx: Context, node: ast.For) -> None:
         raise QdrunSyntaxError("`break` in a loop over several axes cannot be used in a kernel", hint=hint)
 
 
-def lower_while(cx: Context, node: ast.While) -> None:
-    """``while cond``: an endless loop that begins with ``if not cond: break``.
+def lower_while(cx: Context, node: ast.While) -> str | None:
+    """``while cond``: an endless loop that begins with ``if not cond: break``. One that only a ``return`` leaves certainly returns.
 
     Raises:
         QdrunSyntaxError: it has an ``else``.
     """
     no_else(node)
     cx.next_loop.clear()
-    with cx.b.loop(Const(0, i32), None), cx.frame.scope(), cx.frame.loop("serial"):
+    with cx.b.loop(Const(0, i32), None) as loop, cx.frame.scope(), cx.frame.loop("serial"):
         cond = emit_condition(cx, node.test)
         if cond is not True:
             stop = ops.to_operand(cx.b, ops.unary(cx.b, "not", cond)) if not isinstance(cond, bool) else ops.literal(cx.b, True)
             cx.b.put(If(stop, [Exit("break", cx.b.loc)]))
         cx.block(node.body)
+    return "return" if leaves(loop.body, "return") and not leaves(loop.body, "break") else None

@@ -20,6 +20,7 @@ from ...ir.types import i32, i64, limits, u64
 from ...ir.walk import inner_blocks, walk
 from ...passes.clone import clone_block
 from ...passes.dependence.access import writes_of
+from ...passes.dependence.indexing import most_trips
 from ..markers import RangeSpec
 from ..state.bindings import can_repeat, clone
 from ..state.context import Context
@@ -27,7 +28,19 @@ from ..values import ops
 from ..values.levels import LevelRef
 from .block import block_dim
 from .conditions import emit_condition
-from .loops import IterationSpace, bind_index, bound_as, iterable, no_else, own_breaks, serial_for, space_of, unrolled
+from .loops import (
+    IterationSpace,
+    bind_index,
+    bound_as,
+    iterable,
+    no_else,
+    own_breaks,
+    own_exits,
+    own_returns,
+    serial_for,
+    space_of,
+    unrolled,
+)
 from .statements import emit_if
 
 
@@ -58,7 +71,7 @@ def top_for(cx: Context, node: ast.For) -> str | None:
     no_else(node)
     config = dict(cx.next_loop)
     cx.next_loop.clear()
-    if config.get("serialize") and own_breaks(node.body):
+    if (own_breaks(node.body) or own_returns(node.body)) and (config.get("serialize") or _runs_once(cx, node)):
         with cx.tasks.serial():
             over, unroll = iterable(cx, node.iter)
             if not unroll:
@@ -67,10 +80,40 @@ def top_for(cx: Context, node: ast.For) -> str | None:
     if _is_unrolled(cx, node):
         with cx.tasks.serial():
             over, _ = iterable(cx, node.iter)
+            if _leaves_at_run_time(node.body):
+                return unrolled(cx, node, over, cx.block)
         return unrolled(cx, node, over, cx.top_block)
     cx.tasks.close(cx.frames)
     _parallel_for(cx, node, bool(config.get("serialize")), block_dim(config.get("block_dim")))
     return None
+
+
+def _leaves_at_run_time(body: list[ast.stmt]) -> bool:
+    """Whether an unrolled loop is left under a condition that is perhaps not known now, and has no loops or calls that run in parallel."""
+    nodes = [n for s in body for n in ast.walk(s)]
+    calls = [n.value.func for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+    if any(isinstance(n, (ast.For, ast.With)) for n in nodes) or not all(_name(f).startswith("atomic_") for f in calls):
+        return False
+    tests = [s.test for s in body if isinstance(s, ast.If) and own_exits([s])]
+    return not all(isinstance(t, ast.Call) and _name(t.func) == "static" for t in tests)
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _runs_once(cx: Context, node: ast.For) -> bool:
+    """Whether a loop has one iteration, as its text says."""
+    with cx.scratch():
+        before, cx.where = cx.where, "prologue"
+        try:
+            over, unroll = iterable(cx, node.iter)
+            if unroll:
+                return False
+            space = space_of(cx, over)
+            return space.step == 1 and all(most_trips(*ends) in (0, 1) for ends in space.axes)
+        finally:
+            cx.where = before
 
 
 def _is_unrolled(cx: Context, node: ast.For) -> bool:
@@ -95,6 +138,10 @@ def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> No
             with cx.at(node.iter):
                 space = space_of(cx, over)
             task.axes = [Axis(Op("index", (), lo.dtype, None, cx.b.loc), lo, hi) for lo, hi in _unit_step(cx, space)]
+            going = cx.tasks.going()
+            if going is not None and task.axes:
+                first = task.axes[0]
+                first.end = cx.b.op("select", going, first.end, first.begin)
         _check_before(cx, task)
         if not task.axes:
             raise QdrunTypeError("a loop needs at least one axis", hint="use x[None] without a loop, or loop over grouped(..)")
@@ -102,7 +149,7 @@ def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> No
         with cx.b.into(task.body), cx.frame.scope(), cx.frame.loop("parallel"):
             indices = _indices(cx, over, space, task)
             with space.active(cx, indices, parallel=True) as decides:
-                bind_index(cx, node.target, space, indices)
+                bind_index(cx, node, space, indices)
                 cx.block(node.body)
         if space.level is not None:
             _visit_as_at_begin(cx, task, space.level, decides)

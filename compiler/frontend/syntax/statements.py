@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, get_args
 
 from ...errors import QdrunNameError, QdrunSyntaxError, QdrunTypeError
-from ...ir.nodes import Const, Exit, If, Local, Op, Operand
-from ...ir.types import DType
+from ...ir.nodes import Const, Exit, If, Local, LocalStore, Op, Operand
+from ...ir.types import DType, i32
 from ..library.functions import lookup
 from ..markers import outer
 from ..source.tiles import assignment
 from ..source.tiles import update as update_of_tile
 from ..state.context import Context, describe, is_runtime, rounded
-from ..state.scope import Binding, Rematerialized, StructVar, Temporary
+from ..state.scope import Binding, LoopState, Rematerialized, StructVar, Temporary
 from ..values import ops
 from ..values.matrix import build, new_local
 from ..values.structs import StructTensor, convert
@@ -323,6 +323,24 @@ def lower_continue(cx: Context, node: ast.Continue) -> str:
     return _leave_loop(cx, "continue")
 
 
+def _leave_iteration(cx: Context, loop: LoopState, kind: str) -> None:
+    """Leave an iteration of an unrolled loop under a run-time condition; see ``loops.unrolled``.
+
+    Raises:
+        QdrunSyntaxError: loops of the unrolled loop run in parallel.
+    """
+    if not loop.joined:
+        hint = "put the condition in static(..), or the loops inside into a kernel of their own"
+        raise QdrunSyntaxError(
+            f"`{kind}` under a run-time condition cannot leave an unrolled loop with parallel loops in it", hint=hint
+        )
+    loop.left.add(kind)
+    if kind == "break":
+        loop.broken = loop.broken or Local(i32, "broken")
+        cx.b.put(LocalStore(loop.broken, Const(1, i32)))
+    cx.b.put(Exit("break"))
+
+
 def _leave_loop(cx: Context, kind: str) -> str:
     if not cx.frame.loops:
         raise QdrunSyntaxError(f"`{kind}` outside of a loop")
@@ -332,8 +350,7 @@ def _leave_loop(cx: Context, kind: str) -> str:
         raise QdrunSyntaxError("`break` cannot leave a parallel loop: its iterations have no order", hint=hint)
     if loop.kind == "static":
         if cx.frame.depth != loop.depth:
-            hint = "put the condition in static(..), or do not unroll the loop"
-            raise QdrunSyntaxError(f"`{kind}` of an unrolled loop cannot depend on a run-time condition", hint=hint)
+            _leave_iteration(cx, loop, kind)
         return kind
     cx.b.put(Exit(kind))  # type: ignore[arg-type]
     return kind

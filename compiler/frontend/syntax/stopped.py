@@ -9,7 +9,7 @@ import ast
 from typing import Any
 
 from ...errors import QdrunSyntaxError, QdrunTypeError
-from ...ir.nodes import Block, Kernel, Op, Operand, Place
+from ...ir.nodes import Block, Kernel, Op, Place
 from ...ir.walk import walk
 from ...passes.clone import replace_operands
 from ..markers import stop_grad
@@ -35,15 +35,10 @@ def lower_stop_grad(cx: Context, node: ast.Call) -> Any:
         _stop_reads(cx, frozenset(p for p in places if p.dtype.is_real))
         return None
     if isinstance(value, Struct) and value.is_data:
-        return rebuild(shape_of(value), [detached(cx, x) for x in scalars(value)])
+        return rebuild(shape_of(value), [ops.detached(cx.b, x) for x in scalars(value)])
     if is_runtime(value) or ops.is_number(value):
-        return ops.elementwise(lambda x: detached(cx, x), ops.as_value(cx.b, value))
+        return ops.elementwise(lambda x: ops.detached(cx.b, x), ops.as_value(cx.b, value))
     raise QdrunTypeError(f"{describe(value)} has no gradient to stop", hint="give stop_grad() a field, an array or a value")
-
-
-def detached(cx: Context, x: Operand) -> Operand:
-    """A scalar without its gradient; integers have none."""
-    return cx.b.op("detach", x) if isinstance(x, Op) and x.dtype.is_real else x
 
 
 def _stop_reads(cx: Context, places: frozenset[Place]) -> None:

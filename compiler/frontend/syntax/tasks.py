@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ...ir.nodes import Assert, Block, Buffer, Const, GlobalStore, Kernel, Local, Op, Operand, Place, Print, Task
-from ...ir.types import DType
+from ...ir.nodes import Assert, Block, Buffer, Const, GlobalStore, If, Kernel, Local, Op, Operand, Place, Print, Task
+from ...ir.types import DType, i32
 from ...ir.walk import stored_locals, walk
 from ..state.bindings import can_repeat
 from ..state.builder import FrontBuilder
@@ -36,6 +36,9 @@ class Tasks:
         self._open: Task | None = None
         self._preamble: Block = []
         self._buffer = Buffer("tmp")
+        self.returned: list[Place] | None = None  # where the kernel's result goes
+        self._left: list[Place] = []  # of the tasks so far, whether a return has ended the kernel
+        self._leaving: Place | None = None  # that of the open task
         self._grads, self._duals = Buffer("tmp_grad"), Buffer("tmp_dual")
 
     def new(self, loc: Any) -> Task:
@@ -85,10 +88,38 @@ class Tasks:
                 for scope in frame.scopes:
                     for binding in scope.values():
                         self._pass_on(binding, binding.name in wanted, changed)
-        task.body = [*self._preamble, *task.body]
+        task.body = self._guarded([*self._preamble, *task.body])
+        if self._leaving is not None:
+            self._left.append(self._leaving)
+            self._leaving = None
         if any(_has_effect(s) for s in walk(task.body)):
             task.name = f"{self.kernel.name}_{len(self.kernel.tasks)}"
             self.kernel.tasks.append(task)
+
+    def leave(self) -> None:
+        """Note that a return in the open serial task ends the kernel: later tasks do nothing then."""
+        if self._leaving is None:
+            self._leaving = self._place("returned", i32)
+            self._preamble.append(GlobalStore(self._leaving, (), Const(0, i32), self.b.loc))
+        self.b.gstore(self._leaving, (), Const(1, i32))
+
+    def going(self) -> Operand | None:
+        """Whether no earlier task has ended the kernel; None: none can. Emits loads."""
+        going: Operand | None = None
+        for place in self._left:
+            here = self.b.op("eq", self.b.gload(place, ()), Const(0, i32))
+            going = here if going is None else self.b.op("and", going, here)
+        return going
+
+    def _guarded(self, body: Block) -> Block:
+        """A task's statements, which run if no earlier task has ended the kernel."""
+        out: Block = []
+        with self.b.into(out):
+            going = self.going()
+            if going is None:
+                return body
+            self.b.put(If(going, body))
+        return out
 
     def _pass_on(self, binding: Binding, wanted: bool, changed: set[Local]) -> None:
         value = binding.value

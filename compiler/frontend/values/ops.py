@@ -141,6 +141,11 @@ def as_matrix(b: FrontBuilder, x: Any, what: str) -> Matrix:
     return value
 
 
+def detached(b: FrontBuilder, x: Operand) -> Operand:
+    """A scalar without its gradient; integers have none."""
+    return b.op("detach", x) if isinstance(x, Op) and x.dtype.is_real else x
+
+
 def elementwise(f: Callable[..., Operand], *values: Value) -> Value:
     """``f`` for each component; scalars are broadcast to the shape of the matrices."""
     shape = common_shape(*values)

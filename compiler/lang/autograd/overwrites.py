@@ -1,8 +1,8 @@
 """Over several launches: was a value that a gradient must read again overwritten in between? Where must a gradient stop?
 
 Within one kernel ``passes.dependence.access`` answers that. Over a tape the answer depends on the arguments: ``x[t + 1]`` of one launch is
-``x[t]`` of the next, and neither is overwritten. So each access is described, for each launch, by the indices that are sums of literals
-and scalar arguments; a later write is a conflict unless one of these differs. Everything is vectorised over the launches.
+``x[t]`` of the next, and neither is overwritten. So each access is described, for each launch, by the indices that its scalar arguments
+decide, as the kernel computes them; a later write is a conflict unless one of these differs. Everything is vectorised over the launches.
 """
 
 from __future__ import annotations
@@ -294,15 +294,11 @@ class _Group:
         """The index in each launch, if arguments decide it."""
         if form is None:
             return None
-        out = np.full(len(self.when), form.constant, np.int64)
-        for arg, factor in form.scalars:
-            known = self.scalars.get(arg)
-            if known is None:
-                return None
-            out += factor * np.array(known, np.int64)
-        for arg, axis, factor in form.extents:
-            out += factor * self.bound.call.arrays[arg].shape[axis]
-        return out
+        if not form.arguments <= self.scalars.keys():
+            return None
+        arrays = self.bound.call.arrays
+        found = form.values(lambda arg: np.array(self.scalars[arg]), lambda arg: arrays[arg].shape)
+        return np.broadcast_to(np.asarray(found), len(self.when))
 
 
 def _adds(access: Access) -> bool:

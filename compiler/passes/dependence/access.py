@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Iterator
 from ...errors import DataAccessError
 from ...ir.alias import Aliases, base, may_alias, same_array
 from ...ir.nodes import GlobalStore, Op, Operand, Place, Stmt, Task
-from ...ir.walk import atomic_of, index_of, place_of, walk
-from .indexing import extents, never_same, own_element
+from ...ir.walk import atomic_of, index_of, loop_names, place_of, walk
+from .indexing import extents, linear, never_same, own_element
 
 Access = tuple[Place, tuple[Operand, ...], Stmt]
 
+IN_ORDER = "write to another field, split the loop into two kernels, or run it in order: qd.loop_config(serialize=True)"
 SPLIT = "write to another field (for time steps: give the field a leading time axis), or split the kernel in two"
 
 
@@ -120,8 +121,23 @@ def check_cross_iteration(task: Task) -> None:
                     f"cross-iteration read-after-write: one iteration may read the element of `{place.name}` that another writes"
                     f" ({line_of(write)})",
                     load.loc,  # type: ignore[union-attr]
-                    "write to another field, or split the loop into two kernels",
+                    _in_order(task, index, where) or IN_ORDER,
                 )
+
+
+def _in_order(task: Task, read: tuple[Operand, ...], written: tuple[Operand, ...]) -> str:
+    """The advice where each iteration reads what the one before it writes, as time steps do; empty: elsewhere."""
+    names = loop_names(task.loc, len(task.axes))
+    for x, y in zip(read, written):
+        mine, theirs = linear(x), linear(y)
+        apart = mine.minus(theirs)
+        for axis, name in zip(task.axes, names):
+            if axis.index in dict(mine.leaves) and not apart.leaves and apart.constant:
+                return (
+                    f"the outermost loop of a kernel runs in parallel, and an iteration of it needs what another one writes: put"
+                    f" qd.loop_config(serialize=True) before it, or launch the kernel once for each `{name}`, which is its argument then"
+                )
+    return ""
 
 
 def line_of(s: Stmt) -> str:

@@ -1,15 +1,19 @@
-"""Indices of accesses as sums of the arguments of a launch."""
+"""Indices of accesses as functions of the arguments of a launch, in the types and with the wrap-around of the kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from ...ir.nodes import ArgDecl, Operand
-from .indexing import linear
+from ...ir.meaning import evaluate, scalar
+from ...ir.nodes import ArgDecl, Const, Op, Operand
+from ...ir.ops import TABLE
+from ...ir.types import DType
+
+DEEPEST, MOST_PARTS = 32, 128
 
 
 class LaunchArguments(Protocol):
@@ -28,38 +32,79 @@ class LaunchArguments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An index as constant + sum(factor * argument) + sum(factor * extent)."""
+    """An index: an operation of ``ir.ops`` on integers, or a leaf.
 
-    constant: int
-    scalars: tuple[tuple[int, int], ...]  # (ArgDecl.index, factor)
-    extents: tuple[tuple[int, int, int], ...]  # (ArgDecl.index, axis, factor)
+    Attributes:
+        op: its code; ``const``, ``arg`` and ``shape`` are leaves.
+        dtype: of the result.
+        args: the operands.
+        leaf: the number; ``ArgDecl.index``; that and an axis.
+    """
+
+    op: str
+    dtype: DType
+    args: tuple[Form, ...] = ()
+    leaf: tuple[int, ...] = ()
+
+    @property
+    def arguments(self) -> frozenset[int]:
+        """The scalar arguments that decide it, by ``ArgDecl.index``."""
+        own = frozenset(self.leaf if self.op == "arg" else ())
+        return own.union(*(a.arguments for a in self.args))
 
     def value(self, call: LaunchArguments) -> int:
         """The index in one launch."""
-        out = self.constant
-        for arg, factor in self.scalars:
-            out += factor * int(call.scalars[arg])
-        for arg, axis, factor in self.extents:
-            out += factor * call.arrays[arg].shape[axis]
-        return out
+        if self.op == "const":
+            return self.leaf[0]
+        return int(self.values(lambda arg: call.scalars[arg], lambda arg: call.arrays[arg].shape))
 
+    def values(self, argument: Callable[[int], Any], shape: Callable[[int], tuple[int, ...]]) -> Any:
+        """The index in one launch or in many.
 
-def form_of(x: Operand) -> Form | None:
-    """The form of an index that the arguments of a launch decide; None: they do not."""
-    found = linear(x)
-    scalars: list[tuple[int, int]] = []
-    extents: list[tuple[int, int, int]] = []
-    for leaf, factor in found.leaves:
-        kind, what = leaf if isinstance(leaf, tuple) else (None, None)
-        if kind == "arg" and isinstance(what, ArgDecl) and not what.per_trial:
-            scalars.append((what.index, factor))
-        elif kind == "shape" and isinstance(what, tuple) and isinstance(what[0], ArgDecl):
-            extents.append((what[0].index, what[1], factor))
-        else:
-            return None
-    return Form(found.constant, tuple(scalars), tuple(extents))
+        Args:
+            argument: gives a scalar argument, or an array of its values.
+            shape: gives the extents of an array argument.
+        """
+        match self.op:
+            case "const":
+                return scalar(self.leaf[0], self.dtype)
+            case "arg":
+                return np.asarray(argument(self.leaf[0])).astype(self.dtype.numpy)[()]
+            case "shape":
+                return scalar(shape(self.leaf[0])[self.leaf[1]], self.dtype)
+        return evaluate(self.op, [a.values(argument, shape) for a in self.args], self.dtype)
 
 
 def forms(index: tuple[Operand, ...]) -> tuple[Form | None, ...]:
-    """``form_of`` of each index."""
-    return tuple(map(form_of, index))
+    """Each index as a form of the arguments; None: they do not decide it."""
+    return tuple(_Maker().form(x) for x in index)
+
+
+class _Maker:
+    def __init__(self) -> None:
+        self._left = MOST_PARTS
+
+    def form(self, x: Operand, depth: int = 0) -> Form | None:
+        self._left -= 1
+        if not x.dtype.is_int or self._left < 0 or depth > DEEPEST:
+            return None
+        if isinstance(x, Const):
+            return Form("const", x.dtype, leaf=(int(x.value),))
+        if x.op == "arg":
+            assert isinstance(x.attr, ArgDecl)
+            return None if x.attr.per_trial else Form("arg", x.dtype, leaf=(x.attr.index,))
+        if x.op == "shape":
+            assert isinstance(x.attr, tuple)
+            return Form("shape", x.dtype, leaf=(x.attr[0].index, x.attr[1]))
+        return self._operation(x, depth)
+
+    def _operation(self, x: Op, depth: int) -> Form | None:
+        if x.op == "bitcast" or not TABLE[x.op].pure or TABLE[x.op].arity == 0:
+            return None
+        parts: list[Form] = []
+        for a in x.args:
+            part = self.form(a, depth + 1)
+            if part is None:
+                return None
+            parts.append(part)
+        return Form(x.op, x.dtype, tuple(parts))

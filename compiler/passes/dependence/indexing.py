@@ -100,18 +100,48 @@ def is_invariant(x: Operand, written: Container[Place]) -> bool:
 
 def never_same(a: tuple[Operand, ...], b: tuple[Operand, ...], written: Container[Place]) -> bool:
     """Whether two index tuples can never name the same element, whichever iterations they are evaluated in."""
-    for x, y in zip(a, b, strict=True):
-        if is_invariant(x, written) and is_invariant(y, written):
-            difference = linear(x).minus(linear(y))
-            if not difference.leaves and difference.constant != 0:
-                return True
-    return False
+    return any(is_invariant(x, written) and is_invariant(y, written) and _unequal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _unequal(x: Operand, y: Operand) -> bool:
+    """Whether two values that are made of the same unknown numbers differ for each of these, as values that wrap."""
+    if _incongruent(x, y, 1 << min(_bits(x), _bits(y))):
+        return True
+    if isinstance(x, Op) and isinstance(y, Op) and x.op == y.op == "mod" and x.args[1] == y.args[1]:
+        n = x.args[1]  # t % 2 and (t + 1) % 2
+        return isinstance(n, Const) and n.value > 0 and _incongruent(x.args[0], y.args[0], int(n.value))
+    (left, flips), (right, others) = _flipped(x), _flipped(y)
+    return left is right and flips != others
+
+
+def _incongruent(x: Operand, y: Operand, modulus: int) -> bool:
+    """Whether two sums never differ by a multiple of a number, although they wrap: ``1 - t`` and ``t`` are not congruent modulo 2."""
+    difference = linear(x).minus(linear(y))
+    common = gcd(modulus, 1 << min(_bits(x), _bits(y)), *(c for _, c in difference.leaves))
+    return difference.constant % common != 0
+
+
+def _flipped(x: Operand) -> tuple[Operand, int]:
+    """A value without the bits that are flipped last, and these: ``t ^ 1``."""
+    if isinstance(x, Op) and x.op == "xor":
+        for value, mask in (x.args, x.args[::-1]):
+            if isinstance(mask, Const):
+                return value, int(mask.value)
+    return x, 0
+
+
+def most_trips(begin: Operand, end: Operand) -> int | None:
+    """The most iterations of a loop, as far as its text says; ``range(k, k + 1)`` has one, or none where ``k + 1`` wraps."""
+    length = linear(end).minus(linear(begin))
+    literal = isinstance(begin, Const) and isinstance(end, Const)
+    return max(0, length.constant) if not length.leaves and (literal or length.constant >= 0) else None
 
 
 class Extents(dict[Op, "int | None"]):
-    """For each axis index of a task, the number of its values (None: known only at launch).
+    """For each axis index of a task, the most values that it takes (None: known only at launch).
 
-    ``bounds``: its first value and its end; ``loops``: the task's inner loops by their indices.
+    ``bounds``: its first value and its end; ``loops``: the task's inner loops by their indices; ``several``: the axes of more than one
+    iteration.
     """
 
     def __init__(self, task: Task) -> None:
@@ -119,9 +149,9 @@ class Extents(dict[Op, "int | None"]):
         self.bounds: dict[Op, tuple[Linear, Linear]] = {}
         self.loops = {s.index: s for s in walk(task.body) if isinstance(s, Loop)}
         for axis in task.axes:
-            literal = isinstance(axis.begin, Const) and isinstance(axis.end, Const)
-            self[axis.index] = int(axis.end.value) - int(axis.begin.value) if literal else None  # type: ignore[union-attr]
+            self[axis.index] = most_trips(axis.begin, axis.end)
             self.bounds[axis.index] = linear(axis.begin), linear(axis.end)
+        self.several = {axis for axis, n in self.items() if n is None or n > 1}
 
     def span(self, form: _Form) -> tuple[Linear, Linear]:
         """The interval of a sum of axis indices and further terms."""
@@ -155,23 +185,87 @@ def own_element(a: tuple[Operand, ...], b: tuple[Operand, ...], written: Contain
     The proof: some positions of the two tuples differ by what no two iterations make up for, or together they hold every axis in the same
     way, so that equal elements mean equal iterations (``i * 4 + j % 4`` and ``i * 4 + k % 4``). ``ranges``: the axes.
     """
+    return held_axes(a, b, written, ranges) >= ranges.several
+
+
+def held_axes(
+    a: tuple[Operand, ...], b: tuple[Operand, ...], written: Container[Place], ranges: Extents, gaps: bool = False
+) -> set[Op]:
+    """The axes whose indices are certainly equal where ``a`` in one iteration and ``b`` in another name the same element.
+
+    All axes where they never do. An index wraps as its type does: what is said of sums holds as long as they stay in a range of half
+    the type, which an access within its array makes sure of. ``gaps``: not every iteration makes the access, so that it may leave out
+    those that lie outside; then loops of unknown length must be held without that.
+    """
     known: set[Op] = set()
     for x, y in zip(a, b, strict=True):
         left, right = _over_axes(x, written, ranges), _over_axes(y, written, ranges)
         if left is None or right is None:
             continue
-        if _beyond(ranges.span(left), ranges.span(right)):
-            return True
+        bits = min(_bits(x), _bits(y))
+        whole = _Whole(ranges, bits, gaps)
+        if whole.apart(left, right):
+            return set(ranges)
         rest = left.rest.minus(right.rest)
         if left.axes != right.axes or rest.leaves or not left.axes:
+            continue
+        if len(left.axes) == 1 and left == right and left.low == left.high and whole.turns(*left.axes.items()):
+            known |= left.axes.keys()
+            continue
+        if not whole.holds(left, right):
             continue
         step = gcd(*left.axes.values())  # what the axes add to the difference is a multiple of it
         low, high = rest.constant + left.low - right.high, rest.constant + left.high - right.low
         if high // step < -(-low // step):
-            return True
+            return set(ranges)
         if max(abs(low), abs(high)) < step and _positional(left.axes, ranges):
             known |= left.axes.keys()
-    return known == ranges.keys()
+    return known
+
+
+def _bits(x: Operand) -> int:
+    """The fewest bits that a sum is computed in on its way."""
+    bits, todo, seen = 64, [x], set[Operand]()
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Op) and value not in seen:
+            seen.add(value)
+            parts = _summands(value)
+            if parts and value.op != "cast":
+                bits = min(bits, value.dtype.bits)
+            todo += parts
+    return bits if isinstance(x, Const) or bits < 64 else x.dtype.bits
+
+
+class _Whole:
+    """What holds of sums that are taken modulo 2 to the power of ``bits``; see ``held_axes``."""
+
+    def __init__(self, ranges: Extents, bits: int, gaps: bool) -> None:
+        self._ranges, self._modulus, self._gaps = ranges, 1 << bits, gaps
+
+    def reach(self, form: _Form) -> int:
+        """How far the values of a form lie from each other, at most. Of an axis of unknown length, those of two neighbouring iterations."""
+        total = form.high - form.low
+        for axis, c in form.axes.items():
+            n = self._ranges[axis]
+            total += abs(c) * (1 if n is None and not self._gaps else (1 << 31) - 1 if n is None else max(0, n - 1))
+        return total
+
+    def holds(self, left: _Form, right: _Form) -> bool:
+        """Whether two sums over the same axes are equal as integers where they are equal as values of their type."""
+        return self.reach(left) + self.reach(right) + abs(left.rest.minus(right.rest).constant) < self._modulus
+
+    def apart(self, left: _Form, right: _Form) -> bool:
+        """Whether one of two sums always lies behind the other."""
+        return self.holds(left, right) and _beyond(self._ranges.span(left), self._ranges.span(right))
+
+    def turns(self, one: tuple[Op, int]) -> bool:
+        """Whether the multiples of a factor by the indices of an axis are all different."""
+        axis, c = one
+        n = self._ranges[axis]
+        if n is None and not self._gaps:
+            return abs(c) < self._modulus // 2
+        return c % 2 == 1 or abs(c) * ((1 << 31) - 1 if n is None else max(0, n - 1)) < self._modulus
 
 
 def _beyond(a: tuple[Linear, Linear], b: tuple[Linear, Linear]) -> bool:
@@ -236,11 +330,6 @@ def _over_axes(x: Operand, written: Container[Place], ranges: Extents) -> _Form 
                 return None
             low, high = low + min(c * e for e in ends), high + max(c * e for e in ends)
     return _Form(axes, Linear(tuple(rest), form.constant), low, high)
-
-
-def is_sum(x: Operand, written: Container[Place], ranges: Extents) -> bool:
-    """Whether a value is a sum of axis indices, invariant terms, and a term in a known interval."""
-    return _over_axes(x, written, ranges) is not None
 
 
 def _positional(coefficients: dict[Op, int], ranges: Extents) -> bool:

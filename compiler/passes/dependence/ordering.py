@@ -12,7 +12,7 @@ from ...ir.alias import same_array
 from ...ir.nodes import Block, If, Loop, Op, Stmt, Task
 from ...ir.threads import once
 from .access import Access, Writes
-from .indexing import Extents, Linear, extents, is_invariant, linear, own_element
+from .indexing import Extents, Linear, extents, is_invariant, linear, most_trips, own_element
 
 Step = tuple[Stmt | None, bool, int]
 """One block on the path to a statement: the statement that holds it (None: the task), whether it is its ``orelse``, and the position
@@ -90,6 +90,9 @@ class Order:
         """
         if loop.end is None:
             return None
+        trips = most_trips(loop.begin, loop.end) if loop.step == 1 else None
+        if trips is not None and trips <= 1:
+            return 0
         for x, y in zip(load[1], write[1], strict=True):
             mine, theirs = linear(x), linear(y)
             factor = dict(mine.leaves).get(loop.index, 0)

@@ -25,7 +25,7 @@ from ...ir.walk import atomic_of, operands, walk
 from ..clone import clone_kernel
 from ..dependence.access import Access
 from ..dependence.blocks import refuse_blocks, refuse_order
-from ..dependence.collisions import collisions
+from ..dependence.collisions import Collision, collisions
 from ..reverse.derivatives import rules_of, zero_stays_zero
 from .attached import renew_slopes, settle
 from .tangent_flow import TangentFlow
@@ -72,7 +72,7 @@ def forward_kernel(kernel: Kernel, smooth: bool = False) -> Tangent:
     if later:
         flow = TangentFlow(out.tasks)
     for task in out.tasks:
-        _Rewriter(task, flow, smooth).block(task.body)
+        _Rewriter(out, task, flow, smooth).block(task.body)
     settle(out.tasks, later)
     return Tangent(out, flow.lost(), flow.read(), flow.broken())
 
@@ -80,13 +80,14 @@ def forward_kernel(kernel: Kernel, smooth: bool = False) -> Tangent:
 class _Rewriter:
     """Puts the tangent of each statement of a task behind it, in place."""
 
-    def __init__(self, task: Task, flow: TangentFlow, smooth: bool) -> None:
+    def __init__(self, kernel: Kernel, task: Task, flow: TangentFlow, smooth: bool) -> None:
         self.flow = flow
         self.used = {x for s in walk(task.body) for x in operands(s) if isinstance(x, Op) and x.op == "atomic"}
         self.tangent: dict[Op, Operand] = {}  # of every varied value so far
         self._locals: dict[Local, Local] = {}
         self.b = Builder([], smooth=flow.varied if smooth else None)
-        collide = any(collisions(task, flow.varied, lambda place: flow.dual(place) is not None))
+        found = collisions(kernel, task, flow.varied, lambda place: flow.dual(place) is not None)
+        collide = any(isinstance(x, Collision) or not x.reads for x in found)
         if collide or any(map(self._needs_order, walk(task.body))):
             task.serialize = bool(task.axes)
             refuse_order(task)

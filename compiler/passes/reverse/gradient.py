@@ -16,6 +16,7 @@ from ..dependence.blocks import refuse_blocks, refuse_tapes
 from ..dependence.collisions import check_stores
 from ..dependence.ordering import Order
 from ..dependence.paths import Broken, broken_paths
+from ..dependence.store_maps import Meeting
 from ..scopes import export_values
 from .activity import Activity
 from .copies import Env, at, copy_plain
@@ -37,12 +38,14 @@ class Gradient:
         sizing: the input of its heap plan, for each task with adstacks.
         replayed: the reads of the primal that the reverse kernel repeats.
         broken: reads of arrays without a gradient in which a gradient is lost; they count as constants.
+        meetings: the writes of parallel loops that a launch proves apart.
     """
 
     kernel: Kernel
     sizing: tuple[TaskSizing, ...]
     replayed: tuple[Access, ...] = ()
     broken: tuple[Broken, ...] = ()
+    meetings: tuple[Meeting, ...] = ()
 
 
 @verified()
@@ -91,6 +94,7 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
         sizing,
         tuple(work.repeated),
         broken,
+        tuple(work.meetings),
     )
 
 
@@ -103,6 +107,7 @@ class _Reversal:
         self.reversed: list[tuple[Task, Task, Reverse | None]] = []  # reverse task, primal, None: it has no adstacks
         self.recomputed: list[Task] = []
         self.repeated: list[Access] = []
+        self.meetings: list[Meeting] = []
         self._needed: set[Place] = set()  # temporaries that the backward pass reads
         self._after: list[Task] = []  # the tasks after the one that is being reversed
         self._later = Writes()
@@ -119,7 +124,7 @@ class _Reversal:
         order = Order(task)
         if any(map(slices.activity.is_active, task.body)):
             check_cross_iteration(task)
-            check_stores(task, slices.activity.varied)
+            self.meetings += check_stores(self.kernel, task, slices.activity.varied)
             kept = slices.kept()
             self._replay([*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)], order)
             self._note(finals.accesses())

@@ -19,8 +19,10 @@ def prepared(task: Task) -> Task:
 
 
 def _in_order(task: Task) -> Task:
-    """A loop that the user made serial, as a serial task: its iterations may depend on each other, so they are reversed in order."""
-    if not task.serialize or not task.axes:
+    """A loop that the user made serial, or of one iteration, as a serial task: iterations that may depend on each other are reversed in
+    order.
+    """
+    if not task.axes or not (task.serialize or not extents(task).several):
         return task
     if any(isinstance(s, Op) and s.op == "iter" for s in walk(task.body)):
         task = _with_number(clone_task(task))

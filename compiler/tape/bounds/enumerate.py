@@ -30,7 +30,7 @@ def largest(space: Space, enough: int | None = None) -> int:
     if reducer is not None and (reduced := reducer.trips(space)) is not None:
         return reduced[0]
     best = 0
-    for points in _tuples(space, Points(space.host), 0):
+    for points in tuples(space, Points(space.host)):
         count = points.trips(space.loop)[1]
         best = max(best, int(np.max(count, initial=0)))
         if enough is not None and best >= enough:
@@ -48,7 +48,7 @@ def total(space: Space, limit: int) -> int | None:
         if reduced is not None and reduced[1] >= 0:
             return reduced[1]
     found = seen = 0
-    for points in _tuples(space, Points(space.host), 0):
+    for points in tuples(space, Points(space.host)):
         seen += points.size
         if seen > limit:
             return None
@@ -63,14 +63,15 @@ def span(space: Space, r: Range) -> tuple[int, int]:
     return int(begin), int(count)
 
 
-def _tuples(space: Space, points: Points, depth: int) -> Iterator[Points]:
+def tuples(space: Space, points: Points, depth: int = 0) -> Iterator[Points]:
+    """All tuples of a space's indices, in chunks, each with the indices of ``points``."""
     if depth == len(space.used):
         yield points
         return
     r = space.used[depth]
     begin, count = points.trips(r)
     for part in _expanded(points, r, np.asarray(begin, np.int64), np.asarray(count), space.few):
-        yield from _tuples(space, part, depth + 1)
+        yield from tuples(space, part, depth + 1)
 
 
 def _expanded(points: Points, r: Range, begin: np.ndarray, count: np.ndarray, few: int) -> Iterator[Points]:
