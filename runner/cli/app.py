@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ..stops import is_command
 from . import config_commands, looking, machine, planning, running, watching
 from .output import print_document
 from .runs.compare import compare
@@ -113,4 +114,5 @@ def options(
 
 def main() -> None:
     """Entry point of the ``qdrun`` command."""
+    is_command()
     app()

@@ -78,10 +78,8 @@ def down(
 
         found = stop(force=force)
         if as_json:
-            print_document("down", {"pid": None if found is None else found.pid})
+            print_document("down", {"pid": found})
         else:
             print(
-                "nothing to end: `qdrun up` keeps no Ray here"
-                if found is None
-                else f"Ray is down: process {found.pid} has ended"
+                "nothing to end: `qdrun up` keeps no Ray here" if found is None else f"Ray is down: process {found} has ended"
             )

@@ -52,6 +52,8 @@ def reported(as_json: bool) -> Iterator[None]:
     except BrokenPipeError:  # `qdrun results RUN | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
+        with suppress(OSError, ValueError):
+            print("interrupted", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ..ledger.client import LedgerClient
 from ..ledger.leases import Waits
@@ -24,19 +24,11 @@ from ..study.trials import Trial
 from ..workers.records import numbers_of
 from ..workers.spec import Together
 from . import messages as m
+from .patience import Interrupts
 
 SHOWN_NOTES = 20
 SNAPSHOT_BYTES_S = 1024
 """Maximum growth of a journal by snapshots in bytes per second: 84 MiB a day."""
-
-
-class Interrupts(Protocol):
-    """The number of stop requests of the user."""
-
-    @property
-    def count(self) -> int:
-        """Returns that number. May raise if the run cannot continue."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,15 @@ from ..clock import now as clock_now
 from ..ledger.inventory import Found, pools_and_devices
 from ..ledger.leases import CUT_SHORT, DONE, LEASE_S, LeaseEnd
 from ..packing import Request, misfit
+from ..ray_adapter.head_watch import ClusterLost
 from ..store.files import StorageFull
 from ..workers.spec import BatchSpec, TrialSpec
 from . import messages as m
 from .event_writer import Book, Inside, Outside, with_best
 from .memory_use import observed, steadier, used_of
+from .patience import patience_s, patiently, storage_lost
 from .state import State
-from .writer_threads import STALL_S, JournalWriter, StoreWatch
+from .writer_threads import JournalWriter, StoreWatch
 
 WAIT_S = 0.25
 LOOK_EVERY_S = 0.5
@@ -27,8 +29,9 @@ LOOK_EVERY_S = 0.5
 QUIET_S = 0.25
 """After a talk with the ledger it is listened to only if there is none for so long: while trials end, each end brings its news anyway."""
 SNAPSHOT_EVERY_S = 5.0
-AWAY_S = 10.0
-"""A ledger that starts again is away for a few seconds; of more the user is told."""
+AWAY_S, LOST_S = 10.0, 180.0
+"""A ledger that starts again is away for a few seconds; of more the user is told. A run without its ledger and without running trials
+ends after ``LOST_S``, and can be resumed."""
 OFTEN = (m.WriteEnded, m.WriteStarted)
 """The two most frequent actions, which are tested first."""
 
@@ -49,6 +52,7 @@ class Runner:
         self._away: float | None = None  # since when the ledger cannot be reached
         self._interrupts = 0
         self._looked = self._shown = self._talked = float("-inf")
+        self._paused_t = 0.0
         self._cancelled = self._saving = frozenset[str]()
         self._observed: dict[str, tuple[int, int]] = {}
 
@@ -133,7 +137,10 @@ class Runner:
     def _pause(self, why: str, until: str) -> None:
         if not self.state.paused:
             self.outside.screen.note(f"no trials are started until {until}: {why}")
+            self._paused_t = self.clock()
             self._tell(m.Storage(full=True))
+        elif not self.state.running and self.clock() - self._paused_t >= patience_s():
+            raise storage_lost(self.outside.folder.uri, why)
 
     def _flush(self) -> None:
         """Hand what has happened to the writer. Waits a moment until it is written, but not for a store that was late the last time."""
@@ -156,10 +163,14 @@ class Runner:
             self.book.show()
 
     def _drain(self) -> None:
-        """Wait until all is written: the state of the run is written after everything else."""
-        if not self._writer.settle(STALL_S):
-            self.outside.screen.note(f"the run ends once the store has taken {self._writer.waiting} lines of the journal")
-        self._writer.close()
+        """Wait until all is written: the state of the run is written after everything else.
+
+        Raises:
+            StorageLost: the store has stalled, and the user has asked to end, or it has stalled for too long.
+        """
+        out = self.outside
+        what = "lines of the journal wait for it"
+        patiently(self._writer.close, what, out.folder.uri, out.interrupts, out.screen.note)
 
     def _listen(self) -> Sequence[Any]:
         """The references to wait on for news of the ledger; none right after an exchange."""
@@ -187,7 +198,11 @@ class Runner:
             self.ledger.closed(device)
 
     def _say_reached(self, reached: bool) -> None:
-        """Tell the user why nothing is started: the ledger of the cluster is away; and when that is over."""
+        """Tell the user why nothing is started: the ledger of the cluster is away; and when that is over.
+
+        Raises:
+            ClusterLost: it has been away for too long, and nothing runs.
+        """
         now, say = self.clock(), self.outside.screen.note
         since, self._away = self._away, None if reached else self._away or now
         if reached and self._away_told:
@@ -198,6 +213,11 @@ class Runner:
             )
             self._away_told = True
         self._away_told &= not reached
+        if self._away is not None and now - self._away >= LOST_S and not self.state.running:
+            raise ClusterLost(
+                f"the ledger of the cluster has not answered for {now - self._away:.0f} s: the run is lost\n"
+                "  do: `ray status` says which nodes live; then `qdrun resume`; finished trials are kept"
+            )
 
     def _devices(self) -> dict[str, Found]:
         """All devices seen so far: lost nodes may come back, and others join during the run."""

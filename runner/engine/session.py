@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from ...compiler.errors import QdrunError
 from ...jobs.base import Job
@@ -37,8 +36,9 @@ from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, clo
 from ..ray_adapter.head_watch import ClusterLost, HeadWatch
 from ..ray_adapter.known_clusters import DASHBOARD, remember
 from ..ray_adapter.ledger_client import ActorLedger
+from ..stops import Stops, counted_signals
 from ..store import space
-from ..store.files import FolderGone, StorageFull
+from ..store.files import FolderGone, StorageFull, StorageLost
 from ..store.journal import Journal
 from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, check_shared, create
 from ..store.owner import OwnerLost, cancel_requests
@@ -50,6 +50,7 @@ from ..upkeep.caches import trim
 from .early_plans import EarlyPlans, failures_text, refuse
 from .event_writer import Outside
 from .parts import TrialAt
+from .patience import Patience, patiently, storage_lost
 from .start import RunCancelled, check_device, run_trials, user, warm
 
 ROOM_EVERY_S = 0.5
@@ -91,35 +92,6 @@ class Submitted:
         return exit_code(self.state)
 
 
-@dataclass
-class Stops:
-    """Handles Ctrl-C, SIGTERM and a closed terminal: they raise KeyboardInterrupt while a run starts; later they are counted for the loop.
-
-    All but Ctrl-C count twice, which stops running trials.
-    """
-
-    asked: int = 0
-    starting: bool = False
-    check: Callable[[], None] = lambda: None
-
-    @property
-    def count(self) -> int:
-        """The number of stop requests.
-
-        Raises:
-            ClusterLost: it must end, as its cluster is gone.
-        """
-        self.check()
-        return self.asked
-
-    def hit(self, number: int, frame: object) -> None:
-        """A signal arrived."""
-        self.asked += 1 if number == signal.SIGINT else 2
-        if self.starting:
-            self.starting = False
-            raise KeyboardInterrupt
-
-
 @dataclass(frozen=True)
 class How:
     """The options of a running submit: Ray, progress, start time."""
@@ -128,24 +100,6 @@ class How:
     address: str | None = None
     dashboard: bool = False
     quiet: bool = False
-
-
-@contextmanager
-def counted_signals(stops: Stops) -> Iterator[None]:
-    """Take SIGINT and SIGTERM over, also where the shell that started us ignores them; and SIGHUP, unless it is ignored (``nohup``).
-
-    Elsewhere than the main thread: do nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    terminal = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-    before = {number: signal.signal(number, stops.hit) for number in (signal.SIGINT, signal.SIGTERM, *terminal)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -171,7 +125,7 @@ def beating(journal: Journal, board: Board | None = None) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join()
+        thread.join(BEAT_EVERY_S)  # one that the store does not answer is not waited for
 
 
 def submit(
@@ -254,7 +208,7 @@ def attend(
         HeadWatch(screen.note, lambda: _last_words(journal)) as head,
         counted_signals(stops := Stops(check=head.check)),
         beating(journal, board),
-        _telling(folder, prepared, screen.note),
+        _telling(folder, prepared, screen.note, stops),
     ):
         work, before = stage(journal)
         _show_kept(board, folder, prepared, before)
@@ -279,8 +233,8 @@ def attend(
             state, ours = "lost", False
             screen.note(str(error))
         except Exception as error:
-            ours = not isinstance(error, FolderGone)
-            if not (ours and head.away()):
+            ours = not isinstance(error, FolderGone | StorageLost)
+            if not (ours and (isinstance(error, ClusterLost) or head.away())):
                 why = f"{type(error).__name__}: {error}"
                 raise
             state = "lost"
@@ -291,19 +245,27 @@ def attend(
             head.end()
             try:
                 if ours:
-                    state, made = _finish(journal, screen, stops, state, timing, why, prepared.trials)
-                    journal.close()  # a process that resumes the run need not wait for the end of Ray
+                    end = partial(_finish, journal, screen, stops, state, timing, why, prepared.trials)
+                    state, made = patiently(end, "the end of the run waits for it", folder.uri, stops, screen.note)
+            except StorageLost:
+                journal.give_up()
+                raise
             finally:
+                if not ours:
+                    journal.give_up()
                 wait([starting])
                 close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
     return Submitted(folder, state, timing.summary(), made)
 
 
 @contextmanager
-def _telling(folder: RunFolder, prepared: Prepared, note: Callable[[str], None]) -> Iterator[None]:
+def _telling(folder: RunFolder, prepared: Prepared, note: Callable[[str], None], stops: Stops) -> Iterator[None]:
     """Tell trackers and callbacks of the run while the block runs."""
     loaded = prepared.loaded
-    with exporting(folder, loaded.config.export, note), calling(folder, loaded.config.callbacks, loaded.folder, note):
+    with (
+        exporting(folder, loaded.config.export, note, stops),
+        calling(folder, loaded.config.callbacks, loaded.folder, note, stops),
+    ):
         yield
 
 
@@ -414,10 +376,15 @@ def _account(folder: RunFolder, note: Callable[[str], None]) -> Account | None:
 def _finish(
     journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str, trials: Sequence[Trial]
 ) -> tuple[str, Sequence[table.Row]]:
-    """Write the last line of the journal, and the table. Waits for room on a full disk until it is told to stop.
+    """Write the last line of the journal, and the table, and let the run go: a process that resumes it need not wait for the end of Ray.
+
+    Waits for a store that refuses as long as ``Patience`` says.
 
     ``why``: the reason why the run ended before its trials, for remote followers. ``trials``: of the run. Gives
     the state, and the rows if the table was made.
+
+    Raises:
+        StorageLost: the store has not taken the last lines.
     """
     try:
         journal.write("finished", sync=True, state=state, timing=timing.summary(), **({"error": why} if why else {}))
@@ -427,24 +394,34 @@ def _finish(
     except StorageFull as error:
         screen.note(f"{str(error).splitlines()[0]}: waiting until {error.until}; Ctrl-C gives up, `qdrun resume` goes on later")
         if not _room(journal.retry, stops):
-            return "lost", ()
+            raise storage_lost(journal.folder.uri, str(error).splitlines()[0]) from error
+    made = _made_table(journal, screen, stops, state, trials)
+    journal.close()
+    return state, made
+
+
+def _made_table(journal: Journal, screen: Display, stops: Stops, state: str, trials: Sequence[Trial]) -> Sequence[table.Row]:
+    """Write the table, and remove what is of no use any more. Every row is in the journal: the table can be made at any time."""
+    files = journal.folder.files
     if state == "done":
-        forget_batches(journal.folder.files)
-    journal.folder.files.sweep(TRIALS)  # a worker may have been killed while it wrote a file
+        forget_batches(files)
+    with suppress(StorageFull):  # files that a process was killed over while it wrote them
+        files.sweep(TRIALS)
+        files.sweep("", "results.parquet")
     try:
-        return state, table.write_table(journal.folder, trials=trials)
-    except StorageFull as error:  # every row is in the journal: the table can be made at any time
+        return table.write_table(journal.folder, trials=trials)
+    except StorageFull as error:
         screen.note(f"{str(error).splitlines()[0]}: the table waits until {error.until}; Ctrl-C leaves it to `qdrun results`")
         _room(lambda: _table(journal, trials), stops)
-    return state, ()
+    return ()
 
 
 def _room(works: Callable[[], bool], stops: Stops) -> bool:
-    """Try until it works; False: the user does not want to wait."""
-    asked = stops.asked
+    """Try until it works; False: the user does not want to wait, or has waited for too long."""
+    asked, patience = stops.asked, Patience(stops)
     while not works():
         time.sleep(ROOM_EVERY_S)
-        if stops.asked > asked:
+        if stops.asked > asked or patience.over:
             return False
     return True
 

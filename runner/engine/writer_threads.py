@@ -102,7 +102,7 @@ class JournalWriter:
                 raise self._failure
 
     def close(self) -> None:
-        """Write what waits, however long that takes, and end the thread. What the store refuses stays with the journal."""
+        """Write what waits, and end the thread, which ``patience.patiently`` bounds. What the store refuses stays with the journal."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

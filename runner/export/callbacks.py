@@ -21,6 +21,7 @@ from typing import Any
 from ...compiler.errors import QdrunError
 from ..config.callbacks_section import CallbacksSection
 from ..observe.table import row_of
+from ..stops import Stops, join
 from ..store.columns import ROWS, event_of
 from ..store.encoding import plain
 from ..store.journal import Event
@@ -177,9 +178,15 @@ def run(words: Sequence[str], text: str, timeout_s: float) -> str:
 
 @contextmanager
 def calling(
-    folder: RunFolder, section: CallbacksSection | None, base: os.PathLike[str], note: Callable[[str], None]
+    folder: RunFolder,
+    section: CallbacksSection | None,
+    base: os.PathLike[str],
+    note: Callable[[str], None],
+    stops: Stops | None = None,
 ) -> Iterator[None]:
     """Call from a thread while the block runs. At its end the calls that are left are waited for: each has its own time limit.
+
+    They are not waited for once ``stops`` says to end at once.
 
     Raises:
         CallbackMissing: see ``Calls``.
@@ -200,7 +207,8 @@ def calling(
         yield
     finally:
         over.set()
-        thread.join()
+        if not join(thread, stops or Stops()):
+            note("some rows were not told to the callbacks: the run was asked to end at once")
 
 
 def _try(look: Callable[[], None], note: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..config.export_section import ExportSection
 from ..live.points import Reader
+from ..stops import Stops, join
 from ..store.columns import BEGUN, ROWS, event_of
 from ..store.encoding import NewLines, unsealed
 from ..store.journal import Event, segments
@@ -168,8 +169,10 @@ def export(
 
 
 @contextmanager
-def exporting(folder: RunFolder, section: ExportSection | None, note: Callable[[str], None]) -> Iterator[None]:
-    """Export a run from a thread while the block runs, and what is left at its end.
+def exporting(
+    folder: RunFolder, section: ExportSection | None, note: Callable[[str], None], stops: Stops | None = None
+) -> Iterator[None]:
+    """Export a run from a thread while the block runs, and what is left at its end, unless ``stops`` says to end at once.
 
     Raises:
         TrackerMissing: a package is not installed.
@@ -198,9 +201,8 @@ def exporting(folder: RunFolder, section: ExportSection | None, note: Callable[[
         yield
     finally:
         over.set()
-        thread.join(CLOSE_S)
-        if thread.is_alive():
-            note(f"the export has not ended within {CLOSE_S:.0f} s: `qdrun export {folder.uri}` exports the run again")
+        if not join(thread, stops or Stops(), CLOSE_S):
+            note(f"the export has not ended, for {CLOSE_S:.0f} s at most: `qdrun export {folder.uri}` exports the run again")
 
 
 def _try(look: Callable[[], None], note: Callable[[str], None]) -> None:

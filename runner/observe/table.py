@@ -18,9 +18,10 @@ import numpy as np
 from ..collector import paused
 from ..store.columns import decoded, event_of
 from ..store.encoding import Damaged, plain
-from ..store.files import StorageFull, open_files
+from ..store.files import StorageDenied, StorageFull, open_files
 from ..store.journal import EVENTS, Event, Events, Lines, read, shape_of
 from ..store.layout import NoPlace, RunFolder, TrialList
+from ..store.refusals import why_of
 from ..store.replay import Block, Replay, replay, run_state, split
 from ..store.summary import keep, shown_status, unfinished_word
 from ..study.plan import planned_bytes
@@ -429,11 +430,11 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     try:
         with open_files(where or slash or ".").writing(name) as stream:
             yield stream
-    except StorageFull:
-        raise
     except OSError as error:
+        if isinstance(error, StorageFull) and not isinstance(error, StorageDenied):
+            raise
         raise NoPlace(
-            f"cannot write {target}: {error.strerror or error}\n  do: name a file in a folder in which you may write"
+            f"cannot write {target}: {why_of(error)}\n  do: name a file in a folder in which you may write"
         ) from error
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...compiler.errors import QdrunError
 from .. import clock
+from ..exit_codes import NO_CLUSTER
 from ..ledger.inventory import Found, kind_of, with_lanes
 from ..ledger.leases import Exchange, Held, LeaseEnd, Terms, Waits
 from ..ledger.ledger import Ledger
@@ -34,21 +35,30 @@ FIRST_S = 20.0
 TAKE_S = 0.5
 """Seconds to wait for a device from Ray before the next one is tried: a node may hang."""
 MOST_PENDING = 8
+HEAD = "node:__internal_head__"
+"""The resource by which Ray marks the head node."""
 LOG = logging.getLogger(__name__)
 
 
 class LedgerError(QdrunError, RuntimeError):
     """The cluster's ledger cannot be used by this run."""
 
+    exit_code = NO_CLUSTER
+
 
 def start(settings: Settings) -> Any:
-    """Get the ledger of the joined cluster: the existing one, or a new one on the head node. It outlives the run."""
+    """Get the ledger of the joined cluster: the existing one, or a new one. It outlives the run.
+
+    It prefers the head node, which no autoscaler removes. It must not demand it: when the head's raylet dies and its control plane lives,
+    Ray would try to start the ledger again on that node for ever.
+    """
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     options: dict[str, Any] = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-    head = "node:__internal_head__"
-    if ray.cluster_resources().get(head):
-        options["resources"] = {head: 0.001}
+    head = next((id for id, resources in placement_groups.nodes().items() if HEAD in resources), None)
+    if head is not None:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=head, soft=True)
     made = ray.remote(LedgerActor).options(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=10_000, **options)
     return made.remote(settings)
 
@@ -67,7 +77,7 @@ def check_version(actor: Any) -> None:
     except GetTimeoutError as error:
         raise LedgerError(
             f"the ledger of this cluster, actor {NAME} of namespace {NAMESPACE}, has not answered for {ANSWER_S:.0f} s\n"
-            "  do: see its state and its log on the actors page of the Ray dashboard; it needs the head node"
+            "  do: see its state and its log on the actors page of the Ray dashboard; `ray status` lists the nodes that live"
         ) from error
     except RayActorError as error:
         raise LedgerError(

@@ -9,19 +9,20 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 
 from ..ledger.inventory import RESOURCES, local
 from ..private import write_private
-from ..processes import pid_space, started
-from ..ray_adapter.cluster import ClusterError, close_cluster, open_cluster
+from ..processes import alive, pid_space, started
+from ..ray_adapter.cluster import Capacity, ClusterError, close_cluster, open_cluster
 from ..ray_adapter.standing import RECORD, USERS, Standing, standing, standing_folder
+from ..stops import Stops, counted_signals
 
 KEEPER, LOG = "ray.keeper", "ray.log"
-START_S, STOP_S, LOOK_S, AWAY_S = 90.0, 30.0, 0.05, 10.0
+START_S, STOP_S, LOOK_S, AWAY_S, HEAD_EVERY_S = 90.0, 30.0, 0.05, 10.0, 1.0
 
 
 def start(*, dashboard: bool) -> tuple[Standing, bool]:
@@ -42,13 +43,12 @@ def start(*, dashboard: bool) -> tuple[Standing, bool]:
             stderr=printed,
             start_new_session=True,
         )
-    end = time.monotonic() + START_S
-    while time.monotonic() < end:
-        if found := standing():
+    try:
+        if found := _came_up(made):
             return found, found.pid == made.pid
-        if made.poll() is not None and not standing():
-            break
-        time.sleep(LOOK_S)
+    except BaseException:  # Ctrl-C: nothing is left behind
+        _end(made)
+        raise
     with suppress(OSError):
         made.terminate()
     tail = "\n".join(f"  {line}" for line in log.read_text(errors="replace").strip().splitlines()[-8:])
@@ -57,15 +57,70 @@ def start(*, dashboard: bool) -> tuple[Standing, bool]:
     )
 
 
-def stop(*, force: bool = False) -> Standing | None:
-    """End it, and give what it was; None: there was none.
+def _came_up(made: subprocess.Popen[bytes]) -> Standing | None:
+    """Wait for the record of the keeper that was started, or of another one; None: there is none."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        if found := standing():
+            return found
+        if made.poll() is not None and not standing():
+            return None
+        time.sleep(LOOK_S)
+    return None
+
+
+def _end(made: subprocess.Popen[bytes]) -> None:
+    """End a keeper that is starting Ray, and wait for it; at a second Ctrl-C at once."""
+    with suppress(OSError, ValueError):
+        print(
+            "interrupted: waiting until the Ray that was starting has ended; Ctrl-C again kills it", file=sys.stderr, flush=True
+        )
+    try:
+        made.terminate()
+        made.wait(STOP_S)
+    except (KeyboardInterrupt, subprocess.TimeoutExpired):
+        made.kill()
+        made.wait()
+
+
+def _beginner() -> int:
+    """The process that starts Ray here and has no record yet, 0 where there is none: it holds the lock and has written its id there."""
+    try:
+        keeper = os.open(standing_folder() / KEEPER, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        fcntl.flock(keeper, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        said = os.read(keeper, 32)
+        return int(said) if said.strip().isdigit() and alive(int(said)) else 0
+    finally:
+        os.close(keeper)
+    return 0
+
+
+def _stop_beginner(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + START_S
+    while _beginner() == pid:
+        if time.monotonic() > end:
+            raise ClusterError(f"process {pid} starts Ray and does not end\n  do: `kill -9 {pid}`, then `qdrun up` again")
+        time.sleep(LOOK_S)
+
+
+def stop(*, force: bool = False) -> int | None:
+    """End it, also while it is starting, and give the id of its process; None: there was none.
 
     Raises:
         ClusterError: runs use it and ``force`` is false, or it does not end.
     """
     found = standing()
     if found is None:
-        return None
+        pid = _beginner()
+        if pid:
+            _stop_beginner(pid)
+        return pid or None
     users = os.open(standing_folder() / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -86,7 +141,7 @@ def stop(*, force: bool = False) -> Standing | None:
             time.sleep(LOOK_S)
     finally:
         os.close(users)
-    return found
+    return found.pid
 
 
 def _keep(dashboard: bool) -> int:
@@ -97,25 +152,42 @@ def _keep(dashboard: bool) -> int:
     except OSError:
         print("another process starts Ray here, or holds it")
         return 0
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
-    gpus = sum(row.usable and RESOURCES[row.backend] == "GPU" for row in local())
-    made = open_cluster(None, dashboard=dashboard, gpus=gpus, job={"job_name": "qdrun up"}, keep=True)
+    os.ftruncate(keeper, 0)
+    os.pwrite(keeper, b"%d" % os.getpid(), 0)
+    # Ray's processes die with the thread that started them; in the main thread Ray would also replace the handlers of signals
+    with counted_signals(stops := Stops()), ThreadPoolExecutor(1) as ray_thread:
+        gpus = sum(row.usable and RESOURCES[row.backend] == "GPU" for row in local())
+        job = {"job_name": "qdrun up"}
+        made = ray_thread.submit(open_cluster, None, dashboard=dashboard, gpus=gpus, job=job, keep=True).result()
+        try:
+            lost = _hold(made, stops)
+        finally:
+            (standing_folder() / RECORD).unlink(missing_ok=True)
+        close_cluster(lost=lost)
+    return int(lost)
+
+
+def _hold(made: Capacity, stops: Stops) -> bool:
+    """Write the record, and wait for a signal, or for the end of the head; whether the head is gone."""
+    if stops.asked:
+        return False
     record = Standing(
         os.getpid(), started(os.getpid()), pid_space(), made.head, made.dashboard_url, sys.prefix, made.cores, made.gpus
     )
     write_private(standing_folder() / RECORD, json.dumps(asdict(record)).encode())
-    lost, last = False, time.monotonic()
-    while not over.wait(1.0) and not lost:
+    looked = last = time.monotonic()
+    while not stops.asked:
+        time.sleep(LOOK_S)
+        if time.monotonic() - looked < HEAD_EVERY_S:
+            continue
+        looked = time.monotonic()
         with suppress(OSError):
             host, _, port = made.head.rpartition(":")
             socket.create_connection((host, int(port)), timeout=1.0).close()
             last = time.monotonic()
-        lost = time.monotonic() - last > AWAY_S
-    (standing_folder() / RECORD).unlink(missing_ok=True)
-    close_cluster(lost=lost)
-    return int(lost)
+        if time.monotonic() - last > AWAY_S:
+            return True
+    return False
 
 
 if __name__ == "__main__":

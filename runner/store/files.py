@@ -19,7 +19,17 @@ from urllib.parse import quote
 
 from .interface import Files, Growing
 from .objects import ObjectFiles
-from .refusals import FolderGone, StorageFull, StorageUnknown, StorageUnreachable, folder_gone, full_said
+from .refusals import (
+    FolderGone,
+    StorageBroken,
+    StorageDenied,
+    StorageFull,
+    StorageLost,
+    StorageUnknown,
+    StorageUnreachable,
+    folder_gone,
+    full_said,
+)
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -185,7 +195,8 @@ class LocalFiles:
 
     def remove(self, path: str) -> None:
         """See ``Files``."""
-        _forget(self._path(path))
+        with full_said(self.root):
+            _forget(self._path(path))
 
     def sweep(self, path: str, name: str = "") -> int:
         """See ``Files``."""
@@ -391,7 +402,10 @@ __all__ = [
     "FolderGone",
     "Growing",
     "LocalFiles",
+    "StorageBroken",
+    "StorageDenied",
     "StorageFull",
+    "StorageLost",
     "StorageUnknown",
     "StorageUnreachable",
     "escaped",

@@ -442,6 +442,10 @@ class Journal:
         self._segment.close()
         self._segment = new
 
+    def give_up(self) -> None:
+        """Touch the store no more, which does not answer: what waits is lost, and its trials run again after `qdrun resume`."""
+        self.closed = True
+
     def close(self) -> None:
         """Write and sync what waits, and let the run go: another process may take it over at once. Closing again does nothing.
 
@@ -449,6 +453,8 @@ class Journal:
             StorageFull: there is still no room; what waits is lost, and its trials run again after `qdrun resume`.
             OwnerLost: another process has taken the run over, and something waited.
         """
+        if self.closed:  # or given up: then another thread may hold the lock, and wait for the store
+            return
         with self._lock:
             if self.closed:
                 return

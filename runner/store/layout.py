@@ -36,7 +36,8 @@ from ..study.plan import PlannedGroup
 from ..study.trial_list import Trial, Trials, filled, members
 from ..study.trials import trial_id
 from .encoding import Damaged, crc_of, document, lossless, read_document, sealed, untagged_keys
-from .files import Files, LocalFiles, StorageFull, StorageUnknown, escaped, full_said, open_files
+from .files import Files, LocalFiles, StorageDenied, StorageFull, StorageUnknown, escaped, full_said, open_files
+from .refusals import why_of
 
 if TYPE_CHECKING:
     from ..study.plan import Prepared
@@ -377,11 +378,11 @@ def _check_place(folder: RunFolder) -> None:
     try:
         with full_said(folder.uri):
             folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except StorageFull:
-        raise
     except OSError as error:
+        if isinstance(error, StorageFull) and not isinstance(error, StorageDenied):
+            raise
         raise NoPlace(
-            f"cannot make the run's folder {folder.path}: {error.strerror}\n"
+            f"cannot make the run's folder {folder.path}: {why_of(error)}\n"
             "  do: set `storage` in the config, or --output, to a folder in which you may write"
         ) from error
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from .interface import Growing
-from .refusals import StorageFull, StorageUnknown, StorageUnreachable, full_said
+from .refusals import StorageBroken, StorageDenied, StorageFull, StorageUnknown, StorageUnreachable, full_said
 
 BUCKETS = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"))
 """File systems whose first folder is a bucket. One that is not there is a slip of the pen, which fsspec would make come true."""
@@ -28,16 +28,22 @@ def reached(root: str) -> Iterator[None]:
     try:
         with full_said(root):
             yield
+    except (StorageDenied, StorageBroken) as error:  # said by a disk: a store of objects has other reasons
+        raise _unreachable(root, error.__cause__ or error) from error.__cause__
     except (StorageFull, StorageUnknown, *_ANSWERS):
         raise
     except Exception as error:
         if type(error).__module__ == "builtins" and not isinstance(error, OSError):
             raise
-        raise StorageUnreachable(
-            f"{root} does not answer, or refuses: {type(error).__name__}: {error}\n"
-            "  do: look at the URI, at the network, and at the credentials (for s3://: AWS_PROFILE, or AWS_ACCESS_KEY_ID "
-            "and AWS_SECRET_ACCESS_KEY; AWS_ENDPOINT_URL for a store that is not Amazon's)"
-        ) from error
+        raise _unreachable(root, error) from error
+
+
+def _unreachable(root: str, error: BaseException) -> StorageUnreachable:
+    return StorageUnreachable(
+        f"{root} does not answer, or refuses: {type(error).__name__}: {error}\n"
+        "  do: look at the URI, at the network, and at the credentials (for s3://: AWS_PROFILE, or AWS_ACCESS_KEY_ID "
+        "and AWS_SECRET_ACCESS_KEY; AWS_ENDPOINT_URL for a store that is not Amazon's)"
+    )
 
 
 class ObjectFiles:

@@ -1,4 +1,4 @@
-"""The errors of a storage: full, unreachable, removed, unknown."""
+"""The errors of a storage: full, unreachable, refused, broken, removed, unknown."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...compiler.errors import QdrunError
+from ..exit_codes import RESUMABLE
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-AWAY = (
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EREMOTEIO,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENOTCONN,
-    errno.ENOLINK,
+DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""A disk that was mounted read-only after an error, or whose server refuses this user, for a while or until somebody mends it."""
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""This process, or this machine, has too many open files, or no memory."""
+ANSWERS = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY)
+"""A store says how things are: it was reached."""
+NEVER = (
+    *(errno.ENAMETOOLONG, errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EILSEQ),
+    *(errno.EBADF, errno.EXDEV, errno.EMLINK, errno.EFAULT),
 )
-"""Error numbers of a network disk with an unreachable server, which a local disk raises occasionally."""
+"""Nothing that could be waited for mends these. Every other error number is of a disk that is away: EIO, ESTALE, ETIMEDOUT, ENODEV .."""
+RESUMES = "a run that still runs waits for it; `qdrun resume` continues one that has ended"
 
 
 class StorageFull(QdrunError, OSError):
@@ -36,6 +38,24 @@ class StorageUnreachable(StorageFull):
     until = "the store answers"
 
 
+class StorageDenied(StorageUnreachable):
+    """The store takes nothing from this user now: it is mounted read-only, or its permissions have changed."""
+
+    until = "the store can be written again"
+
+
+class StorageBroken(QdrunError, OSError):
+    """The store cannot do what it was asked for, and waiting does not help: a name that is too long, a file that is too large."""
+
+    exit_code = RESUMABLE
+
+
+class StorageLost(QdrunError, OSError):
+    """A run ends because its store has not taken its lines in time, or because the user does not want to wait. It can be resumed."""
+
+    exit_code = RESUMABLE
+
+
 class FolderGone(QdrunError, OSError):
     """The folder of a run is not there any more. Nothing waits for it to come back: a new one would be no run."""
 
@@ -48,21 +68,41 @@ class StorageUnknown(QdrunError, ValueError):
 
 @contextmanager
 def full_said(where: str) -> Iterator[None]:
-    """Turn errors of a full disk, of whatever library, into ``StorageFull``; those of one that is away into ``StorageUnreachable``."""
+    """Turn errors of a disk, of whatever library, into ``StorageFull`` and its kinds, by their number; ``ANSWERS`` stay as they are."""
     try:
         yield
     except OSError as error:
-        if error.errno in AWAY and not isinstance(error, StorageFull):
-            raise StorageUnreachable(
-                f"the disk of {where} does not answer: {os.strerror(error.errno)}\n"
-                "  do: look at the disk, or at the server that it is mounted from; a run that still runs waits for it"
-            ) from error
-        if error.errno not in FULL or isinstance(error, StorageFull):
+        if isinstance(error, QdrunError) or error.errno is None or error.errno in ANSWERS:
             raise
-        raise StorageFull(
-            f"no room left in {where}: {os.strerror(error.errno or 0)}\n"
+        raise _refusal(where, error.errno) from error
+
+
+def _refusal(where: str, number: int) -> QdrunError:
+    why = os.strerror(number)
+    if number in FULL:
+        return StorageFull(
+            f"no room left in {where}: {why}\n"
             "  do: make room there; a running run continues automatically; resume a stopped one with `qdrun resume`"
-        ) from error
+        )
+    if number in NEVER:
+        return StorageBroken(
+            f"the disk of {where} cannot do that: {why}\n"
+            f"  do: move the folder to another disk, or shorten its path, then `qdrun resume {where}`"
+        )
+    if number in DENIED:
+        return StorageDenied(f"{where} cannot be used: {why}\n  do: see how its disk is mounted, and who owns it; {RESUMES}")
+    if number in SCARCE:
+        return StorageUnreachable(f"no file of {where} can be opened: {why}\n  do: raise the limit (`ulimit -n`); {RESUMES}")
+    return StorageUnreachable(
+        f"the disk of {where} does not answer: {why}\n"
+        f"  do: look at the disk, or at the server that it is mounted from; {RESUMES}"
+    )
+
+
+def why_of(error: OSError) -> str:
+    """The reason of an error in words, also of one that ``full_said`` has turned into one of ours."""
+    own = error.__cause__ if isinstance(error, QdrunError) else error
+    return (own.strerror if isinstance(own, OSError) else None) or str(error).partition("\n")[0]
 
 
 def folder_gone(folder: str) -> FolderGone:

@@ -25,7 +25,7 @@ from ...compiler.runtime.status import OUTPUT
 from ..store.attempts import LOG_BYTES, STREAMS, Attempt, Log
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
-from ..store.refusals import FULL
+from ..store.refusals import StorageFull, full_said
 from .bounded_log import start as start_writer
 
 END_S = 2.0
@@ -242,12 +242,11 @@ class ProcessLog:
         self._faults_before = faulthandler.is_enabled()
         logs = [self.where / f"{stream}.log" for stream in STREAMS]
         try:
-            if isinstance(files, LocalFiles):
-                files.make_folder(path)
-            opened = [open(log, "ab", buffering=0) for log in logs]
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
+            with full_said(files.root):
+                if isinstance(files, LocalFiles):
+                    files.make_folder(path)
+                opened = [open(log, "ab", buffering=0) for log in logs]
+        except StorageFull:
             self._faults = None
             return
         opened[0].close()
