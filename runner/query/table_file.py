@@ -18,6 +18,7 @@ from ..collector import paused
 from ..store.encoding import is_sealed
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
+from ..store.regular import open_regular
 from ..store.summary import summary_of
 from .picking import LARGEST, Row, best_row, column_of, columns_of, ordered
 from .where import condition
@@ -62,8 +63,9 @@ class TableFile:
         """
         import pyarrow as pa
 
+        kinds = {field.name: field.type for field in self.file.schema_arrow}  # which pyarrow makes anew each time
         for name in names:
-            kind = self.file.schema_arrow.field(name).type
+            kind = kinds[name]
             if pa.types.is_list(kind) and self.bytes > MOST_BYTES:
                 return False
             if name.startswith("param.") and (pa.types.is_list(kind) or pa.types.is_string(kind)):
@@ -89,6 +91,7 @@ def current_file(folder: RunFolder) -> TableFile | None:
     if found is None or found["damaged_lines"] or not folder.files.exists("results.parquet"):
         return None
     try:
+        open_regular(folder.table).close()
         file = pq.ParquetFile(folder.table, page_checksum_verification=True)
     except (OSError, pa.ArrowException):
         return None

@@ -30,6 +30,7 @@ from ..store.files import LocalFiles
 from ..store.journal import Journal
 from ..store.layout import RunFolder, check_shared, create
 from ..store.owner import OwnerLost, RunAlive, latest_owner, owner_numbers
+from ..store.regular import open_regular
 from ..store.replay import replay, run_state
 from ..study.plan import Prepared
 from ..study.shipping import Parcel, pack
@@ -41,6 +42,7 @@ START_S = 60.0
 """A run that has not begun by then is left alone: a cluster may start its job when it has room."""
 LOOK_S, JOB_LOOK_S = 0.05, 1.0
 SHOWN_LINES = 12
+TAIL_BYTES = 1 << 20
 NO_CLUSTER = "ClusterError: "
 """The prefix of the journal's error if a run found no Ray."""
 
@@ -198,8 +200,9 @@ def _process(folder: RunFolder, words: list[str]) -> Detached:
 
 
 def _tail(log: Path) -> str:
-    with suppress(OSError):
-        return log.read_text(encoding="utf-8", errors="replace")
+    with suppress(OSError), open_regular(str(log)) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
+        return stream.read().decode("utf-8", "replace")
     return ""
 
 

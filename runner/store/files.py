@@ -21,6 +21,7 @@ from .interface import Files, Growing
 from .objects import ObjectFiles
 from .refusals import (
     FolderGone,
+    NoFile,
     StorageBroken,
     StorageDenied,
     StorageFull,
@@ -30,6 +31,7 @@ from .refusals import (
     folder_gone,
     full_said,
 )
+from .regular import check_size, open_regular
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -88,7 +90,9 @@ class LocalFiles:
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         """See ``Files``."""
-        with full_said(self.root), open(self._path(path), "rb") as stream:
+        with full_said(self.root), open_regular(self._path(path)) as stream:
+            if end is None:
+                check_size(path, stream)
             stream.seek(start)
             return stream.read() if end is None else stream.read(end - start)
 
@@ -189,7 +193,7 @@ class LocalFiles:
         for folder, _, names in os.walk(self._path(path)):
             inside = os.path.relpath(folder, self.root or ".").replace(os.sep, "/")
             for name in names:
-                with suppress(FileNotFoundError):  # it was there a moment ago
+                with suppress(OSError):  # it was there a moment ago, or is a link to itself
                     found[f"{inside}/{name}"] = os.path.getsize(os.path.join(folder, name))
         return found
 
@@ -402,6 +406,7 @@ __all__ = [
     "FolderGone",
     "Growing",
     "LocalFiles",
+    "NoFile",
     "StorageBroken",
     "StorageDenied",
     "StorageFull",

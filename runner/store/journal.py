@@ -22,7 +22,7 @@ from pydantic_core import to_json
 from ..clock import now
 from .columns import BEGUN, ROWS, expanded
 from .encoding import Damaged, document, is_sealed, plain, read_document, readable, sealed, unsealed, writable
-from .files import FolderGone, Growing, LocalFiles, StorageFull
+from .files import FolderGone, Growing, LocalFiles, NoFile, StorageFull
 from .layout import RunFolder
 from .owner import OWNERS, Owner, OwnerLost, check_owner, give_up, take
 
@@ -80,17 +80,20 @@ class Entry:
 class Damage:
     """A line that is not as it was written: its segment, its number there from 1, and the trials that it still names.
 
-    ``line`` 0: the segment is not there, or ends too early.
+    ``line`` 0: the segment is not there, or ends too early; ``why``: something else lies in its place.
     """
 
     segment: str
     line: int
     trials: tuple[str, ...] = ()
+    why: str = ""
 
     @property
     def text(self) -> str:
         """In words."""
         what = f"{EVENTS}/{self.segment}"
+        if self.why:
+            return f"{what}: {self.why}, and the events there are lost"
         if not self.line:
             return f"{what}: its end, or all of it, is gone, and the events there are lost"
         named = f"; it named {', '.join(self.trials)}" if self.trials else ""
@@ -123,6 +126,11 @@ class Events:
         """The number of damaged lines."""
         return len(self.damage)
 
+    @property
+    def unreadable(self) -> bool:
+        """Whether something else lies in the place of a segment."""
+        return any(one.why for one in self.damage)
+
 
 def read(folder: RunFolder, *, slim: bool = False, light: bool = False, whole: bool = False) -> Events:
     """All events of a run; works while another process writes.
@@ -143,7 +151,11 @@ def read(folder: RunFolder, *, slim: bool = False, light: bool = False, whole: b
     out.damage += [Damage(name, 0) for name in _missing(names, counted)]
     for name in names:
         owner = _owner_of(name)
-        data = files.read(f"{EVENTS}/{name}")
+        try:
+            data = files.read(f"{EVENTS}/{name}")
+        except NoFile as error:
+            out.damage.append(Damage(name, 0, why=str(error).partition("\n")[0].partition(" is damaged: ")[2]))
+            continue
         _read_segment(out, name, owner, data, counted.get(name, 0) if owner < last else None, lessened)
     return out
 
@@ -172,7 +184,10 @@ def _last_word(folder: RunFolder, names: Sequence[str]) -> tuple[int, dict[str, 
     if max(first, default=0) < 2:  # never taken over: nothing to cut off
         return 0, {}
     for owner in sorted(first, reverse=True):
-        line, newline, _ = folder.files.read(f"{EVENTS}/{first[owner]}").partition(b"\n")
+        try:
+            line, newline, _ = folder.files.read(f"{EVENTS}/{first[owner]}").partition(b"\n")
+        except NoFile:  # its other lines cannot be read either
+            line, newline = b"", b"\n"
         event = _parsed(line) if newline else None
         if event is not None and event["event"] == "owner":
             return owner, event.get("counted", {})

@@ -325,7 +325,7 @@ def _format_of(data: bytes) -> Any:
     """The format that a ``run.json`` names; None where it names none."""
     try:
         return json.loads(data).get("format")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None
 
 

@@ -56,6 +56,10 @@ class StorageLost(QdrunError, OSError):
     exit_code = RESUMABLE
 
 
+class NoFile(QdrunError, OSError, ValueError):
+    """In the place of a file lies something that cannot be read as one: a pipe, a device, a folder, a file without end."""
+
+
 class FolderGone(QdrunError, OSError):
     """The folder of a run is not there any more. Nothing waits for it to come back: a new one would be no run."""
 

@@ -23,7 +23,7 @@ Summary = dict[str, Any]
 
 def unfinished_word(state: str) -> str:
     """The status of trials without a row in a run that has stopped in the given state; empty while the run is running."""
-    return {"running": "", "lost": "lost"}.get(state, "cancelled")
+    return {"running": "", "lost": "lost", "damaged": "lost"}.get(state, "cancelled")
 
 
 def shown_status(state: TrialState, unfinished: str) -> str:
@@ -43,7 +43,8 @@ def summary(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> Su
         return kept
     events = read(folder, slim=True)
     found = replay(folder, events=events)
-    return _summed(run_state(folder, found, alive), events, found)
+    state = "damaged" if events.unreadable and found.finished is None else run_state(folder, found, alive)
+    return _summed(state, events, found)
 
 
 def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay) -> None:
