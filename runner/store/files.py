@@ -168,7 +168,7 @@ class LocalFiles:
 
     def exists(self, path: str) -> bool:
         """See ``Files``."""
-        return os.path.exists(self._path(path))
+        return os.path.lexists(self._path(path))  # a link to itself stands for a damaged file
 
     def names(self, path: str) -> list[str]:
         """See ``Files``."""
