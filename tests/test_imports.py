@@ -45,7 +45,18 @@ ALLOWED = {
 }
 # The folders of the runner and the files beside them, from the bottom up: each may import those before it.
 RUNNER = (
-    *("clock", "collector", "visible", "private", "processes", "user_lines", "exit_codes", "stops", "text_grid"),
+    *(
+        "clock",
+        "collector",
+        "visible",
+        "private",
+        "processes",
+        "user_lines",
+        "exit_codes",
+        "stops",
+        "regular_files",
+        "text_grid",
+    ),
     *("store.files", "optimize.update_rules", "config", "optimize", "packing", "ledger", "study"),
     *(
         "store",

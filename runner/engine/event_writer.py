@@ -24,7 +24,7 @@ from ..study.trials import Trial
 from ..workers.records import numbers_of
 from ..workers.spec import Together
 from . import messages as m
-from .patience import Interrupts
+from .writer_threads import Interrupts
 
 SHOWN_NOTES = 20
 SNAPSHOT_BYTES_S = 1024

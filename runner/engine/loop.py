@@ -19,9 +19,8 @@ from ..workers.spec import BatchSpec, TrialSpec
 from . import messages as m
 from .event_writer import Book, Inside, Outside, with_best
 from .memory_use import observed, steadier, used_of
-from .patience import patience_s, patiently, storage_lost
 from .state import State
-from .writer_threads import JournalWriter, StoreWatch
+from .writer_threads import JournalWriter, StoreWatch, patience_s, patiently, storage_lost
 
 WAIT_S = 0.25
 LOOK_EVERY_S = 0.5

@@ -50,8 +50,8 @@ from ..upkeep.caches import trim
 from .early_plans import EarlyPlans, failures_text, refuse
 from .event_writer import Outside
 from .parts import TrialAt
-from .patience import Patience, patiently, storage_lost
 from .start import RunCancelled, check_device, run_trials, user, warm
+from .writer_threads import Patience, patiently, storage_lost
 
 ROOM_EVERY_S = 0.5
 Stage = Callable[[Journal], tuple[Sequence[TrialAt] | None, Mapping[str, int]]]
@@ -198,7 +198,6 @@ def attend(
         RunAlive: another process runs it.
         StorageFull: there is no room for the run.
     """
-    made: Sequence[table.Row] = ()
     timing, state, ours, why, board = how.timing, "failed", True, "", Board(run=folder.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
     with (
@@ -244,15 +243,8 @@ def attend(
             timing.ended_t = now()
             head.end()
             try:
-                if ours:
-                    end = partial(_finish, journal, screen, stops, state, timing, why, prepared.trials)
-                    state, made = patiently(end, "the end of the run waits for it", folder.uri, stops, screen.note)
-            except StorageLost:
-                journal.give_up()
-                raise
+                state, made = _end(ours, journal, screen, stops, state, timing, why, prepared.trials)
             finally:
-                if not ours:
-                    journal.give_up()
                 wait([starting])
                 close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
     return Submitted(folder, state, timing.summary(), made)
@@ -371,6 +363,27 @@ def _account(folder: RunFolder, note: Callable[[str], None]) -> Account | None:
     except (NotPrivate, OSError) as error:
         note(f"this run does not see what other runs of yours hold of this machine: {error}")
         return None
+
+
+def _end(
+    ours: bool, journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str, trials: Sequence[Trial]
+) -> tuple[str, Sequence[table.Row]]:
+    """``_finish``, unless the run or its store is lost (``ours``); bounds how long the store is waited for.
+
+    Raises:
+        StorageLost: see ``patiently``.
+    """
+    try:
+        if ours:
+            end = partial(_finish, journal, screen, stops, state, timing, why, trials)
+            return patiently(end, "the end of the run waits for it", journal.folder.uri, stops, screen.note)
+    except StorageLost:
+        ours = False
+        raise
+    finally:
+        if not ours:
+            journal.give_up()
+    return state, ()
 
 
 def _finish(

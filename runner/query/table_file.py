@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..collector import paused
+from ..regular_files import open_regular
 from ..store.encoding import is_sealed
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
-from ..store.regular import open_regular
 from ..store.summary import summary_of
 from .picking import LARGEST, Row, best_row, column_of, columns_of, ordered
 from .where import condition

@@ -25,12 +25,12 @@ from ..provenance.record import record
 from ..ray_adapter.cluster import ClusterError, check_environment
 from ..ray_adapter.jobs_api import OVER, Jobs, is_dashboard, known_dead, launched, note_launch
 from ..ray_adapter.known_clusters import JOB, remember, trusted
+from ..regular_files import open_regular
 from ..store import status as states
 from ..store.files import LocalFiles
 from ..store.journal import Journal
 from ..store.layout import RunFolder, check_shared, create
 from ..store.owner import OwnerLost, RunAlive, latest_owner, owner_numbers
-from ..store.regular import open_regular
 from ..store.replay import replay, run_state
 from ..study.plan import Prepared
 from ..study.shipping import Parcel, pack

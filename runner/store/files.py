@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
+from ..regular_files import NoFile, check_size, open_regular
 from .interface import Files, Growing
 from .objects import ObjectFiles
 from .refusals import (
     FolderGone,
-    NoFile,
     StorageBroken,
     StorageDenied,
     StorageFull,
@@ -31,7 +31,6 @@ from .refusals import (
     folder_gone,
     full_said,
 )
-from .regular import check_size, open_regular
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 

@@ -12,7 +12,7 @@ from ..exit_codes import RESUMABLE
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""A disk that was mounted read-only after an error, or whose server refuses this user, for a while or until somebody mends it."""
+"""The disk was mounted read-only after an error, or its server refuses this user, for a while."""
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """This process, or this machine, has too many open files, or no memory."""
 ANSWERS = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY)
@@ -54,10 +54,6 @@ class StorageLost(QdrunError, OSError):
     """A run ends because its store has not taken its lines in time, or because the user does not want to wait. It can be resumed."""
 
     exit_code = RESUMABLE
-
-
-class NoFile(QdrunError, OSError, ValueError):
-    """In the place of a file lies something that cannot be read as one: a pipe, a device, a folder, a file without end."""
 
 
 class FolderGone(QdrunError, OSError):

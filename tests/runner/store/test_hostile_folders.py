@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
 from qdrun.runner.observe.table import write_table
-from qdrun.runner.store.files import NoFile, open_files
+from qdrun.runner.regular_files import NoFile
+from qdrun.runner.store.files import open_files
 from qdrun.runner.store.journal import Journal
 
 PATIENCE_S = 20

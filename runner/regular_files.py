@@ -10,7 +10,7 @@ import os
 import stat
 from typing import IO
 
-from .refusals import NoFile
+from ..compiler.errors import QdrunError
 
 MOST_BYTES = {".json": 256 << 20, ".jsonl": 1 << 30, ".yaml": 64 << 20, ".cut": 256 << 20}
 """The largest file of each kind that is read whole: documents, and lists of lines, of which the journal has several."""
@@ -21,6 +21,10 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+
+
+class NoFile(QdrunError, OSError, ValueError):
+    """In the place of a file lies something that cannot be read as one: a pipe, a device, a folder, a file without end."""
 
 
 def open_regular(path: str) -> IO[bytes]:
@@ -63,4 +67,4 @@ def _no_file(path: str, what: str) -> NoFile:
     return NoFile(f"{path} is damaged: it is {what}\n  do: remove it; `qdrun results` shows what is left of the run")
 
 
-__all__ = ["check_size", "open_regular"]
+__all__ = ["NoFile", "check_size", "open_regular"]
