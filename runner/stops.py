@@ -92,6 +92,9 @@ def counted_signals(stops: Stops) -> Iterator[None]:
     finally:
         over.set()
         guard.join()
+        outer = getattr(before[signal.SIGINT], "__self__", None)
+        if isinstance(outer, Stops):  # a request to a run of a search is one to the search
+            outer.asked += stops.asked
         for number, handler in before.items():
             leaves = _COMMAND.is_set() and number != signal.SIGINT and handler is signal.SIG_DFL
             signal.signal(number, signal.SIG_IGN if leaves else handler)

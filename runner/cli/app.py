@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -114,5 +115,17 @@ def options(
 
 def main() -> None:
     """Entry point of the ``qdrun`` command."""
+    _open_streams()
     is_command()
     app()
+
+
+def _open_streams() -> None:
+    """Give a command whose caller has closed its standard streams others: files that it opens would get their numbers, and their output."""
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # the lowest number that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

@@ -70,6 +70,7 @@ def over(folder: RunFolder, plan: ResumePlan) -> Submitted | None:
     if plan.retried or plan.state not in ("done", "failed", "cancelled"):
         return None
     if not current(folder):  # its runner was killed between its last line and the table: there is none, or an older one
+        folder.files.sweep("")
         table.write_table(folder)
     return Submitted(folder, plan.state, status(folder)["timing"] or Timing(0.0, 0.0).summary())
 

@@ -40,7 +40,7 @@ from ..stops import Stops, counted_signals
 from ..store import space
 from ..store.files import FolderGone, StorageFull, StorageLost
 from ..store.journal import Journal
-from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, check_shared, create
+from ..store.layout import BEAT_EVERY_S, RunFolder, check_shared, create
 from ..store.owner import OwnerLost, cancel_requests
 from ..store.replay import replay
 from ..study.placement import devices_of, frames_of, with_frames
@@ -272,6 +272,8 @@ def _nothing_left(journal: Journal, before: Mapping[str, int], timing: Timing) -
     """End a resumed run without remaining trials, without Ray."""
     state, timing.ended_t = "done" if set(before) <= {"done"} else "failed", now()
     journal.write("finished", sync=True, state=state, timing=timing.summary())
+    with suppress(StorageFull):
+        journal.folder.files.sweep("")
     table.write_table(journal.folder)
     return Submitted(journal.folder, state, timing.summary())
 
@@ -419,8 +421,7 @@ def _made_table(journal: Journal, screen: Display, stops: Stops, state: str, tri
     if state == "done":
         forget_batches(files)
     with suppress(StorageFull):  # files that a process was killed over while it wrote them
-        files.sweep(TRIALS)
-        files.sweep("", "results.parquet")
+        files.sweep("")
     try:
         return table.write_table(journal.folder, trials=trials)
     except StorageFull as error:

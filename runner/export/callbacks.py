@@ -15,11 +15,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ...compiler.errors import QdrunError
-from ..config.callbacks_section import CallbacksSection
+from ..config.callbacks_section import CALL_S, CallbacksSection
 from ..observe.table import row_of
 from ..stops import Stops, join
 from ..store.columns import ROWS, event_of
@@ -31,6 +32,8 @@ from ..study.target import TargetError, resolve
 from .feed import Tail
 
 LOOK_EVERY_S = 0.5
+TAIL_BYTES, TAIL_SHOWN, TAIL_S = 1 << 16, 500, 1.0
+"""Bytes of the output of a call that are kept, characters that are shown, and seconds for the last of it."""
 SHOWN = 5
 """Failures of calls that the user is told of one by one; the others are counted."""
 CHILD = """
@@ -132,13 +135,14 @@ def commands_of(section: CallbacksSection | None, base: os.PathLike[str]) -> dic
     """The command lines of the callbacks of a config, by name; a function is called by a Python of its own.
 
     Raises:
-        CallbackMissing: the program of one, or its file, is not there.
+        CallbackMissing: the program of one, its file or its function, is not there.
     """
     named = {name: getattr(section, name, None) for name in ("trial_end", "run_end")}
-    return {name: _words(name, call, base) for name, call in named.items() if call is not None}
+    timeout_s = CALL_S if section is None else section.timeout
+    return {name: _words(name, call, base, timeout_s) for name, call in named.items() if call is not None}
 
 
-def _words(name: str, call: str | list[str], base: os.PathLike[str]) -> list[str]:
+def _words(name: str, call: str | list[str], base: os.PathLike[str], timeout_s: float) -> list[str]:
     if isinstance(call, list):
         if shutil.which(call[0]) is None:
             raise CallbackMissing(
@@ -150,30 +154,72 @@ def _words(name: str, call: str | list[str], base: os.PathLike[str]) -> list[str
         target = resolve(call, Path(base))
     except TargetError as error:
         raise CallbackMissing(f"callbacks.{name}: {str(error).replace('the job', 'the function')}") from error
-    return [sys.executable, "-c", CHILD, target.file or target.module or "", target.name, target.import_root]
+    words = [sys.executable, "-c", CHILD, target.file or target.module or "", target.name, target.import_root]
+    _check_function(name, call, tuple(words), timeout_s)
+    return words
+
+
+@cache
+def _check_function(name: str, call: str, words: tuple[str, ...], timeout_s: float) -> None:
+    """Look a function up without calling it, once in a process: a run that ends well must not end with "no such function"."""
+    why = run(words, "", timeout_s)
+    if why:
+        raise CallbackMissing(
+            f"callbacks.{name}: `{call}` cannot be called: {why}\n  do: see that the file can be imported, and defines that function"
+        )
 
 
 def run(words: Sequence[str], text: str, timeout_s: float) -> str:
-    """Run a command with a text on its stdin; why it has failed, empty where it has not. One that takes too long is killed with the
-    processes that it has started.
+    """Run a command with a text on its stdin; why it has failed, empty where it has not. The end of its output is kept.
+
+    It ends after ``timeout_s`` at the latest, with the processes that it has started.
     """
     try:
         process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
     except OSError as error:
         return f"{words[0]}: {error.strerror or error}"
+    assert process.stdin is not None and process.stdout is not None
+    said, writer = _Tail(process.stdout), threading.Thread(target=_write, args=(process.stdin, text), daemon=True)
+    writer.start()
     try:
-        said, _ = process.communicate(text, timeout=timeout_s)
+        process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
         return f"not over after {timeout_s:g} s; killed"
     if not process.returncode:
         return ""
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
-    return f"exit code {process.returncode}" + (f": {last.strip()}" if last else "")
+    said.join(TAIL_S)  # what it has started may print on
+    last = next((line for line in reversed(said.text.splitlines()) if line.strip()), "")
+    return f"exit code {process.returncode}" + (f": {last.strip()[:TAIL_SHOWN]}" if last else "")
+
+
+class _Tail(threading.Thread):
+    """Reads what a process prints, and keeps its end alone."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(name="output", daemon=True)
+        self._stream, self._kept = stream, b""
+        self.start()
+
+    def run(self) -> None:
+        """Read to the end."""
+        with suppress(OSError, ValueError), self._stream:
+            while chunk := os.read(self._stream.fileno(), TAIL_BYTES):
+                self._kept = (self._kept + chunk)[-TAIL_BYTES:]
+
+    @property
+    def text(self) -> str:
+        """The end of the output."""
+        return self._kept.decode("utf-8", "replace")
+
+
+def _write(stream: IO[bytes], text: str) -> None:
+    with suppress(OSError, ValueError), stream:  # it may end without reading
+        stream.write(text.encode("utf-8", "surrogateescape"))
 
 
 @contextmanager

@@ -92,8 +92,12 @@ class Account:
                 fcntl.flock(self._gate, fcntl.LOCK_UN)
 
     def others(self) -> list[Entry]:
-        """The other runs that live; the files of those that do not are removed. To be called behind the gate."""
-        return [entry for name in os.listdir(self._folder) if name.endswith(ENTRY) and (entry := self._read(name)) is not None]
+        """The other runs that live; the files of those that do not are removed. To be called behind the gate.
+
+        A process that this run was taken over from is left out, it may be stopped (Ctrl-Z) for ever.
+        """
+        found = [self._read(name) for name in os.listdir(self._folder) if name.endswith(ENTRY)]
+        return [entry for entry in found if entry is not None and entry.run != self.run]
 
     def _read(self, name: str) -> Entry | None:
         if name == self._name:

@@ -28,6 +28,10 @@ from .standing import hold, standing
 OBJECT_STORE_BYTES = 256 << 20
 CONNECT_S = 5.0
 LEAVE_S = 3.0
+STARTS, TOO_LATE = 3, "timed out during startup"
+"""How often a start of Ray is tried that Ray itself gives up, by these words."""
+START_WAIT_S = "60"
+"""Seconds that Ray waits for its node; its default is 30."""
 SILENT: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
 _OURS: list[
     SessionFolder | None
@@ -66,11 +70,29 @@ def check_environment(address: str | None) -> None:
     """
     if address is not None:
         check_address(address)
+    if address is None:
+        check_loopback()
     if address is None and os.environ.get("RAY_AUTH_MODE", "token") != "token":
         raise ClusterError(
             f"RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']} would leave Ray open: it listens on every interface of this machine\n"
             "  do: unset RAY_AUTH_MODE, or join a cluster that you secured with --address"
         )
+
+
+def check_loopback() -> None:
+    """Refuse a machine whose processes cannot talk to each other: Ray would wait for them for ever.
+
+    Raises:
+        ClusterError: 127.0.0.1 does not answer.
+    """
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname()[:2], timeout=CONNECT_S).close()
+    except OSError as error:
+        raise ClusterError(
+            f"cannot start Ray on this machine: 127.0.0.1, by which its processes talk to each other, does not answer: {error.strerror}\n"
+            "  do: `ip link set lo up` as root; a container or sandbox without a network needs its loopback interface"
+        ) from error
 
 
 def open_cluster(
@@ -126,6 +148,7 @@ def set_up(*, quiet: bool) -> None:
         ClusterError: it cannot read them again.
     """
     wanted = {"RAY_AUTH_MODE": "token", "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    wanted["RAY_raylet_start_wait_time_s"] = START_WAIT_S
     wanted |= {"RAY_BACKEND_LOG_LEVEL": "error"} if quiet else {}
     late = compat.loaded() and "RAY_AUTH_MODE" not in os.environ
     for name, value in wanted.items():
@@ -179,9 +202,7 @@ def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str
         if address is None:
             make_token()
             folder = SessionFolder()
-            with compat.small_head() as dashboard_server, compat.started_with(ahead=keep):
-                ray.init(**_local_options(dashboard, gpus, folder), job_config=metadata, **SILENT)
-                url = dashboard_server.result()
+            url = _started(dashboard, gpus, folder, metadata, keep)
         else:
             url = getattr(ray.init(address=address, job_config=metadata, **SILENT), "dashboard_url", "") or ""
     except Exception as error:  # of Ray: ConnectionError, RuntimeError, AuthenticationError and others, see `translated`
@@ -196,6 +217,22 @@ def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str
             raise
     _OURS.append(folder)
     return url
+
+
+def _started(dashboard: bool, gpus: int, folder: SessionFolder, job: Any, keep: bool) -> str:
+    """Start Ray here; the address of its dashboard. On a busy machine Ray may give up its own start too early: then it is tried again."""
+    import ray
+
+    for attempt in range(STARTS):
+        try:
+            with compat.small_head() as dashboard_server, compat.started_with(ahead=keep):
+                ray.init(**_local_options(dashboard, gpus, folder), job_config=job, **SILENT)
+                return dashboard_server.result()
+        except Exception as error:
+            if attempt + 1 == STARTS or TOO_LATE not in " ".join(str(part) for part in _chain(error)):
+                raise
+            ray.shutdown()
+    raise AssertionError("unreachable")
 
 
 def check_token_is_wanted(address: str, head: str) -> None:
@@ -282,9 +319,9 @@ def translated(error: BaseException, address: str | None, folder: str = "") -> C
             f"{where}: something listens there and does not let us in: another token, another program, or a head that hangs\n"
             f"  token: {about_token()}"
         )
-    if "timed out during startup" in text:
+    if TOO_LATE in text:
         return ClusterError(
-            f"{where}: its node was not up within the half minute that Ray waits; the machine is very busy, or the node ended\n"
+            f"{where}: its node was not up within the time that Ray waits, {STARTS} times; the machine is very busy, or the node ended\n"
             f"  do: try again when less runs here; else {logs}"
         )
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

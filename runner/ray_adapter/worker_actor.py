@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from ..workers import Worker
 from ..workers.spec import LeaseNews, Progress, WorkerInfo, WorkerSpec
 from ..workers.wire import Row, packed_news, unpacked
+
+PARENT_EVERY_S, PARENT_GRACE_S = 2.0, 5.0
 
 
 class WorkerActor:
@@ -24,6 +27,7 @@ class WorkerActor:
     def __init__(self, spec: WorkerSpec) -> None:
         self._worker = Worker(spec)
         on_notice(self._worker.preempt)
+        end_with_parent()
 
     def __repr__(self) -> str:
         return repr(self._worker)
@@ -61,6 +65,22 @@ class WorkerActor:
     def stop(self, trials: Sequence[str]) -> bool:
         """Trials that are to end."""
         return any([self._worker.stop(trial) for trial in trials])
+
+
+def end_with_parent(every_s: float = PARENT_EVERY_S, grace_s: float = PARENT_GRACE_S) -> None:
+    """End this process when the one that started it, Ray's raylet, is gone.
+
+    Ray notices that by a socket. A trial that has closed descriptors which are not its own leaves a process that Ray never ends.
+    """
+    parent = os.getppid()
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(every_s)
+        time.sleep(grace_s)  # Ray ends it better
+        os._exit(1)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 @cache

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,18 @@ from ..observe.table import rows as rows_of
 from ..observe.timing import Timing
 from ..optimize.descent import optimized
 from ..ray_adapter.cluster import kept_open
-from ..store.files import Files, open_files
-from ..store.layout import RunFolder
+from ..stops import Stops, counted_signals
+from ..store.files import Files, LocalFiles, open_files
+from ..store.layout import BEAT_EVERY_S, RunFolder
+from ..store.owner import RunAlive, give_up, latest_owner, take
 from ..study.prepare import prepare
 from .plans import NotSearchable, Round, Row, rounds_of
 
 RECORD, BELOW = "search.json", "rounds"
+
+
+class SearchRuns(QdrunError, RuntimeError):
+    """Another process runs the search."""
 
 
 class SearchChanged(QdrunError, ValueError):
@@ -124,9 +132,16 @@ def search(
     names = [] if optimize is None else optimized(optimize, prepared.gradients, prepared.trials.params(0))
     chooser = rounds_of(section, sweep, optimize, names)
     files, found = open_files(folder), Search(folder, section.evaluations)
-    record = _Record(files, found, _identity(loaded))
-    with kept_open(where.address, prepared.ray_devices):
+    with (
+        _claimed(folder, files),
+        kept_open(where.address, prepared.ray_devices),
+        counted_signals(stops := Stops()),  # after Ray has started, which replaces the handlers of the main thread
+    ):
+        record = _Record(files, found, _identity(loaded))
         while (left := section.evaluations - found.spent) > 0 and (asked := chooser.ask(left)) is not None:
+            if stops.asked:
+                found.state = "interrupted"
+                break
             run, found.state = record.run(config, overrides, asked, where)
             if found.state not in ("done", "failed"):
                 break
@@ -134,6 +149,43 @@ def search(
             record.ended(run, rows, chooser.tell(rows))
             told(_line(found))
     return found
+
+
+@contextmanager
+def _claimed(uri: str, files: Files) -> Iterator[None]:
+    """Claim the folder of a search as runs are claimed, with signs of life: two processes would both run all rounds.
+
+    Raises:
+        SearchRuns: another process has it.
+    """
+    if isinstance(files, LocalFiles):
+        files.make_folder("")
+    folder = RunFolder(uri)
+    try:
+        owner = take(folder)
+    except RunAlive as error:
+        other = latest_owner(folder)
+        who = f"process {other.pid} on {other.host}" if other is not None else "another process"
+        raise SearchRuns(
+            f"{who} runs the search in {uri}\n  do: wait for its end, or stop it with Ctrl-C there; --output names another folder"
+        ) from error
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.is_set():
+            with suppress(OSError, QdrunError):  # a store that is away comes back
+                folder.beat(owner.number)
+            over.wait(BEAT_EVERY_S)
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(BEAT_EVERY_S)
+        with suppress(OSError, QdrunError):
+            give_up(folder, owner)
 
 
 class _Record:
@@ -150,7 +202,7 @@ class _Record:
 
     def __init__(self, files: Files, found: Search, config: str) -> None:
         self._files, self._found, self._config = files, found, config
-        record = json.loads(files.read(RECORD)) if files.exists(RECORD) else {"config": config, "rounds": []}
+        record = _read(files) if files.exists(RECORD) else {"config": config, "rounds": []}
         if record["config"] != config:
             raise SearchChanged(
                 f"the search in {found.folder} has another config than this one\n"
@@ -215,6 +267,18 @@ class _Record:
         self._files.put(RECORD, json.dumps(data, indent=1).encode())
 
 
+def _read(files: Files) -> dict[str, Any]:
+    try:
+        record = json.loads(files.read(RECORD))
+        if isinstance(record["config"], str) and isinstance(record["rounds"], list):
+            return record
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise SearchChanged(
+        f"{files.root}/{RECORD} is damaged\n  do: begin a new search, in another folder; `qdrun results` shows the rounds of this one"
+    )
+
+
 def _identity(loaded: Loaded) -> str:
     """What makes a search the same one: its config, with overrides applied."""
     text = loaded.config.model_dump_json(by_alias=True)
@@ -230,4 +294,4 @@ def _line(found: Search) -> str:
     )
 
 
-__all__ = ["Search", "SearchChanged", "Where", "search"]
+__all__ = ["Search", "SearchChanged", "SearchRuns", "Where", "search"]

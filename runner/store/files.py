@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,6 +48,8 @@ def escaped(name: str) -> str:
 
 
 PARTIAL = ".partial"
+SHARED, SHARED_S = (".heartbeat.json.", ".labels.json."), 60.0
+"""Files that other processes and threads may be writing at any time: what they left unfinished is removed after so many seconds."""
 
 
 class LocalFiles:
@@ -207,8 +210,11 @@ class LocalFiles:
         for folder, below, names in os.walk(self._path(path)):
             found = [one for one in names if one.startswith(f".{name}") and one.endswith(PARTIAL)]
             for one in found:
-                _forget(os.path.join(folder, one))
-            count += len(found)
+                place = os.path.join(folder, one)
+                if not one.startswith(SHARED) or time.time() - _changed(place) > SHARED_S:
+                    with full_said(self.root):
+                        _forget(place)
+                    count += 1
             if name:
                 below.clear()
         return count
@@ -367,6 +373,13 @@ def _made(path: str, data: bytes, mode: int) -> bool:
     finally:
         os.close(file)
     return True
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:
+        return float("inf")
 
 
 def _forget(path: str) -> None:

@@ -409,7 +409,7 @@ def write_run(
         StorageFull: no room.
         NoPlace: the folder cannot be made.
     """
-    identity = f"{time.strftime('%Y%m%d-%H%M%S')}-{escaped(name)}-{secrets.token_hex(2)}"
+    identity = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{escaped(name)}-{secrets.token_hex(2)}"
     folder = RunFolder(open_files(where).at(identity))
     _check_place(folder)
     trials = Trials.of(trials)
@@ -482,7 +482,7 @@ def each_run(where: str | os.PathLike[str]) -> Iterator[RunFolder]:
 def _latest(where: str | os.PathLike[str]) -> RunFolder | None:
     """The newest run; None if there is none. Only folders with a name that may be the newest are read.
 
-    Names begin with a local time: those of two machines can differ by their time zones and by daylight saving time.
+    Names begin with a time in UTC; those of older versions with a local one.
     """
     found: list[RunFolder] = []
     first = ""

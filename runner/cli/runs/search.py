@@ -52,10 +52,10 @@ def search(
 
 
 def new_folder(storage: str) -> str:
-    """The place of a new search, by the time."""
+    """The place of a new search, by the time in UTC."""
     import time
 
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now()))
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now()))
     return f"{storage.rstrip('/')}/search-{stamp}"
 
 

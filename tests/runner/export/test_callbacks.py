@@ -1,6 +1,7 @@
 """Callbacks: what they are told of a run, when, and what one that fails costs."""
 
 import json
+import resource
 import sys
 
 import numpy as np
@@ -91,3 +92,35 @@ def test_a_callback_that_is_not_there_is_refused_before_the_run(tmp_path):
     with pytest.raises(CallbackMissing, match=r"callbacks.trial_end: cannot read the function's file .*nothing.py"):
         commands_of(section(trial_end="nothing.py:row"), tmp_path)
     assert commands_of(None, tmp_path) == {}
+
+
+@pytest.mark.parametrize("code", ["while True: print('y' * 4000)", "import os\nwhile True: os.write(1, b'y' * 65536)"])
+def test_a_callback_that_prints_without_end_is_bounded_in_memory_and_time(code):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert run([sys.executable, "-c", code], "{}\n", 1.0) == "not over after 1 s; killed"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_the_last_line_of_a_talkative_callback_says_why_it_failed():
+    code = "import sys; print('x\\n' * 1_000_000); print('the reason'); sys.exit(4)"
+    assert run([sys.executable, "-c", code], "", 60.0) == "exit code 4: the reason"
+
+
+def test_a_callback_that_does_not_read_and_one_that_leaves_a_process_behind_do_not_hold_the_run_up():
+    assert run([sys.executable, "-c", "pass"], "x" * (4 << 20), 60.0) == ""
+    assert run(["sh", "-c", "sleep 30 & exit 0"], "", 20.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def other(): ...", "has no attribute 'row'"),
+        ("import nothing_like_this", "nothing_like_this"),
+        ("def row(:", "SyntaxError"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused_before_the_start(tmp_path, text, said):
+    (tmp_path / "hooks.py").write_text(text)
+    with pytest.raises(CallbackMissing, match=r"^callbacks\.trial_end: `hooks\.py:row` cannot be called: ") as error:
+        commands_of(section(trial_end="hooks.py:row"), tmp_path)
+    assert said in str(error.value) and "\n  do: " in str(error.value)
