@@ -147,7 +147,7 @@ def test_a_machine_that_is_too_busy_for_ray_is_named(token, monkeypatch, tmp_pat
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     said = str(translated(Exception("The current node timed out during startup. This could happen because some ..."), None))
     assert said == (
-        "cannot start Ray on this machine: its node was not up within the half minute that Ray waits; the machine is very busy, or the "
+        "cannot start Ray on this machine: its node was not up within the time that Ray waits, 3 times; the machine is very busy, or the "
         f"node ended\n  do: try again when less runs here; else look into the logs in {tmp_path}/ray/session_latest/logs"
     )
 
