@@ -19,6 +19,7 @@ from .program import Program, generate
 from .second import check_second
 from .slopes import check_smooth
 from .smooth import generate_smooth
+from .stores import check_stores
 from .tapes import check_tapes
 
 
@@ -48,6 +49,8 @@ def examine_text(program: Program, seed: int, index: int, devices: list[str], fo
                 check_second(program.text, path, seed, index, result)
             if not result.finding and not result.refused:
                 check_tapes(program.text, path, seed, index, result)
+            if not result.finding and not result.refused:
+                check_stores(path, seed, index, result)
             return result
         return check(program, path, choose(seed, index, devices), interpret)
     except Exception:

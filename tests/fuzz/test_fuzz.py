@@ -19,9 +19,11 @@ from qdrun.compiler.codegen.llvm import task_emitter
 from qdrun.compiler.frontend.values import fold
 from qdrun.compiler.ir import meaning
 from qdrun.compiler.ir.nodes import GlobalStore, Op
+from qdrun.compiler.passes.dependence import argument_forms, collisions
+from qdrun.compiler.passes.dependence.store_maps import Clash
 from qdrun.compiler.passes.reverse import derivatives
 from qdrun.compiler.runtime.python import interpret
-from tests.fuzz import check, child, execute, parent, second, slopes, tapes
+from tests.fuzz import check, child, execute, parent, second, slopes, stores, tapes
 from tests.fuzz.__main__ import main as command
 from tests.fuzz.check import Result, modelled
 from tests.fuzz.compare import differences, unexplained
@@ -364,3 +366,16 @@ def test_constants_are_changed_and_changed_back_within_one_second(tmp_path, monk
         os.utime(path, (1e9, 1e9))
         assert execute.load(path)["C1"] == n
     assert not sys.dont_write_bytecode
+
+
+def test_stores_through_computed_indices_are_compared_and_faults_in_them_found(tmp_path, monkeypatch):
+    def found(way, count):
+        return {kind[0] for k in range(count) if (kind := way(random.Random(f"stores {k}"), tmp_path / f"s_{k}.py"))}
+
+    assert not found(stores.one_kernel, 12) | found(stores.one_pair, 6)
+    monkeypatch.setattr(collisions, "find_clash", lambda meeting, host: None)
+    assert found(stores.one_kernel, 12) == {"several iterations store to one element, and the gradient is not refused"}
+    monkeypatch.setattr(collisions, "find_clash", lambda meeting, host: Clash((0,), (0,), (1,)))
+    assert found(stores.one_kernel, 12) == {"a store is refused that no two iterations make to one element"}
+    monkeypatch.setattr(argument_forms, "evaluate", lambda op, args, dtype: args[0])
+    assert found(stores.one_pair, 12)

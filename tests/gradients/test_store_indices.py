@@ -18,11 +18,13 @@ from gradient_checks import Point, compile_source, field, ints, start
 APART = """i ^ 5, (i + 3) % 8, (i + s) % 8, (i * s) % 8, 7 - i, ~i + 8, -i % 8, i * s, s + i, i // 2 * 2 + i % 2, i // 4 + i % 4 * 2,
     i % 2 * 4 + i // 2, i >> 1 | (i & 1) << 2, (i & 1) << 2 | i & 2 | i >> 2, i if i < 4 else 11 - i, qd.select(i > 3, i, 3 - i),
     qd.i32(qd.i8(i)), qd.i32(qd.u8(i * 37)) % 32, z[None] + i, qd.i64(i) + 1, qd.max(i, 7 - i) + (8 if i > 3 else 0), i * i,
+    qd.u64(i) * qd.u64(5),
     i * 1431655766 * 3, abs(i - 3) * 2 + (i > 3)"""
 # Each takes two of them to one element.
 MEET = """i // 2, i % 4, i >> 1, i & 3, (i * 2) % 8, abs(i - 3), i * (s - 3), qd.min(i, 5), qd.max(i, 2), qd.math.clamp(i, 1, 6), s,
     qd.select(i > 3, i, i + 1), qd.cast(i > 3, qd.i32), qd.i32(qd.i8(i * 64)) & 7, qd.i32(qd.u8(i * 128)) & 7, (i << 31) & 7,
-    i * 1073741824 * 4, i * i % 8, qd.popcnt(i), i - i, i // 4 + i % 4, p[i // 2], z[None] + i // 2, i % s, (i + s) // s"""
+    i * 1073741824 * 4, qd.u64(i) // qd.u64(2),
+    i * i % 8, qd.popcnt(i), i - i, i // 4 + i % 4, p[i // 2], z[None] + i // 2, i % s, (i + s) // s"""
 
 
 def forms(text):
@@ -127,6 +129,17 @@ REFUSED = {
         """,
         5,
         "its index is not proven to differ between iterations",
+    ),
+    "an index that a while loop counts": (
+        """
+        for i in x:
+            j = 0
+            while j < 3:
+                y[i * 3 + j] = x[i]
+                j += 1
+        """,
+        4,
+        "its index is not proven to differ between iterations (a `while` loop counts it)",
     ),
     "a variable that a condition changes": (
         """
@@ -422,6 +435,42 @@ def test_each_trial_of_a_batch_is_checked_by_its_own_arguments():
     np.testing.assert_allclose(x.grad.to_numpy(), 1.0)
     with pytest.raises(qd.DataAccessError, match=r"iterations i = 0 and i = 1 both write element \[0\]"):
         k.grad(0)
+    strides = np.array([1, 2, 1])
+    x.grad.fill(0.0)
+    k(strides)
+    y.grad.fill(1.0)
+    k.grad(strides)
+    np.testing.assert_allclose(x.grad.to_numpy(), 1.0)
+    with pytest.raises(qd.DataAccessError, match=r"iterations i = 0 and i = 1 both write element \[0\]"):
+        k.grad(np.array([1, 2, 0]))
+
+
+@pytest.mark.parametrize("how", ["debug", "validation"])
+def test_each_trial_of_a_batch_is_checked_by_its_own_memory(how):
+    start(batch=3, debug=how == "debug")
+    x, y, p, loss = field(4, name="x"), field(8, name="y"), qd.field(qd.i32, shape=4), field(name="loss")
+
+    @qd.kernel
+    def k():
+        for i in x:
+            y[p[i]] = x[i] * x[i]
+
+    @qd.kernel
+    def total():
+        for j in y:
+            loss[None] += y[j]
+
+    def run(places):
+        x.fill(0.5)
+        p.from_numpy(np.array(places, np.int32))
+        with qd.ad.Tape(loss=loss, validation=how == "validation"):
+            k()
+            total()
+
+    run([[0, 1, 2, 3], [3, 2, 1, 0], [7, 5, 3, 1]])
+    np.testing.assert_allclose(x.grad.to_numpy(), 1.0)
+    with pytest.raises(qd.DataAccessError, match=r"iterations i = 1 and i = 3 both write element \[5\]"):
+        run([[0, 1, 2, 3], [3, 2, 1, 0], [7, 5, 3, 5]])
 
 
 def test_a_large_loop_is_proven_by_its_form_and_any_other_is_refused():

@@ -246,8 +246,7 @@ class _Collisions:
             yield from self._decided(a, b, meeting)
         spots = tuple(self._spot(x, index, agreed, reading=True) for x in writes)
         whole = self._meeting(a, b, spots, len(index), reads=True)
-        if not whole.unknown:
-            yield whole
+        yield self._unproven(a, b, whole.unknown) if whole.unknown else whole
 
     def _unproven(self, a: Access, b: Access, why: str) -> Collision:
         return Collision(a, b[2], f"its index is not proven to differ between iterations ({why})", certain=False)

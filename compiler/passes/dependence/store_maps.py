@@ -16,12 +16,12 @@ import numpy as np
 from ...ir.nodes import Loc, Op, Operand, Place
 from ...ir.ops import TABLE
 from ...ir.threads import once
-from ...ir.types import DType, u1
+from ...ir.types import DType, u1, u64
 from ...tape.bounds.enumerate import tuples
 from ...tape.bounds.evaluate import Points
 from ...tape.bounds.flow import Carried, Flow, Reaching
 from ...tape.bounds.queries import Host, Space
-from ...tape.bounds.reader import Reader
+from ...tape.bounds.reader import MOST_PARTS, TOO_LARGE, Reader
 from ...tape.bounds.row_predicates import Condition, distinct
 from ...tape.bounds.sizeexpr import (
     Arg,
@@ -108,6 +108,8 @@ class Meeting:
     @property
     def unknown(self) -> str:
         """Why a formula cannot be evaluated; empty: all can."""
+        if any(r.end is None for s in self.spots for r in s.loops):
+            return "a `while` loop counts it"
         return next((x.why for e in self.exprs() for x in distinct(e) if isinstance(x, Unknown)), "")
 
 
@@ -128,6 +130,12 @@ class StoreReader(Reader):
     def flow(self) -> Flow:
         """Which stores reach which loads."""
         return Flow(self.task, reals=True)
+
+    def _accepted(self, x: Operand, found: SizeExpr) -> SizeExpr:
+        if x.dtype is not u64:
+            return super()._accepted(x, found)
+        self._sizes[id(found)] = size = 1 + sum(self._sizes.get(id(e), 1) for e in inner(found))
+        return found if size <= MOST_PARTS else Unknown(TOO_LARGE)
 
     def _operation(self, x: Op) -> SizeExpr:
         if not (x.op in TABLE and TABLE[x.op].pure and TABLE[x.op].arity > 0) or x.op == "bitcast":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class StoreChecks:
             check_meeting(meeting, host)
             return
         for trial in range(self._trials.count):
-            check_meeting(meeting, _OfTrial(host, call, trial))
+            check_meeting(meeting, _OfTrial(host, call, trial, self._trials.count))
 
 
 def _per_trial(leaf: Arg | Extent | Read) -> bool:
@@ -79,8 +80,8 @@ def _per_trial(leaf: Arg | Extent | Read) -> bool:
 class _OfTrial:
     """One trial of a launch of a batched program."""
 
-    def __init__(self, host: LaunchHost, call: Call, trial: int) -> None:
-        self._host, self._call, self._trial = host, call, trial
+    def __init__(self, host: LaunchHost, call: Call, trial: int, count: int) -> None:
+        self._host, self._call, self._trial, self._count = host, call, trial, count
 
     def scalar(self, arg: ArgDecl) -> Any:
         """See ``LaunchHost``."""
@@ -92,5 +93,7 @@ class _OfTrial:
 
     def array(self, place: Place) -> np.ndarray:
         """See ``LaunchHost``."""
-        whole = self._host.array(place)
-        return whole[self._trial] if place.per_trial else whole
+        if not place.per_trial:
+            return self._host.array(place)
+        shape = None if place.shape is None else (self._count, *place.shape)
+        return self._host.array(replace(place, ndim=place.ndim + 1, shape=shape))[self._trial]
