@@ -14,6 +14,9 @@ from ...ir.threads import once
 from .access import Access, Writes
 from .indexing import Extents, Linear, extents, is_invariant, linear, most_trips, own_element
 
+WIDE = 1 << 16
+"""Indices within an array do not wrap between two iterations if no factor is larger."""
+
 Step = tuple[Stmt | None, bool, int]
 """One block on the path to a statement: the statement that holds it (None: the task), whether it is its ``orelse``, and the position
 in the block."""
@@ -98,7 +101,8 @@ class Order:
             factor = dict(mine.leaves).get(loop.index, 0)
             apart = mine.minus(theirs)
             rest = mine.minus(Linear(((loop.index, factor),), 0))
-            if factor and not apart.leaves and self._known(rest, same):  # values defined in this loop differ between iterations
+            near = abs(factor) < WIDE and abs(apart.constant) < WIDE * WIDE // 2  # else equal elements may lie a wrap apart
+            if factor and near and not apart.leaves and self._known(rest, same):  # values defined in this loop differ between iterations
                 return apart.constant * factor * loop.step
         return None
 
@@ -113,6 +117,8 @@ class Order:
     def _span(self, form: Linear, same: set[Loop]) -> tuple[Linear, Linear] | None:
         """The least and the largest value of a form in one iteration of these loops, by values that are the same for both accesses."""
         low = high = form
+        if any(abs(factor) >= WIDE for _, factor in form.leaves) or abs(form.constant) >= WIDE * WIDE // 2:
+            return None  # it may wrap
         for leaf, factor in form.leaves:
             if self._known(Linear(((leaf, 1),), 0), same):
                 continue
