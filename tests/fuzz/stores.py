@@ -134,8 +134,8 @@ def draw(rng: random.Random, memory: bool) -> Kernel:
     return Kernel(head, iterations, writes, s)
 
 
-def expected(kernel: Kernel, p: np.ndarray) -> tuple[bool, bool, np.ndarray, np.ndarray]:
-    """Whether the gradient must be refused, whether it may be, and the content and the factors of y where it is not.
+def expected(kernel: Kernel, p: np.ndarray) -> tuple[bool, bool, np.ndarray]:
+    """Whether the gradient must be refused, whether it may be, and the factors of x in y.
 
     Iterations that store one value to one element may do so.
     """
@@ -157,7 +157,7 @@ def expected(kernel: Kernel, p: np.ndarray) -> tuple[bool, bool, np.ndarray, np.
         if len({iteration for iteration, *_ in writes}) > 1 and any(plain for _, plain, _ in writes):
             may = True
             must = must or len({value for *_, value in writes}) > 1
-    return must, may, content.any(axis=1), content
+    return must, may, content
 
 
 def check_stores(path: Path, seed: int, index: int, result: Result) -> None:
@@ -180,7 +180,7 @@ def one_kernel(rng: random.Random, path: Path) -> tuple[str, str] | None:
     if memory and rng.random() < 0.6:
         p = np.array(rng.sample(range(SIZE), SIZE), np.int32)
     text = kernel.text()
-    must, may, _, content = expected(kernel, p)
+    must, may, content = expected(kernel, p)
     names = _loaded(path, text, debug=memory)
     x, y = names["x"], names["y"]
     names["p"].from_numpy(p)

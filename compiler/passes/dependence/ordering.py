@@ -102,7 +102,9 @@ class Order:
             apart = mine.minus(theirs)
             rest = mine.minus(Linear(((loop.index, factor),), 0))
             near = abs(factor) < WIDE and abs(apart.constant) < WIDE * WIDE // 2  # else equal elements may lie a wrap apart
-            if factor and near and not apart.leaves and self._known(rest, same):  # values defined in this loop differ between iterations
+            if (
+                factor and near and not apart.leaves and self._known(rest, same)
+            ):  # values defined in this loop differ between iterations
                 return apart.constant * factor * loop.step
         return None
 
