@@ -137,7 +137,7 @@ def draw(rng: random.Random, memory: bool) -> Kernel:
 def expected(kernel: Kernel, p: np.ndarray) -> tuple[bool, bool, np.ndarray]:
     """Whether the gradient must be refused, whether it may be, and the factors of x in y.
 
-    Iterations that store one value to one element may do so.
+    Iterations that store one value to one element may do so. Of two writes, one through memory, nothing is known before a launch.
     """
     content = np.zeros((SIZE, SIZE))  # of y, by the elements of x
     touched: dict[int, set[tuple[tuple[int, ...], bool, object]]] = {}
@@ -152,7 +152,7 @@ def expected(kernel: Kernel, p: np.ndarray) -> tuple[bool, bool, np.ndarray]:
             if w.plain:
                 content[element] = 0.0
             content[element, source] += w.factor
-    must = may = False
+    must, may = False, len({w.at for w in kernel.writes}) > 1 and any("p[" in w.at for w in kernel.writes)
     for writes in touched.values():
         if len({iteration for iteration, *_ in writes}) > 1 and any(plain for _, plain, _ in writes):
             may = True
