@@ -15,7 +15,7 @@ AT_LAUNCH = (
 EXPECTED = {
     "undefined_name": (qd.QdrunNameError, "`y_not_there` is not defined"),
     "wrong_dtype_arg": (qd.QdrunTypeError, "expected i32, got 1.5 of type float"),
-    "return_in_branch": (qd.QdrunSyntaxError, "`return` of a kernel cannot stand inside an if or a loop"),
+    "return_in_loop": (qd.QdrunSyntaxError, "`return` of a kernel cannot stand inside a parallel loop"),
     "python_object_captured": (qd.QdrunTypeError, "unsupported operand type(s) for +: 'A' and 'int'"),
     "mutable_global": (qd.QdrunSyntaxError, "`global` cannot be used"),
     "assign_captured": (qd.QdrunNameError, "keep it in a field, TOTAL[None] += .."),
@@ -77,11 +77,12 @@ def wrong_dtype_arg():
     k(1.5)
 
 
-def return_in_branch():
+def return_in_loop():
     @qd.kernel
     def k(n: qd.i32) -> qd.i32:
-        if n > 0:
-            return 1
+        for i in range(4):
+            if i > n:
+                return i
         return 2
 
     k(1)
