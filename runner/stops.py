@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from .exit_codes import INTERRUPTED
 
 EVERY_S = 0.02
-END_S, HURRY_S = 20.0, 3.0
+END_S, HURRY_S = 30.0, 10.0
 """A command that was asked twice to stop ends after ``END_S`` whatever it waits for, and ``HURRY_S`` after each further request."""
 _COMMAND = threading.Event()
 

@@ -5,6 +5,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import random
 import re
 import shutil
 import signal
@@ -28,6 +29,8 @@ from .verdict import judge
 LONGEST_S, LONGEST_OF_BATCHES_S = 150.0, 400.0
 """Of one command: a run takes a few seconds; where a trial ends its process, each half of its batch needs a worker of its own."""
 NOBODY_S = 15.0
+STOP_S = 45.0
+"""A command that was told twice to end has so long for it, on a busy machine."""
 """A process that a fault is for may be missing for so long; then the next fault happens."""
 COMMANDS = 6
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
@@ -47,7 +50,7 @@ def qdrun(words, folder, log, variables):
 
     os.chdir(folder)
     os.environ.update(variables)
-    fail_while(Path(folder, "eio"), Path(folder, "runs"))
+    fail_while(Path(folder, "refuses"), Path(folder, "runs"))
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(file, 1)
@@ -57,20 +60,38 @@ def qdrun(words, folder, log, variables):
 
 
 def fail_while(flag, below):
-    """While there is a file ``flag``, this process gets EIO for each file that it opens or syncs below a folder."""
-    sync, below = os.fsync, str(below)
+    """While there is a file ``flag``, this process gets that error for each file that it opens, writes or syncs below a folder.
+
+    ``stall``: it waits until the file is gone; ``erofs``: reading works.
+    """
+    sync, write, below = os.fsync, os.write, str(below)
+
+    def refuse(path, writes):
+        try:
+            what = flag.read_text() if path.startswith(below) else ""
+        except FileNotFoundError:
+            return
+        while what == "stall" and _there(flag):
+            time.sleep(0.02)
+        if what == "eio" or (what == "erofs" and writes):
+            number = getattr(errno, what.upper())
+            raise OSError(number, os.strerror(number), path)
 
     def opens(event, words):
-        if event == "open" and isinstance(words[0], str) and words[0].startswith(below) and _there(flag):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), words[0])
+        if event == "open" and isinstance(words[0], str):
+            path, mode, flags = words
+            refuse(path, flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) != 0 if mode is None else mode not in ("r", "rb"))
 
-    def syncs(file):
-        if _there(flag):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        sync(file)
+    def on_open(call):
+        def made(file, *words):
+            if _there(flag):
+                refuse(os.readlink(f"/proc/self/fd/{file}"), True)
+            return call(file, *words)
+
+        return made
 
     sys.addaudithook(opens)
-    os.fsync = syncs
+    os.fsync, os.write = on_open(sync), on_open(write)
 
 
 def _there(flag):
@@ -145,6 +166,7 @@ class Play:
         self.environment = cluster.environment if cluster else environment(folder / "r")
         self.commands = self.fired = 0
         self.began = False
+        self.asked_t = None
         self.codes = []
         self.second = None
         self._write_config()
@@ -180,6 +202,7 @@ class Play:
 
     def run(self):
         """All commands, and the verdict."""
+        self._before()
         for number in range(COMMANDS):
             faults = self.scenario.faults[number] if number < len(self.scenario.faults) else ()
             self._command(faults)
@@ -187,7 +210,9 @@ class Play:
                 self.began = any(b'"event":"started"' in text or b'"event":"begun"' in text for text in self._journal())
             if self.disk:
                 self.disk.free()
-            until(lambda: not _there(self.folder / "eio"), 10, every=0.05)
+            if self.scenario.kind != "stall" or not self.scenario.needs_resume:
+                until(lambda: not _there(self.folder / "refuses"), 10, every=0.05)
+            (self.folder / "refuses").unlink(missing_ok=True)
             if self.cluster:
                 if not self.cluster.whole:
                     self.cluster.close(remove=False)
@@ -207,6 +232,8 @@ class Play:
             self.verdict.problems.append(f"it needed `resume`: exit codes {self.codes}")
         if self.second is not None:
             self.verdict.problems += [f"beside it: {text}" for text in self.second.result()]
+        if self.scenario.kind == "hostile":
+            self._lists()
         if self.scenario.kind == "gone" and self.fired:
             self._judge_gone()
         else:
@@ -222,7 +249,7 @@ class Play:
 
     def _refused(self):
         """Whether the disk was full, or gave errors, before the first trial was started: then `submit` says so and ends."""
-        return self.scenario.kind in ("disk", "eio") and not self.began
+        return self.scenario.kind in ("disk", "eio", "erofs", "stall") and not self.began
 
     def _over(self):
         """Whether the last command has brought the run to its end. Code 1: some trials have failed, or the command has."""
@@ -236,7 +263,7 @@ class Play:
         """The folder of the run; None while there is none."""
         with suppress(FileNotFoundError):
             for path in sorted(self.runs.iterdir()):
-                if (path / "run.json").exists():
+                if (path / "run.json").exists() and "junk" not in path.name.split("-"):
                     return path
         return None
 
@@ -263,6 +290,82 @@ class Play:
         self._attend(process, list(faults))
         process.join()
         self.codes.append(process.exitcode)
+        self._judge_end(log)
+
+    def _judge_end(self, log):
+        """Whether the command has ended soon after it was told to, in our words, and with the exit code of its run."""
+        asked, self.asked_t = self.asked_t, None
+        if asked is None:
+            return
+        took, said = time.monotonic() - asked, log.read_text(errors="replace")
+        if self.scenario.kind == "stall" and took > STOP_S:
+            self.verdict.problems.append(f"it ended {took:.0f} s after the second Ctrl-C")
+        if "*** SIG" in said:
+            self.verdict.problems.append("it printed a stack of Ray")
+        if self.scenario.kind == "end" and self.codes != [0]:
+            self.verdict.problems.append(f"SIGTERM after the last row: exit codes {self.codes}")
+
+    def _resume_beside(self, process):
+        """Resume the run of a stopped process elsewhere, wake that process up when it is over, and see that it says what has happened."""
+        log, found = self.folder / "beside.log", self.find()
+        words = ["resume", str(found), "--quiet"]
+        other = WARM.Process(target=qdrun, args=(words, str(self.folder), str(log), self.environment))
+        end, code = time.monotonic() + self.longest_s, None
+        while code != 0 and time.monotonic() < end:  # refused while the last sign of life is young
+            other = WARM.Process(target=qdrun, args=(words, str(self.folder), str(log), self.environment))
+            other.start()
+            other.join(self.longest_s)
+            code = other.exitcode
+            time.sleep(2)
+        if code != 0:
+            self.verdict.problems.append(f"the run of a stopped process is not taken over: {code}: {log.read_text()[-300:]}")
+        os.kill(process.pid, signal.SIGCONT)
+        process.join(60)
+        said = (self.folder / f"command{self.commands}.log").read_text()
+        if process.exitcode != 5 or "Traceback" in said:
+            self.verdict.problems.append(f"the process that was stopped ends with {process.exitcode}: {said[-300:]}")
+
+    def _before(self):
+        """What happens before the run: ``qdrun up`` that is interrupted, or a folder of runs with pipes and halves of files in it."""
+        pick = random.Random(f"before/{self.scenario.seed}")
+        if self.scenario.kind == "up":
+            log = self.folder / "up.log"
+            process = WARM.Process(target=qdrun, args=(["up", "--no-dashboard"], str(self.folder), str(log), self.environment))
+            process.start()
+            time.sleep(pick.uniform(0.5, 9))
+            os.kill(process.pid, signal.SIGINT)
+            process.join(60)
+            if process.exitcode not in (0, 130):
+                self.verdict.problems.append(f"`up` ended with {process.exitcode}")
+            down = WARM.Process(target=qdrun, args=(["down"], str(self.folder), str(log), self.environment))
+            down.start()
+            down.join(60)
+            self.fired += 1
+        if self.scenario.kind == "hostile":
+            for k in range(3):
+                place = self.runs / f"20200101-00000{k}-junk"
+                (place / "events").mkdir(parents=True)
+                names = ["run.json", "trials.jsonl", "heartbeat.json", "summary.json", "events/000001-000001.jsonl"]
+                for name in pick.sample(names, 3):
+                    what = pick.choice(("pipe", "deep", "zero"))
+                    if what == "pipe":
+                        os.mkfifo(place / name)
+                    elif what == "zero":
+                        os.symlink("/dev/zero", place / name)
+                    else:
+                        (place / name).write_text("[" * 100_000)
+            self.fired += 1
+
+    def _lists(self):
+        """The folder with hostile runs is listed."""
+        for words in (["ls", "--runs", str(self.runs), "--json"], ["status", "--runs", str(self.runs)]):
+            log = self.folder / f"{words[0]}.log"
+            process = WARM.Process(target=qdrun, args=(words, str(self.folder), str(log), self.environment))
+            process.start()
+            process.join(40)
+            if process.exitcode != 0:
+                process.kill()
+                self.verdict.problems.append(f"`qdrun {words[0]}` ends with {process.exitcode}")
 
     def _attend(self, process, faults):
         began = since = time.monotonic()
@@ -307,12 +410,18 @@ class Play:
             self.cluster.mend()
         elif fault.what in ("lane", "rerun"):
             Path(f"{self.notes}.{fault.what}").touch()
-        elif fault.what == "eio":
-            flag = self.folder / "eio"
-            flag.touch()
-            threading.Timer(fault.pick / 1000, flag.unlink).start()
+        elif fault.what in ("eio", "erofs", "stall"):
+            flag = self.folder / "refuses"
+            flag.write_text(fault.what)
+            timer = threading.Timer(fault.pick / 1000, flag.unlink, kwargs={"missing_ok": True})
+            timer.daemon = True
+            timer.start()
         elif fault.what in SIGNALS:
             os.kill(process.pid, SIGNALS[fault.what])
+            self.asked_t = time.monotonic()
+        elif fault.what == "pause":
+            os.kill(process.pid, signal.SIGSTOP)
+            self._resume_beside(process)
         elif fault.what == "gone":
             if self.find() is None:
                 return False

@@ -4,9 +4,10 @@ import random
 from dataclasses import dataclass, replace
 
 KINDS = ("worker", "runner", "ledger", "raylet", "disk", "node", "lane", "rerun", "eio", "gone", "pair", "stop")
+KINDS += ("head", "erofs", "stall", "end", "up", "paused", "hostile")
 BATCH = ".batch"
 """Ends a kind whose trials run in batches: ``worker.batch``."""
-BATCHED = tuple(kind + BATCH for kind in (*KINDS, "guilty", "hang"))
+BATCHED = tuple(kind + BATCH for kind in (*KINDS[:12], "guilty", "hang"))
 """``guilty``, ``hang``: nothing bad happens but what the trials do."""
 ENDS = {
     "nan": {("failed", "not_finite")},
@@ -29,7 +30,8 @@ class Fault:
         what: worker, runner, ledger, raylet, head: killed by SIGKILL; ``nodes``: all raylets but the head's; ``mend``: as many new nodes;
             ``full``: no room on the disk; ``room``: there is room again. ``lane``: the next trial ends the thread that it runs on;
             ``rerun``: the next trial ends its process by SIGSEGV, and is to run again with checks;
-            ``eio``: the store gives errors to the runner for ``pick`` milliseconds; ``gone``: the run's folder is removed;
+            ``eio``, ``erofs``: the store gives that error to the runner for ``pick`` milliseconds; ``stall``: it does not answer;
+            ``gone``: the run's folder is removed; ``pause``: SIGSTOP to the command, and another process resumes its run;
             ``second``: another run of this user begins; ``interrupt``, ``terminate``: SIGINT or SIGTERM to the command.
         rows: when so many rows are written; None: whenever.
         delay_s: and so long after that, or after the fault before it, or after the command was started.
@@ -114,7 +116,9 @@ class Scenario:
     @property
     def needs_resume(self):
         """Whether the run may not come to its end by itself: who runs it is killed, or the Ray under it."""
-        fatal = {"runner", "head", "interrupt", "terminate"} | ({"raylet"} if self.place != "cluster" else set())
+        if self.kind == "end":
+            return False
+        fatal = {"runner", "head", "interrupt", "terminate", "pause"} | ({"raylet"} if self.place != "cluster" else set())
         return any(fault.what in fatal for faults in self.faults for fault in faults)
 
 
@@ -152,7 +156,10 @@ def _batching(rng, one):
 
 def _scenario(kind, seed):
     rng = random.Random(f"{kind}/{seed}")
-    alone = dict.fromkeys(("node", "pair"), (0, 1, 0)) | dict.fromkeys(("eio", "gone"), (60, 40, 0))
+    alone = dict.fromkeys(("node", "pair", "up", "paused"), (0, 1, 0)) | dict.fromkeys(
+        ("eio", "gone", "erofs", "stall"), (60, 40, 0)
+    )
+    alone |= {"head": (1, 0, 0), "end": (30, 70, 0), "hostile": (20, 80, 0)}
     known = {
         "ledger": (1, 0, 0),
         "raylet": (85, 15, 0),
@@ -184,6 +191,19 @@ def _faults(rng, kind, place, trials):
         return tuple((_fault(rng, "runner", trials),) for _ in range(count))
     if kind == "node":  # its raylet; the head lives
         return ((_fault(rng, "raylet", trials),),)
+    if kind == "head":  # its raylet dies, its control plane lives
+        return ((Fault("head", *_moment(rng, trials)),),)
+    if kind in ("up", "hostile"):  # before the run: see ``play``
+        return ((),)
+    if kind == "end":
+        return ((Fault("terminate", trials, rng.uniform(0, 1.5)),),)
+    if kind == "paused":
+        return ((Fault("pause", rng.randrange(max(1, trials // 2)), rng.uniform(0, 0.1)),),)
+    if kind == "stall" and rng.random() < 0.5:
+        asks = (Fault("interrupt", None, rng.uniform(0.2, 2)), Fault("interrupt", None, rng.uniform(0.2, 2)))
+        return ((Fault("stall", *_moment(rng, trials, by_rows=0.9), pick=100_000), *asks),)
+    if kind in ("erofs", "stall"):
+        return ((Fault(kind, *_moment(rng, trials, by_rows=0.9), pick=rng.randrange(200, 9000)),),)
     if kind == "eio":
         return ((Fault("eio", *_moment(rng, trials, by_rows=0.9), pick=rng.randrange(200, 4000)),),)
     if kind == "pair":

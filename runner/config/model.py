@@ -166,7 +166,7 @@ class LimitsSection(Section):
         trial_timeout: seconds, or ``10m``, after which a trial is stopped.
         trial_timeout_s: the same in seconds; the older name.
         retries: by class of failure; one number for all of them.
-        memory: bytes that one trial may plan and use.
+        memory: bytes that one trial may plan and use. Its process on the host may hold 512 MiB and 16 MiB a core more.
         max_concurrent: trials at once.
         device_wait: how long a run waits for the first device of a cluster that has none yet; None: not at all.
         max_failed: a count, or ``10%`` of the trials: when more have failed, no more are started.

@@ -271,7 +271,7 @@ class Flights:
             error = record.get("error") or error_of("NoResult", "the worker gave no result for this trial")
             own: tuple[Failure, m.Error] = failure, error
             said = flight.ending.get(name, own)
-            if failure is Failure.infrastructure and error.get("type") in NO_ROOM:
+            if failure is Failure.infrastructure and error.get("type") == NO_ROOM:
                 # a timeout: its time was up while it waited for room
                 unsaved.append((name, *(own if said[0] is Failure.timeout else said), record))
             elif failure is Failure.infrastructure and error.get("type") == PREEMPTED:

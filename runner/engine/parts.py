@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from ..packing import Claim
 from ..store.attempts import Failure
-from ..store.files import StorageDenied, StorageFull, StorageUnreachable
+from ..store.files import StorageFull
 from . import messages as m
 
 Claims = Mapping[str, Claim]
-NO_ROOM = frozenset(kind.__name__ for kind in (StorageFull, StorageUnreachable, StorageDenied))
-"""The errors of an attempt whose result the store did not take, by their types."""
+NO_ROOM = StorageFull.__name__
+"""The error of an attempt whose result found no room, by its type."""
 
 
 class Charges(dict[str, int]):

@@ -253,7 +253,7 @@ class State(Flights):
         if lost is not None or event.restart:
             error = error_of("DeviceLost", "its worker has lost the device")
             error = error if lost is None else lost.record.get("error") or error
-            if error.get("type") not in NO_ROOM | {PREEMPTED}:
+            if error.get("type") not in (NO_ROOM, PREEMPTED):
                 self._useless(worker, error)
         else:
             self._devices[worker.device].losses = 0

@@ -235,12 +235,11 @@ def storage_lost(uri: str, why: str) -> StorageLost:
 class Patience:
     """Decides how long to wait for the store, from the moment it is made.
 
-    A second Ctrl-C ends the wait. Where the run was told twice before to end, as SIGTERM does, the store gets ``STALL_S``.
+    A second Ctrl-C, or SIGTERM, ends the wait for a store that has not answered for ``STALL_S``.
     """
 
     def __init__(self, interrupts: Interrupts, clock: Callable[[], float] = time.monotonic) -> None:
         self._interrupts, self._clock, self._since = interrupts, clock, clock()
-        self._before = self.asked()
 
     def asked(self) -> int:
         """The number of stop requests, also where the run cannot continue for another reason."""
@@ -257,8 +256,7 @@ class Patience:
     @property
     def over(self) -> bool:
         """Whether nothing is waited for any more."""
-        asked, waited = self.asked(), self.waited_s
-        return waited >= patience_s() or asked > max(self._before, 1) or (asked > 1 and waited >= STALL_S)
+        return self.waited_s >= patience_s() or (self.asked() > 1 and self.waited_s >= STALL_S)
 
 
 def patiently(call: Callable[[], T], what: str, uri: str, interrupts: Interrupts, note: Callable[[str], None]) -> T:
