@@ -40,7 +40,7 @@ from ..stops import Stops, counted_signals
 from ..store import space
 from ..store.files import FolderGone, StorageFull, StorageLost
 from ..store.journal import Journal
-from ..store.layout import BEAT_EVERY_S, RunFolder, check_shared, create
+from ..store.layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder, check_shared, create
 from ..store.owner import OwnerLost, cancel_requests
 from ..store.replay import replay
 from ..study.placement import devices_of, frames_of, with_frames
@@ -103,16 +103,25 @@ class How:
 
 
 @contextmanager
-def beating(journal: Journal, board: Board | None = None) -> Iterator[None]:
+def beating(journal: Journal, board: Board | None = None, note: Callable[[str], None] = lambda text: None) -> Iterator[None]:
     """Write the heartbeat of the run from a thread, so that a long plan or a slow start does not look like a lost run.
 
-    It says how far the running trials are, as ``board`` has it.
+    It says how far the running trials are, as ``board`` has it. ``note``: tells the user that files cannot be written in the run's folder.
     """
-    over = threading.Event()
+    over, refused = threading.Event(), [False]
 
     def once() -> None:
+        written = False
         with suppress(OSError, QdrunError):  # a store that is away may come back; a lost run is met again at the next write
-            journal.beat(None if board is None else board.steps.copy())
+            written = journal.beat(None if board is None else board.steps.copy())
+        if refused[0] == written:
+            refused[0] = not written
+            where = journal.folder.uri
+            note(
+                f"files can be written in {where} again"
+                if written
+                else f"no file can be written in {where}: the run goes on, and looks lost to others after {LOST_AFTER_S:g} s"
+            )
 
     def beat() -> None:
         while not over.wait(BEAT_EVERY_S):
@@ -206,7 +215,7 @@ def attend(
         ThreadPoolExecutor(1) as ray_thread,
         HeadWatch(screen.note, lambda: _last_words(journal)) as head,
         counted_signals(stops := Stops(check=head.check)),
-        beating(journal, board),
+        beating(journal, board, screen.note),
         _telling(folder, prepared, screen.note, stops),
     ):
         work, before = stage(journal)

@@ -406,8 +406,8 @@ class Journal:
                 return False
             return True
 
-    def beat(self, steps: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """Give a sign of life, also on a full disk, and while another thread waits for the store to take lines.
+    def beat(self, steps: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
+        """Give a sign of life, also on a full disk, and while another thread waits for the store to take lines. False: it was refused.
 
         ``steps``: see ``RunFolder.beat``.
 
@@ -415,10 +415,13 @@ class Journal:
             OwnerLost: another process has taken the run over.
         """
         if self.closed:
-            return
+            return True
         check_owner(self.folder, self.owner)
-        with suppress(StorageFull):
+        try:
             self.folder.beat(self.owner.number, steps)
+        except StorageFull:
+            return False
+        return True
 
     def _flush(self) -> None:
         try:

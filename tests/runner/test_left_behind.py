@@ -56,6 +56,7 @@ def test_a_worker_whose_descriptors_are_closed_ends_with_its_raylet(tmp_path):
     mark = tmp_path / "began"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", ORPHAN, str(mark)], stdin=pipe, stdout=pipe, text=True) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
         pid = int(parent.stdout.readline())
         end = time.monotonic() + PATIENCE_S
         while not mark.exists() and time.monotonic() < end:

@@ -2,10 +2,12 @@
 
 import errno
 import os
+import time
 
 import pytest
 from store_helpers import make_run, run_one
 
+from qdrun.runner.engine.session import beating
 from qdrun.runner.store import files as store_files
 from qdrun.runner.store.files import (
     StorageBroken,
@@ -67,3 +69,28 @@ def test_what_a_store_says_of_a_file_stays_what_it_is(kind):
     with pytest.raises(OSError) as said, full_said("runs"):
         raise error
     assert said.value is error
+
+
+def test_the_user_is_told_once_that_files_cannot_be_written_and_once_that_they_can(tmp_path, monkeypatch):
+    folder, notes = make_run(tmp_path, 1), []
+    monkeypatch.setattr("qdrun.runner.engine.session.BEAT_EVERY_S", 0.005)
+    with Journal(folder) as journal:
+        disk = Mounted(errno.ENOSPC)
+        monkeypatch.setattr(store_files, "os", disk)
+        disk.away = True
+        with beating(journal, note=notes.append):
+            until(lambda: notes)
+            time.sleep(0.05)
+            disk.away = False
+            until(lambda: len(notes) > 1)
+    assert notes == [
+        f"no file can be written in {folder.uri}: the run goes on, and looks lost to others after 30 s",
+        f"files can be written in {folder.uri} again",
+    ]
+
+
+def until(what):
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.005)
