@@ -120,6 +120,7 @@ class KernelFunction:
         event = None
         if tape is not None:
             tape.expect(self)
+            tape.overwriting(self, args, kwargs)
         try:
             if versions is not None:
                 variant, bound = self.variant(args, kwargs)
@@ -245,6 +246,8 @@ class KernelGradient:
             program.rehearsal.gradient(self.kernel.source.name)
         budget = self._budget(kwargs)
         variant, bound = self._ready(args, kwargs)
+        if not program.before_launch:
+            variant.refuse_overwritten()
         gradient, versions = variant.gradient, program.versions
         if versions is not None:
             versions.check(variant, bound.call)
@@ -256,6 +259,7 @@ class KernelGradient:
             and variant.native
             and (budget, program.second_order) == (None, None)
             and not gradient.stores.asks
+            and not variant.before()  # which needs what memory held before the launch
             and _calls_are_native()
         ):
             enter(current_program().native_gradients, self.kernel, gradient, bound)

@@ -46,6 +46,10 @@ class TapeRecorder(WriteRecorder, Protocol):
         """A launch is about to run."""
         ...
 
+    def overwriting(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A kernel is about to run with these arguments: what it overwrites and an earlier gradient needs is kept."""
+        ...
+
     def launching(self, call: Call) -> None:
         """A kernel is about to run with these arguments; told while versions are kept."""
         ...

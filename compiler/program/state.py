@@ -68,6 +68,7 @@ class ProgramState:
         replay_seed: of the launch whose gradient a tape runs.
         place: of a launch that a tape makes: the tape, and the number of the launch in it.
         replaying: a tape runs its gradients.
+        before_launch: memory holds what it held before the launch whose gradient a tape runs.
     """
 
     def __init__(self, arch: Arch, options: Options) -> None:
@@ -95,7 +96,7 @@ class ProgramState:
         self.place: LaunchPlace | None = None
         self.shown: dict[MemoryRegion, Shown] = {}
         self.data = DataVersions()
-        self.replaying = False
+        self.replaying = self.before_launch = False
         self.tangents = (
             False  # its kernels will run in forward mode: what plans them compiles or counts their forward-mode kernels, too
         )

@@ -16,7 +16,7 @@ from ..ir.nodes import Kernel
 from ..ir.threads import new_lock, once
 from ..ir.walk import walk
 from ..options import Arch
-from ..passes.dependence.access import Access, writes_of
+from ..passes.dependence.access import SPLIT, Access, overwritten, writes_of
 from ..passes.dependence.array_flow import Flows
 from ..passes.dependence.paths import Broken
 from ..runtime.base import Allocation
@@ -189,6 +189,19 @@ class Variant:
     def replayed(self) -> tuple[Access, ...]:
         """The loads that the gradient repeats."""
         return self.compiled_kernel.reverse(self.program.device)[0].replayed
+
+    def before(self) -> tuple[tuple[int, str], ...]:
+        """The loads among ``replayed`` of elements that the kernel overwrites afterwards, by number, each with what overwrites it."""
+        return self.compiled_kernel.reverse(self.program.device)[0].before
+
+    def refuse_overwritten(self) -> None:
+        """Refuse to run the gradient where memory is not what it was before the launch.
+
+        Raises:
+            DataAccessError: the gradient needs a value that the kernel overwrites.
+        """
+        for number, by in self.before():
+            raise overwritten(self.replayed()[number], by, f"{SPLIT}; a qd.ad.Tape keeps such values itself")
 
     def broken(self) -> tuple[Broken, ...]:
         """The arrays without a gradient in which a gradient is lost."""

@@ -239,8 +239,8 @@ def test_a_loop_that_activates_what_it_runs_over(program, rng, budget):
     got = p.grad.to_numpy()
     assert np.flatnonzero(got).tolist() == [2, 9, 10]
     np.testing.assert_allclose(got, differences(run, p), rtol=1e-7, atol=1e-7)
-    with pytest.raises(qd.DataAccessError, match=r"needs the value of `x.visited` read here(.|\n)*for i in x"):
-        run(2)
+    run(2)  # the first loop ran over fewer cells than there are now
+    np.testing.assert_allclose(p.grad.to_numpy(), differences(lambda: run(2), p), rtol=1e-7, atol=1e-7)
 
 
 def test_an_append_of_reals_in_reverse_mode_is_refused(program):

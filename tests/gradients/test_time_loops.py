@@ -99,7 +99,6 @@ ACCEPTED = {
 }
 REFUSED = {
     "an element that is written in place": ["for t in range(n):", "    f[i, 0] = qd.sin(f[i, 0])", "loss[None] += f[i, 0]"],
-    "a read before the write": ["for t in range(n):", "    f[i, t] = qd.sin(f[i, t + 1])", "loss[None] += f[i, 0]"],
     "an outer loop that writes again": [
         "for r in range(2):",
         "    for t in range(n):",
@@ -111,6 +110,9 @@ REFUSED = {
         "    f[i, t + t % 2 + 1] = qd.sin(f[i, t])",
         "loss[None] += f[i, n]",
     ],
+}
+KEPT = {
+    "a read before the write": ["for t in range(n):", "    f[i, t] = qd.sin(f[i, t + 1])", "loss[None] += f[i, 0]"],
     "a loop behind the reads": [
         "for t in range(n):",
         "    loss[None] += f[i, t] * f[i, t]",
@@ -118,6 +120,14 @@ REFUSED = {
         "    f[i, t] = g[i, t]",
     ],
 }
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", KEPT)
+def test_a_time_loop_that_overwrites_what_it_has_read_is_right_on_a_tape_alone(name, dynamic, tmp_path):
+    qd.init(default_fp=qd.f64)
+    got, want = gradient_and_differences(KEPT[name], tmp_path, np.random.default_rng(), dynamic)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

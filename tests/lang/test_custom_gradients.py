@@ -307,11 +307,14 @@ def test_what_a_hidden_kernel_overwrites_is_an_overwrite():
         move()
 
     qd.ad.grad_for(moved)(lambda: None)
-    with pytest.raises(qd.DataAccessError, match=r"needs the value of `.*x` read here, but a later launch of `moved`, line"):
-        with qd.ad.Tape(loss=s.total):
-            square()
-            moved()
-            collect()
+    start = s.x.to_numpy()
+    with qd.ad.Tape(loss=s.total):
+        square()
+        moved()
+        collect()
+    np.testing.assert_allclose(s.x.grad.to_numpy(), 2 * start)  # of what it was
+    assert not s.x.to_numpy().any()
+    s.x.from_numpy(start)
     with qd.ad.Tape(loss=s.total):  # its own inputs are its own affair
         moved()
         square()

@@ -497,19 +497,18 @@ def test_messages_of_a_cached_kernel_name_the_same_lines(session):
     assert [lowered for _, lowered in seen] == [1, 0]
 
 
-def test_the_tape_of_a_cached_kernel_refuses_the_same_overwrite(session):
+def test_the_tape_of_a_cached_kernel_keeps_the_same_elements(session):
     seen = []
     for _ in range(2):
         with qd.init(arch=qd.cpu):
             x, y, _, run = session.module().make()
             loss = qd.field(qd.f64, shape=(), needs_grad=True)
-            with pytest.raises(qd.DataAccessError) as error:
-                with qd.ad.Tape(loss=loss):
-                    run(5)
-                    x.fill(2.0)
-            seen.append(str(error.value))
+            with qd.ad.Tape(loss=loss):
+                run(5)
+                x.fill(2.0)
+                seen.append(qd.current_program().usage()["tape"])
             assert y.shape == (6,)
-    assert seen[0] == seen[1] and "model.py" in seen[0]
+    assert seen[0] == seen[1] > 0
     assert session.counts.get("lower", 0) == 0
 
 

@@ -11,6 +11,9 @@ from ...errors import (
 )
 from ...program.program import Program, current_program
 from ...runtime.mirror import changing, clear, copy, store
+from ..data.field import Field
+from ..data.ndarray import Ndarray
+from ..data.tensor import Tensor
 
 
 def has_grad(tensor: Any) -> bool:
@@ -87,3 +90,55 @@ def assign_tangent(dual: Any, tangent: Any, index: tuple[int, ...] | None, parts
         element = element[part]
     with changing(dual._mirror, element):
         element[path[-1]] = 0
+
+
+# ---- the loss of a tape: a 0-D field, or an ndarray, tensor or torch tensor of one element
+def unwrapped_loss(tensor: Any) -> Any:
+    """The field or ndarray behind a ``qd.Tensor``."""
+    return tensor._unwrap() if isinstance(tensor, Tensor) else tensor
+
+
+def _is_torch(loss: Any) -> bool:
+    return type(loss).__module__.split(".", maxsplit=1)[0] == "torch" and hasattr(loss, "requires_grad")
+
+
+def check_loss(loss: Any) -> None:
+    """Refuse what is no loss.
+
+    Raises:
+        QdrunRuntimeError: it has no gradient, or more than one element, or is something else.
+    """
+    if _is_torch(loss):
+        if loss.numel() != 1:
+            raise QdrunRuntimeError("The loss of Tape must be a tensor of one element")
+        if not loss.requires_grad:
+            raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with requires_grad=True")
+        return
+    if not isinstance(loss, (Field, Ndarray)):
+        raise QdrunRuntimeError(f"the loss of a Tape is a field, an ndarray or a torch tensor, not {type(loss).__name__}")
+    size = 1
+    for extent in loss.shape:
+        size *= extent
+    element = loss.element if isinstance(loss, Field) else loss.element_shape
+    if (isinstance(loss, Field) and loss.shape != ()) or size != 1 or element:
+        raise QdrunRuntimeError(
+            "The loss of Tape must be a 0-D field, i.e. scalar (or an ndarray of one element)\n"
+            "  do: loss = qd.field(qd.f32, shape=(), needs_grad=True), and add to loss[None] in a kernel"
+        )
+    if not has_grad(loss):
+        raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with needs_grad=True")
+
+
+def loss_gradient(loss: Any) -> Any:
+    """The gradient of a loss; torch allocates its own when it is first wanted."""
+    if _is_torch(loss) and loss.grad is None:
+        loss.grad = loss.detach().clone()
+    return loss.grad
+
+
+def fill_loss(tensor: Any, value: float) -> None:
+    """Set a loss, or its gradient."""
+    if isinstance(tensor, (Field, Ndarray)):
+        tensor.fill(value)
+    else:
+        tensor.detach().fill_(value)

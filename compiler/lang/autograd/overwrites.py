@@ -20,7 +20,7 @@ from ...ir.walk import atomic_of
 from ...passes.dependence.access import Access
 from ...passes.dependence.argument_forms import Form
 from ...program.memory.memory_regions import MemoryRegion, argument_region, may_meet, memory_base, tensor_regions
-from ...runtime.mirror import copied, store
+from ...runtime.mirror import changing, copied, store
 from ..args.annotations import is_dataclass_type
 from ..args.records import Frozen
 from ..data.element_types import MatrixType
@@ -104,6 +104,12 @@ class _Use:
     window: np.ndarray | None = None  # None: 0 in each launch
     by_host: bool = False  # an assignment from Python
     constant: bool = False  # of numbers, which no gradient goes back to
+    kept: bool = False  # what it overwrites was copied before, where an earlier gradient needs it
+
+    def patterns(self) -> Iterable[tuple[int | None, ...]]:
+        """The indices of each launch, None where they are not known."""
+        columns = [[None] * len(self.when) if a is None else np.broadcast_to(a, self.when.shape).tolist() for a in self.axes]
+        return set(zip(*columns)) if columns else {()}
 
 
 Uses = dict[object, dict[tuple[object, int], list[_Use]]]  # base -> (layout, offset)
@@ -143,12 +149,24 @@ class Overwrites:
         """
         for spot, read in all_uses(self.reads):
             for write, same in _meeting(self.writes, spot):
-                if _conflict(read, write, same):
+                if not write.kept and _conflict(read, write, same):
                     raise _error(read, write)
         for spot, drop in all_uses(self.dropped):
             for write, same in _meeting(self.writes, spot):
                 if not write.constant and _conflict(write, drop, same):
                     raise _dropped(drop, write)
+
+    def add(self, other: Overwrites) -> None:
+        """Take the accesses of another one."""
+        for target, uses in (
+            (self.reads, other.reads),
+            (self.writes, other.writes),
+            (self.dropped, other.dropped),
+            (self.loads, other.loads),
+        ):
+            for spot, use in all_uses(uses):
+                add_use(target, spot, use)
+        self.variants += other.variants
 
     def loses(self) -> bool:
         """Whether some kernel stores a differentiable value to an array without a gradient."""
@@ -160,12 +178,31 @@ class Overwrites:
             add_use(self.writes, spot, replace(use, when=use.when - launches, kernel="the step before"))
 
     def stops(self, write: HostWrite) -> bool:
-        """Whether an earlier launch, or a copy, wrote what Python overwrites, so that no gradient may flow past the assignment."""
+        """Whether an earlier launch read or wrote, or a copy wrote, what Python overwrites: no gradient may flow past the assignment then,
+        as the gradient there is that of the old value.
+        """
         for spot, ndim in tensor_regions(write.tensor):
             mine = _host_use(write, ndim)
             if any(not w.constant and _conflict(w, mine, same) for w, same in _meeting(self.writes, spot)):
                 return True
+            if any(_conflict(r, mine, same) for uses in (self.loads, self.reads) for r, same in _meeting(uses, spot)):
+                return True
         return False
+
+    def reverse(self, write: HostWrite) -> None:
+        """The reverse of an assignment from Python: a gradient goes to the source of a copy, and not to launches before the assignment."""
+        tensor, source = write.tensor, write.source
+        if not has_grad(tensor):
+            return
+        copies = source is not None and has_grad(source)
+        if not copies and not self.stops(write):
+            return
+        if copies:
+            assert source is not None
+            to, gradient = source.grad, tensor.grad._content
+            with changing(to._mirror, to._form) as array:
+                array += gradient
+        write.put(tensor.grad, 0)
 
 
 def add_use(uses: Uses, spot: MemoryRegion, use: _Use) -> None:

@@ -78,6 +78,12 @@ class Steps(Composite):
         self._checks: dict[int, list[Check]] = {}  # of the state at each window's start, with validation
         self._done = False
 
+    told = True
+
+    def arrays(self) -> list[Any]:
+        """The arrays of the window."""
+        return [*self.window, *self.window.temporaries]
+
     def __repr__(self) -> str:
         return f"checkpointed_steps({getattr(self.step, '__qualname__', self.step)}, {self.n})"
 

@@ -48,9 +48,15 @@ class Composite(ABC):
 
     Attributes:
         whole: False when the tape records its launches one by one, and this before them.
+        told: whether a tape is told of all launches and assignments in it, but for those to ``arrays``.
     """
 
     whole = True
+    told = False
+
+    @abstractmethod
+    def arrays(self) -> list[Any]:
+        """What it writes besides, all of which a tape may have to keep."""
 
     @abstractmethod
     def __call__(self) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import NothingToDifferentiate, OutOfMemory, QdrunAssertionError, QdrunCompilationError, QdrunRuntimeError
+from ...program.memory.memory_regions import tensor_regions
+from ...program.memory.overwritten import Overwritten
 from ...program.memory.versions import Versions
 from ...program.program import Program, current_program
 from ...program.recorders import CustomFunction
 from ...runtime.base import next_serial
-from ...runtime.mirror import changing
 from ..args.records import frozen_record
 from ..data.element_types import MatrixType, NdarrayType
 from ..data.field import Field
@@ -24,9 +25,9 @@ from ..data.types import Template
 from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode, refuse_second_order
 from .custom import Replaced
 from .grad_check import GradCheck
-from .gradient_arrays import clear_all_gradients, has_grad
+from .gradient_arrays import check_loss, clear_all_gradients, fill_loss, loss_gradient, unwrapped_loss
 from .lost_gradients import check_broken
-from .overwrites import HostWrite, Launch, Overwrites, Timed
+from .overwrites import HostWrite, Launch, Overwrites, Timed, all_uses
 from .steps_check import Accesses, Composite, StepEnd, add_writes, handed_over
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Tape:
     def __init__(
         self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None
     ) -> None:
-        self.loss, self.clear_gradients, self.validation = _unwrapped(loss), clear_gradients, validation
+        self.loss, self.clear_gradients, self.validation = unwrapped_loss(loss), clear_gradients, validation
         self.check = GradCheck(self.loss, grad_check) if grad_check else None
         self._calls: list[Launch] = []
         self._events: list[Event | None] = []  # when each launch was, while versions are kept
@@ -70,6 +71,7 @@ class Tape:
         self._program: Program | None = None
         self._thread = 0
         self._own_versions = False
+        self._overwritten: Overwritten | None = None
 
     in_steps = False
     """Whether it records a step of ``checkpointed_steps`` or of a fixed point."""
@@ -103,6 +105,11 @@ class Tape:
         if self.check is not None:
             self.check.settle()
 
+    def overwriting(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A kernel is about to run with these arguments: what it overwrites and an earlier gradient needs is copied."""
+        assert self._overwritten is not None
+        self._overwritten.launching(len(self._calls), kernel, args, kwargs, reverse=self._inside is None)
+
     def launching(self, call: Call) -> None:
         """A kernel is about to run with these arguments; told while versions are kept."""
         if self.check is not None:
@@ -110,6 +117,8 @@ class Tape:
 
     def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], event: Event | None = None) -> None:
         """Remember one launch."""
+        if self._overwritten is not None:
+            self._overwritten.launched()
         if kwargs or not _PLAIN.issuperset(map(type, args)):
             params = kernel.binder.params
             args, kwargs = tuple(kernel.binder.arguments(args, kwargs)), {}
@@ -146,6 +155,8 @@ class Tape:
         """Run several launches and remember them as one step, or launch by launch."""
         refuse_second_order(self._program, repr(steps))
         self.expect(steps)
+        self._protect(steps)
+        number = len(self._calls)
         if not steps.whole:
             self._remember(steps)
         before, self.in_steps = self.in_steps, True
@@ -158,6 +169,20 @@ class Tape:
             self.in_steps = before
         if steps.whole:
             self._remember(steps)
+            self._note_reads(steps, number)
+
+    def _protect(self, steps: Composite) -> None:
+        """Copy what several launches will write without telling."""
+        assert self._overwritten is not None
+        for tensor in steps.arrays():
+            self._overwritten.writing(2 * len(self._calls) + 1, tensor)
+
+    def _note_reads(self, steps: Composite, number: int) -> None:
+        """What later launches must not overwrite without a copy."""
+        assert self._overwritten is not None
+        own = Overwrites({}, {}, {}, [])
+        steps.join(own, number)
+        self._overwritten.reads((spot, use.patterns()) for spot, use in all_uses(own.reads))
 
     def _remember(self, steps: Composite) -> None:
         self._calls.append((steps, (), {}))
@@ -193,6 +218,8 @@ class Tape:
         hidden, number = "" if self._inside is None else self._inside.name, len(self._host_writes)
         write = HostWrite(len(self._calls), tensor, index, source, hidden, parts, number=number)
         self._host_writes.append(write)
+        if self._overwritten is not None:
+            self._overwritten.writing(2 * len(self._calls) + (self._inside is not None), tensor, index)
         if self.check is not None:
             self.check.wrote(write)
 
@@ -217,17 +244,18 @@ class Tape:
             )
         program.materialize()
         if self.loss is not None:
-            _check_loss(self.loss)
+            check_loss(self.loss)
         self._program, self._thread = program, threading.get_ident()
         if self.clear_gradients:
             clear_all_gradients()
         if self.loss is not None:
-            _fill(self.loss, 0)
+            fill_loss(self.loss, 0)
         if program.versions is None and (self.validation or self.check is not None):
             self._own_versions = True
             program.versions = Versions(program)
         if self.check is not None:
             self.check.start(program)
+        self._overwritten = Overwritten(program)
         program.tape = self
         return self
 
@@ -246,6 +274,8 @@ class Tape:
         finally:
             if self._own_versions:
                 program.versions = None
+            if self._overwritten is not None:
+                self._overwritten.kept.release()
             for _, steps in self._steps():
                 steps.release()
 
@@ -266,9 +296,7 @@ class Tape:
                 "  do: let the exception leave the tape, or launch it outside"
             )
         timed = self._timed()
-        found = Overwrites.of(timed, self._host_writes)
-        for when, steps in self._steps():
-            steps.join(found, when)
+        found = self._overwrites(timed)
         found.check()
         if found.loses() and (
             program.recording is None or self.validation
@@ -276,14 +304,35 @@ class Tape:
             inner = [(when, t) for when, steps in self._steps() for t in steps.sample()]
             order = sorted([*((t.when, t) for t in timed), *inner], key=lambda pair: pair[0])
             check_broken(program, order, self._host_writes, strict=self.validation)
-        self._check_versions(program)
+        assert self._overwritten is not None
+        kept = self._overwritten.kept
+        if not kept:  # else each launch is checked when memory is what it was
+            self._check_versions(program)
         if self.loss is not None:
-            _fill(_gradient_of(self.loss), 1)
+            fill_loss(loss_gradient(self.loss), 1)
         was, program.replaying = program.replaying, True
         try:
+            kept.begin()
             self._replay(found, 0, len(self._calls), self._host_writes)
         finally:
             program.replaying, program.replay_seed, program.place = was, None, None
+            kept.end()
+
+    def _overwrites(self, timed: list[Timed]) -> Overwrites:
+        """The reads and writes of all launches; of writes, whether copies were made of what they overwrite."""
+        assert self._overwritten is not None
+        found = Overwrites.of(timed, self._host_writes, loads=bool(self._host_writes))
+        unkept = {time // 2 for time in self._overwritten.unkept}
+        for _, use in all_uses(found.writes):
+            use.kept = not unkept or unkept.isdisjoint(np.ceil(use.when).astype(int).tolist())
+        for when, steps in self._steps():
+            own = Overwrites({}, {}, {}, [])
+            steps.join(own, when)
+            copied = {spot for tensor in steps.arrays() for spot, _ in tensor_regions(tensor)}
+            for spot, use in all_uses(own.writes):
+                use.kept = when not in unkept and (steps.told or spot in copied)
+            found.add(own)
+        return found
 
     def _timed(self) -> list[Timed]:
         """All launches with their numbers, those hidden in functions with a gradient of their own included."""
@@ -304,15 +353,23 @@ class Tape:
         """Run the gradients of launches ``begin`` to ``end - 1``, last to first, and of what Python wrote between them."""
         program, seeds = self._program, self._seeds
         assert program is not None
+        kept = None if self._overwritten is None else self._overwritten.kept
         writes = [w for w in host_writes if not w.hidden]
         for when in reversed(range(begin, end + 1)):
+            if kept:
+                kept.restore(2 * when)
             while writes and writes[-1].before == when:
                 write = writes.pop()
                 assert found is not None
-                _reverse_assignment(write, found)
+                found.reverse(write)
             if when > begin:
                 function, args, kwargs = self._calls[when - 1]
                 program.replay_seed, program.place = seeds.get(when - 1), (self, when - 1)
+                if kept is not None and when - 1 in kept.before:
+                    kept.restore(2 * when - 1)
+                    program.before_launch = True
+                if kept:
+                    self._check_versions(program, when - 1, when)
                 try:
                     function.grad(*args, **kwargs)
                 except NothingToDifferentiate:
@@ -321,6 +378,8 @@ class Tape:
                 except QdrunAssertionError as error:
                     self.locate(error, when - 1)
                     raise
+                finally:
+                    program.before_launch = False
 
 
 class WindowTape(Tape):
@@ -342,6 +401,18 @@ class WindowTape(Tape):
         self._outer.expect(what)
         assert self._program is not None
         self._program.place = self, len(self._calls)
+
+    def overwriting(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See ``Tape.overwriting``: for the tape around it."""
+        if not (self._program is None or self._program.replaying or self._outer._overwritten is None):
+            self._outer._overwritten.launching(len(self._outer._calls), kernel, args, kwargs, reverse=False)
+
+    def _protect(self, steps: Composite) -> None:
+        if self._program is not None and not self._program.replaying:
+            self._outer._protect(steps)
+
+    def _note_reads(self, steps: Composite, number: int) -> None:
+        """It is part of what the tape around it is told at the end of all."""
 
     def launching(self, call: Call) -> None:
         """See ``Tape.launching``."""
@@ -373,7 +444,7 @@ class WindowTape(Tape):
         assert program is not None
         found = None
         if self._host_writes:
-            found = Overwrites.of(self._timed(), self._host_writes)
+            found = Overwrites.of(self._timed(), self._host_writes, loads=True)
             for when, steps in self._steps():
                 steps.join(found, when)
             if self._before is not None:
@@ -412,65 +483,3 @@ def _frozen(annotation: Any, value: Any) -> Any:
 def _copied(value: Any) -> Any:
     """An argument of a Python function: vectors are copied, everything else is the caller's own object."""
     return value.__copy__() if isinstance(value, Matrix) else value
-
-
-def _reverse_assignment(write: HostWrite, found: Overwrites) -> None:
-    """The reverse of an assignment from Python: a gradient goes to the source of a copy, and not to launches before the assignment."""
-    tensor, source = write.tensor, write.source
-    if not has_grad(tensor):
-        return
-    copied = source is not None and has_grad(source)
-    if not copied and not found.stops(write):
-        return
-    if copied:
-        assert source is not None
-        to, gradient = source.grad, tensor.grad._content
-        with changing(to._mirror, to._form) as array:
-            array += gradient
-    write.put(tensor.grad, 0)
-
-
-# ---- losses
-def _unwrapped(tensor: Any) -> Any:
-    """The field or ndarray behind a ``qd.Tensor``."""
-    return tensor._unwrap() if isinstance(tensor, Tensor) else tensor
-
-
-def _is_torch(loss: Any) -> bool:
-    return type(loss).__module__.split(".", maxsplit=1)[0] == "torch" and hasattr(loss, "requires_grad")
-
-
-def _check_loss(loss: Any) -> None:
-    if _is_torch(loss):
-        if loss.numel() != 1:
-            raise QdrunRuntimeError("The loss of Tape must be a tensor of one element")
-        if not loss.requires_grad:
-            raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with requires_grad=True")
-        return
-    if not isinstance(loss, (Field, Ndarray)):
-        raise QdrunRuntimeError(f"the loss of a Tape is a field, an ndarray or a torch tensor, not {type(loss).__name__}")
-    size = 1
-    for extent in loss.shape:
-        size *= extent
-    element = loss.element if isinstance(loss, Field) else loss.element_shape
-    if (isinstance(loss, Field) and loss.shape != ()) or size != 1 or element:
-        raise QdrunRuntimeError(
-            "The loss of Tape must be a 0-D field, i.e. scalar (or an ndarray of one element)\n"
-            "  do: loss = qd.field(qd.f32, shape=(), needs_grad=True), and add to loss[None] in a kernel"
-        )
-    if not has_grad(loss):
-        raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with needs_grad=True")
-
-
-def _gradient_of(loss: Any) -> Any:
-    """The gradient of a loss; torch allocates its own when it is first wanted."""
-    if _is_torch(loss) and loss.grad is None:
-        loss.grad = loss.detach().clone()
-    return loss.grad
-
-
-def _fill(tensor: Any, value: float) -> None:
-    if isinstance(tensor, (Field, Ndarray)):
-        tensor.fill(value)
-    else:
-        tensor.detach().fill_(value)

@@ -78,12 +78,18 @@ class Writes:
                     yield access
 
 
-def check_replayed_loads(loads: list[Access], writes: Writes, final: Callable[[Access, Access], bool]) -> None:
-    """Rule 1: ``loads`` are repeated by the backward pass; ``writes`` are those of their own task and all later ones. ``final``: whether a
-    load certainly comes after a write of its element.
+def overwritten_loads(
+    loads: list[Access], writes: Writes, final: Callable[[Access, Access], bool]
+) -> Iterator[tuple[Access, Access]]:
+    """Rule 1: the loads whose element a write may change afterwards, each with the first such write.
+
+    Args:
+        loads: are repeated by the backward pass.
+        writes: those of their own task and all later ones.
+        final: whether a load certainly comes after a write of its element.
 
     Raises:
-        DataAccessError: naming both lines.
+        DataAccessError: a load reads a gradient, which the backward pass changes itself.
     """
     for place, index, load in loads:
         if place.is_grad:
@@ -93,13 +99,15 @@ def check_replayed_loads(loads: list[Access], writes: Writes, final: Callable[[A
                 "copy it to another field in a kernel of its own, and read that",
             )
         for access in writes.meeting(place, index):
-            if final((place, index, load), access):
-                continue
-            raise DataAccessError(
-                f"the gradient needs the value of `{place.name}` read here, but {line_of(access[2])} overwrites it",
-                load.loc,  # type: ignore[union-attr]
-                SPLIT,
-            )
+            if not final((place, index, load), access):
+                yield (place, index, load), access
+                break
+
+
+def overwritten(load: Access, by: str, hint: str = SPLIT) -> DataAccessError:
+    """The error for a value that the backward pass reads again and the kernel overwrites. ``by``: what overwrites it."""
+    what = f"the gradient needs the value of `{load[0].name}` read here, but {by} overwrites it"
+    return DataAccessError(what, getattr(load[2], "loc", None), hint)
 
 
 def check_cross_iteration(task: Task) -> None:

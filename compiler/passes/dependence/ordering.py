@@ -34,12 +34,20 @@ class Order:
 
     def final(self, load: Access, write: Access) -> bool:
         """Whether ``load`` reads an element that ``write`` does not change afterwards."""
-        way, other = self._ways.get(id(load[2])), self._ways.get(id(write[2]))
-        if way is None or other is None or not same_array(load[0], write[0]):
+        return self._first(write, load)
+
+    def initial(self, load: Access, write: Access) -> bool:
+        """Whether ``load`` reads an element that ``write`` has not changed before."""
+        return self._first(load, write)
+
+    def _first(self, one: Access, then: Access) -> bool:
+        """Whether ``one`` certainly comes before ``then`` wherever both name one element."""
+        way, other = self._ways.get(id(then[2])), self._ways.get(id(one[2]))
+        if way is None or other is None or not same_array(one[0], then[0]):
             return False
-        if self._task.parallel and not own_element(load[1], write[1], self._written, self._ranges):
+        if self._task.parallel and not own_element(then[1], one[1], self._written, self._ranges):
             return False
-        return self._earlier(way, other, load, write)
+        return self._earlier(way, other, then, one)
 
     @once
     def _written(self) -> Writes:

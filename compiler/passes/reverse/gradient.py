@@ -11,7 +11,18 @@ from ...ir.nodes import Assert, Axis, Block, Const, GlobalStore, Kernel, Op, Pla
 from ...ir.verify import verified
 from ...ir.walk import atomic_of, place_of, walk
 from ...tape.sizing import TaskSizing, size_task
-from ..dependence.access import Access, Writes, check_cross_iteration, check_replayed_loads, loads_of, prologue_loads, writes_of
+from ..dependence.access import (
+    Access,
+    Writes,
+    check_cross_iteration,
+    line_of,
+    loads_of,
+    overlap,
+    overwritten,
+    overwritten_loads,
+    prologue_loads,
+    writes_of,
+)
 from ..dependence.blocks import refuse_blocks, refuse_tapes
 from ..dependence.collisions import check_stores
 from ..dependence.ordering import Order
@@ -39,6 +50,8 @@ class Gradient:
         replayed: the reads of the primal that the reverse kernel repeats.
         broken: reads of arrays without a gradient in which a gradient is lost; they count as constants.
         meetings: the writes of parallel loops that a launch proves apart.
+        before: reads of an element that the kernel overwrites afterwards, as numbers in ``replayed``, each with what overwrites it. The
+            reverse kernel is right where memory holds what it held before the launch, see ``lang.autograd.kept``.
     """
 
     kernel: Kernel
@@ -46,6 +59,7 @@ class Gradient:
     replayed: tuple[Access, ...] = ()
     broken: tuple[Broken, ...] = ()
     meetings: tuple[Meeting, ...] = ()
+    before: tuple[tuple[int, str], ...] = ()
 
 
 @verified()
@@ -62,7 +76,7 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
 
     Raises:
         DifferentiationError: something has no correct gradient, by name and line.
-        DataAccessError: the backward pass would read a value that the kernel overwrites.
+        DataAccessError: the backward pass would read a value that the kernel overwrites, and other values that it has written.
     """
     kernel = replace(kernel, tasks=[prepared(t) for t in kernel.tasks])
     work = _Reversal(kernel, unroll, segmented, marks)
@@ -95,6 +109,7 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
         tuple(work.repeated),
         broken,
         tuple(work.meetings),
+        work.before(),
     )
 
 
@@ -108,6 +123,8 @@ class _Reversal:
         self.recomputed: list[Task] = []
         self.repeated: list[Access] = []
         self.meetings: list[Meeting] = []
+        self._orders: list[tuple[Task, Order]] = []  # of each of these: the task that it belongs to
+        self._overwritten: list[tuple[Access, Access]] = []  # loads whose element is changed afterwards, and the write
         self._needed: set[Place] = set()  # temporaries that the backward pass reads
         self._after: list[Task] = []  # the tasks after the one that is being reversed
         self._later = Writes()
@@ -126,8 +143,8 @@ class _Reversal:
             check_cross_iteration(task)
             self.meetings += check_stores(self.kernel, task, slices.activity.varied)
             kept = slices.kept()
-            self._replay([*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)], order)
-            self._note(finals.accesses())
+            self._replay([*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)], task, order)
+            self._note(finals.accesses(), task, order)
             lean, lean_slices = with_fewer_states(task, slices, self._unroll)
             rev = Reverse(lean, lean_slices, self._segmented, self._marks)
             new = _assemble(lean, rev)
@@ -141,16 +158,38 @@ class _Reversal:
         self._reversed_last = any(map(slices.activity.is_active, task.body))
         again = _repeat(task, f"{task.name}_again", wanted)
         if again is not None:
-            self._replay([*prologue_loads(again), *loads_of(walk(again.body))], order)
+            self._replay([*prologue_loads(again), *loads_of(walk(again.body))], task, order)
             self.recomputed.insert(0, again)
 
-    def _replay(self, loads: list[Access], order: Order) -> None:
-        check_replayed_loads(loads, self._later, order.final)
-        self._note(loads)
+    def _replay(self, loads: list[Access], task: Task, order: Order) -> None:
+        self._overwritten += overwritten_loads(loads, self._later, order.final)
+        self._note(loads, task, order)
 
-    def _note(self, reads: list[Access]) -> None:
+    def _note(self, reads: list[Access], task: Task, order: Order) -> None:
         self._needed |= {place for place, _, _ in reads if place.buffer.kind == "tmp"}
         self.repeated += reads
+        self._orders += [(task, order)] * len(reads)
+
+    def before(self) -> tuple[tuple[int, str], ...]:
+        """See ``Gradient.before``.
+
+        Raises:
+            DataAccessError: other reads of the same array need what the kernel has written there.
+        """
+        if not self._overwritten:
+            return ()
+        writes, number = Writes(*self.kernel.tasks), {id(t): k for k, t in enumerate(self.kernel.tasks)}
+        owner = {id(s): number[id(t)] for t in self.kernel.tasks for s in walk(t.body)}
+        for load, write in self._overwritten:
+            if load[0].buffer.kind == "tmp" or not all(
+                owner[id(w[2])] > number[id(task)] or (owner[id(w[2])] == number[id(task)] and order.initial(access, w))
+                for access, (task, order) in zip(self.repeated, self._orders)
+                if overlap(access[0], load[0])
+                for w in writes.meeting(access[0], access[1])
+            ):
+                raise overwritten(load, line_of(write[2]))
+        by = {id(load[2]): line_of(write[2]) for load, write in self._overwritten}
+        return tuple((k, by[id(access[2])]) for k, access in enumerate(self.repeated) if id(access[2]) in by)
 
     def _multiply(self, task: Task, products: frozenset[Op]) -> None:
         """A task that multiplies the adjoints by the factors, when every factor has had its share."""
@@ -159,7 +198,7 @@ class _Reversal:
         for s in walk(new.body):
             if isinstance(s, Op) and s.op == "atomic":
                 s.attr = (atomic_of(s)[0].grad, "mul")
-        self._replay([*prologue_loads(new), *loads_of(walk(new.body))], Order(new))
+        self._replay([*prologue_loads(new), *loads_of(walk(new.body))], task, Order(new))
         self.reversed.append((new, task, None))
 
 

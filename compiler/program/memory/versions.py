@@ -170,12 +170,17 @@ class Versions:
 
     def newest(self, tensors: Iterable[Any]) -> dict[MemoryRegion, Any]:
         """What is known of the writes to some arrays, to be put back with their content."""
-        return {spot: copy.deepcopy(self._table(spot)) for tensor in tensors for spot, _ in tensor_regions(tensor)}
+        return self.newest_at(spot for tensor in tensors for spot, _ in tensor_regions(tensor))
+
+    def newest_at(self, spots: Iterable[MemoryRegion]) -> dict[MemoryRegion, Any]:
+        """As ``newest``, of some memory."""
+        return {spot: copy.deepcopy(self._table(spot)) for spot in spots}
 
     def put_back(self, known: dict[MemoryRegion, Any]) -> None:
         """Arrays have the content again that they had when ``newest`` gave this."""
         for spot, writes in known.items():
             self._writes.setdefault(spot.base, {})[spot.layout, spot.offset] = copy.deepcopy(writes)
+            self._forget(spot)
 
     # ---- queries
     def check(self, variant: Variant, call: Call, record: Event | None = None) -> None:

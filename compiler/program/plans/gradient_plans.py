@@ -84,8 +84,8 @@ class GradientPlans:
             QdrunTypeError: see ``plan_with``.
         """
         if machine is not None:
-            return self.plan_with(call, machine=machine, budget=self._allowed(budget))
-        budget = self._allowed(budget)
+            return self._within(call, replace(self.plan_options(machine), budget=self._allowed(budget)), budget)
+        given, budget = budget, self._allowed(budget)
         short = launched and budget is None
         key = budget, short, self.inputs.decisive(call.words[8:]) if short else self.inputs.key(call)
         known = self._known.get(key)
@@ -97,7 +97,7 @@ class GradientPlans:
             if changed or len(self._known) >= MOST_PLANS:
                 self._known.clear()
                 self.inputs.look(host)
-            made = self._make_plan(call, self._options(budget))
+            made = self._within(call, self._options(budget), given)
             if known is None or made != known:  # keep the bound plan if the new one is equal
                 known = made
             self._known[key] = known
@@ -130,14 +130,22 @@ class GradientPlans:
         reducer = None if self._reducers is None else LaunchReducer(self._reducers, call)
         return LaunchHost(call, self.owners, reducer, self.program.trials)
 
-    def _make_plan(self, call: Call, options: PlanOptions) -> HeapPlan:
+    def _within(self, call: Call, options: PlanOptions, given: int | None) -> HeapPlan:
+        """A plan within what the program's memory budget leaves, or within the budget of the launch (``given``) where that is smaller.
+
+        Raises:
+            OutOfMemory: nothing fits; names the smallest budget, of the program or of the launch.
+        """
         try:
-            made = make_plan(self.head.name, self.sizing, self._host(call), options)
-        except OutOfMemory as e:
-            if e.smallest is None or options.budget != self.program.heap_room():
+            return self._make_plan(call, options)
+        except OutOfMemory as error:
+            room = self.program.heap_room()
+            if error.smallest is None or room is None or (given is not None and given < room):
                 raise
-            raise OutOfMemory(_over_budget(self.program, e), e.smallest) from None
-        return check_words(made, options.machine)
+            raise over_budget(self.program, error, error.smallest) from None
+
+    def _make_plan(self, call: Call, options: PlanOptions) -> HeapPlan:
+        return check_words(make_plan(self.head.name, self.sizing, self._host(call), options), options.machine)
 
     def plan_options(self, machine: Machine | None = None) -> PlanOptions:
         """The options of a plan without a budget, for the program's own machine or another."""
@@ -187,18 +195,27 @@ class GradientPlans:
         self._known.clear()
 
 
-def _over_budget(program: ProgramState, error: OutOfMemory) -> str:
-    """The message for a plan that does not fit what the program's memory budget leaves."""
+def over_budget(program: ProgramState, error: OutOfMemory, heap: int, more: int = 0) -> OutOfMemory:
+    """The error for a program whose memory budget leaves too little. ``smallest`` is the budget that it asks for.
+
+    Args:
+        program: the program.
+        error: of the plan that does not fit.
+        heap: bytes of the smallest heap under which all gradients can run.
+        more: bytes beside the heap that the program does not hold yet.
+    """
     budget, room = program.options.memory_budget, program.heap_room() or 0
     usage = {k: v for k, v in sorted(program.usage().items()) if k not in ("adstack", "staging")}
     held = ", ".join(f"{k} {v:,}" for k, v in usage.items()) or "nothing"
-    other = max(budget - room, sum(usage.values()))  # more than the budget, where it leaves nothing
-    return (
-        f"{str(error).rsplit(_DO, 1)[0]}\n  memory_budget={budget} leaves it {room:,}: the program holds {held}{_DO}"
-        f"qd.init(memory_budget={other + (error.smallest or 0)}) or more, smaller fields, or fewer variables in this loop"
+    smallest = max(budget - room, sum(usage.values())) + more + heap  # more than the budget, where it leaves nothing
+    return OutOfMemory(
+        f"{str(error).split(_LEAVES, 1)[0].rsplit(_DO, 1)[0]}{_LEAVES}{budget} leaves it {room:,}: the program holds {held}{_DO}"
+        f"qd.init(memory_budget={smallest}) or more, smaller fields, or fewer variables in this loop",
+        smallest,
     )
 
 
+_LEAVES = "\n  memory_budget="
 _DO = "\n  do: "
 
 

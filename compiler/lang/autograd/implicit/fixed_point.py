@@ -135,6 +135,10 @@ class FixedPoint(Composite):
             rehearsal.keeps(self.kept_bytes, sum(t._form.nbytes for pair in self._pairs for t in pair))
 
     # ---- what the tape asks
+    def arrays(self) -> list[Any]:
+        """The state, and the new state."""
+        return [tensor for pair in self._pairs for tensor in pair]
+
     def record(self, tape: Tape) -> None:
         """Iterate unseen, and note what one step reads and writes at the result."""
         self._tape = tape

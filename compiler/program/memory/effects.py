@@ -1,0 +1,148 @@
+"""What the launches of a tape write, and read again in their gradients: regions of memory with the indices that arguments decide.
+
+``PendingReads`` says, launch by launch, which writes overwrite an element that the gradient of an earlier launch reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...ir.nodes import ArgDecl, Place
+from ...passes.dependence.argument_forms import Form
+from .memory_regions import IndexPattern, MemoryRegion, argument_region, may_meet, memory_base
+
+if TYPE_CHECKING:
+    from ...passes.dependence.access import Access
+    from ..call import Call
+    from ..variant import Variant
+
+
+class Part(NamedTuple):
+    """One access of a launch. ``fixed``: its indices, where no scalar argument decides them."""
+
+    spot: MemoryRegion
+    place: Place
+    forms: tuple[Form | None, ...]
+    fixed: IndexPattern | None
+
+
+class Numbers(NamedTuple):
+    """The arguments that decide indices, as ``Form.value`` takes them."""
+
+    scalars: Mapping[int, int | float]
+    arrays: Mapping[int, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """The accesses of launches that differ in their scalar arguments only.
+
+    Attributes:
+        before: reads that the gradient repeats, of elements that the launch overwrites afterwards.
+        after: all other reads that the gradient repeats.
+        writes: everything that is stored to.
+        scalars: numbers of the arguments that decide indices.
+    """
+
+    variant: Variant
+    call: Call
+    before: tuple[Part, ...]
+    after: tuple[Part, ...]
+    writes: tuple[Part, ...]
+    scalars: frozenset[int]
+
+
+def effects_of(variant: Variant, call: Call, reverse: bool) -> Effects:
+    """The accesses of a launch. ``reverse``: its gradient will run; else only what it writes counts.
+
+    Raises:
+        DifferentiationError: no correct gradient exists, by name and line.
+    """
+    reverse = reverse and not variant.head.frees  # a launch that is refused
+    replayed = variant.replayed() if reverse else ()
+    early = {k for k, _ in variant.before()} if reverse else set[int]()
+    before = _parts(variant, call, [a for k, a in enumerate(replayed) if k in early])
+    after = _parts(variant, call, [a for k, a in enumerate(replayed) if k not in early])
+    writes = _parts(variant, call, variant.compiled_kernel.writes)
+    scalars = {arg for part in (*before, *after, *writes) for form in part.forms if form for arg, _ in form.scalars}
+    return Effects(variant, call, before, after, writes, frozenset(scalars))
+
+
+def _parts(variant: Variant, call: Call, accesses: Iterable[Access]) -> tuple[Part, ...]:
+    found: dict[tuple[object, ...], Part] = {}
+    for access in accesses:
+        place, forms = access[0], variant.compiled_kernel.forms(access)
+        spot = spot_of(variant, call, place)
+        if spot is not None and (spot, forms) not in found:
+            fixed = None if any(f is not None and f.scalars for f in forms) else pattern_of(forms, call)
+            found[spot, forms] = Part(spot, place, forms, fixed)
+    return tuple(found.values())
+
+
+def spot_of(variant: Variant, call: Call, place: Place) -> MemoryRegion | None:
+    """The memory region of a place in a launch; None: an empty array, a temporary, the gradient of an argument."""
+    owner = place.buffer.owner
+    if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
+        return argument_region(variant.program.device, call, owner.index, place.offset)
+    memory = variant.owners.get(place.buffer)
+    return None if memory is None else MemoryRegion(memory_base(memory), "", place.offset)
+
+
+def pattern_of(forms: tuple[Form | None, ...], numbers: Any) -> IndexPattern:
+    """The indices that are known in one launch."""
+    return tuple(None if f is None else f.value(numbers) for f in forms)
+
+
+class PendingReads:
+    """The elements that gradients of earlier launches read again, and that were not kept since."""
+
+    def __init__(self) -> None:
+        # base -> (layout, offset) -> the axes that are known -> their indices
+        self._of: dict[object, dict[tuple[object, int], dict[tuple[int, ...], set[tuple[int, ...]]]]] = {}
+
+    def add(self, spot: MemoryRegion, pattern: IndexPattern) -> None:
+        """A gradient will read these elements."""
+        axes, key = _known(pattern)
+        self._of.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), {}).setdefault(axes, set()).add(key)
+
+    def meets(self, spot: MemoryRegion, pattern: IndexPattern) -> bool:
+        """Whether a write to these elements may overwrite one of them."""
+        layouts = self._of.get(spot.base)
+        if layouts is None:
+            return False
+        axes, key = _known(pattern)
+        if any(_overlap(axes, key, known, keys) for known, keys in layouts.get((spot.layout, spot.offset), {}).items()):
+            return True
+        return any(
+            layout != spot.layout and may_meet(layout, spot.layout) and any(groups.values())
+            for (layout, _), groups in layouts.items()
+        )
+
+    def kept(self, spot: MemoryRegion, pattern: IndexPattern) -> None:
+        """All of these elements were copied: a later write to them overwrites nothing that is needed."""
+        axes, key = _known(pattern)
+        for known, keys in self._of.get(spot.base, {}).get((spot.layout, spot.offset), {}).items():
+            if axes == known:
+                keys.discard(key)
+            elif set(axes) <= set(known):
+                at = [known.index(k) for k in axes]
+                keys -= {k for k in keys if tuple(k[n] for n in at) == key}
+
+
+def _known(pattern: IndexPattern) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes whose index is known, and the indices."""
+    if None not in pattern:
+        return tuple(range(len(pattern))), pattern  # type: ignore[return-value]
+    axes = tuple(k for k, i in enumerate(pattern) if i is not None)
+    return axes, tuple(pattern[k] for k in axes)  # type: ignore[misc]
+
+
+def _overlap(axes: tuple[int, ...], key: tuple[int, ...], known: tuple[int, ...], keys: set[tuple[int, ...]]) -> bool:
+    if axes == known:
+        return key in keys
+    shared = [(axes.index(k), known.index(k)) for k in axes if k in known]
+    return any(all(key[m] == other[n] for m, n in shared) for other in keys)

@@ -1,0 +1,260 @@
+"""Copies of elements that a later launch, or Python, overwrites, while the gradient of an earlier launch needs them.
+
+Copies stay on the device. A region is copied run by run where it has few runs, as bytes: all components of a vector field are one run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...ir.nodes import ArgDecl, Place
+from ...runtime.base import Allocation
+from ...runtime.mirror import Mirror, copy
+from .device_arrays import NearArray, address_of
+from .memory_regions import IndexPattern, MemoryRegion, tensor_regions
+
+if TYPE_CHECKING:
+    from ..call import Call
+    from ..program import Program
+    from ..variant import Variant
+
+TAPE = "tape"
+"""The category of these copies in ``Program.usage()``."""
+MOST_RUNS = 1 << 12
+"""Runs that are copied one by one; a region of more goes through the host on a device with memory of its own."""
+
+
+class Elements(NamedTuple):
+    """An array in memory, and the mirror that looks after it, where it has one."""
+
+    array: np.ndarray
+    mirror: Mirror | None
+
+
+def place_memory(variant: Variant, call: Call, place: Place) -> Elements | None:
+    """All elements of a place in a launch, of all trials; None: memory of another library's device, or blocks of a level with a budget."""
+    owner, program = place.buffer.owner, variant.program
+    if isinstance(owner, ArgDecl):
+        array: Any = call.sources.get(owner.index, call.arrays[owner.index])
+        if owner.per_trial:
+            address = call.at.get(owner.index) or address_of(array)
+            array = next(a for a in program.ndarrays if a.address == address)._view
+        return None if isinstance(array, NearArray) else Elements(array, call.mirrors.get(owner.index))
+    if place.pool is not None:
+        return None
+    assert place.shape is not None and place.strides is not None
+    memory, trials, dtype = variant.owners[place.buffer], program.trials, place.dtype.numpy
+    if trials is not None and place.per_trial:
+        array = trials.view(memory.view, dtype, place.trial_bytes, place.offset, place.shape, place.strides)
+    else:
+        array = np.ndarray(place.shape, dtype, memory.view.data, place.offset, place.strides)
+    return Elements(array, memory.mirror)
+
+
+def elements_of(variant: Variant, call: Call, place: Place, pattern: IndexPattern) -> Elements | None:
+    """The elements of a place that a pattern names, see ``place_memory``."""
+    found = place_memory(variant, call, place)
+    if found is None:
+        return None
+    array, owner = found.array, place.buffer.owner
+    # axes of trials come first, those of an element last
+    first = array.ndim - len(pattern) - (len(owner.element) if isinstance(owner, ArgDecl) else 0)
+    return Elements(array[(*(slice(None),) * first, *map(_slice, pattern, array.shape[first:]), ...)], found.mirror)
+
+
+def _slice(index: int | None, extent: int) -> slice:
+    return slice(index, index + 1) if index is not None and 0 <= index < extent else slice(None)
+
+
+class Region:
+    """Arrays of one memory, which are copied together.
+
+    Attributes:
+        nbytes: of a copy.
+        key: equal for the same memory.
+    """
+
+    def __init__(self, parts: list[Elements]) -> None:
+        self._parts = sorted(parts, key=lambda e: -e.array.itemsize)  # wider types first, so that all are aligned
+        self.nbytes = sum(e.array.nbytes for e in parts)
+        self._runs = _runs([e.array for e in parts]) if len({id(e.mirror) for e in parts}) == 1 else None
+        self.key = tuple((e.array.__array_interface__["data"][0], e.array.shape, e.array.strides) for e in self._parts)
+
+    def store(self, kept: Elements) -> None:
+        """Copy what the arrays hold to ``kept``, which has as many bytes."""
+        for mine, other in self._pairs(kept):
+            copy(other.mirror, other.array, mine.mirror, mine.array)
+
+    def restore(self, kept: Elements) -> None:
+        """Copy it back."""
+        for mine, other in self._pairs(kept):
+            copy(mine.mirror, mine.array, other.mirror, other.array)
+
+    def _pairs(self, kept: Elements) -> Iterator[tuple[Elements, Elements]]:
+        at, mirror = 0, self._parts[0].mirror
+        if self._runs is not None and (mirror is not None or len(self._runs) == 1):
+            for address, nbytes in self._runs:
+                yield Elements(_bytes_at(address, nbytes), mirror), Elements(kept.array[at : at + nbytes], kept.mirror)
+                at += nbytes
+            return
+        for mine in self._parts:
+            array = mine.array
+            there = kept.array[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+            yield mine, Elements(there, kept.mirror)
+            at += array.nbytes
+
+
+def _bytes_at(address: int, nbytes: int) -> np.ndarray:
+    """Bytes of memory, which something else keeps alive."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+
+def _runs(arrays: list[np.ndarray]) -> list[tuple[int, int]] | None:
+    """The runs of bytes of some arrays, which have none in common, as address and length; None: there are many."""
+    starts, lengths = [], []
+    for array in arrays:
+        order = sorted(range(array.ndim), key=lambda k: array.strides[k])
+        nbytes, outer = array.itemsize, []
+        for axis in order:
+            extent, stride = array.shape[axis], array.strides[axis]
+            if extent == 1:
+                continue
+            if not outer and stride == nbytes:
+                nbytes *= extent
+            else:
+                outer.append((extent, stride))
+        if np.prod([extent for extent, _ in outer], dtype=float) * len(arrays) > 64 * MOST_RUNS or not array.size:
+            return None
+        at = np.array([array.__array_interface__["data"][0]])
+        for extent, stride in reversed(outer):
+            at = (at[:, None] + stride * np.arange(extent)).ravel()
+        starts.append(at)
+        lengths.append(np.full(at.size, nbytes))
+    start, length = np.concatenate(starts), np.concatenate(lengths)
+    order_ = np.argsort(start)
+    start, length = start[order_], length[order_]
+    first = np.flatnonzero(np.concatenate([[True], start[1:] != start[:-1] + length[:-1]]))
+    if first.size > MOST_RUNS:
+        return None
+    return list(zip(start[first].tolist(), np.add.reduceat(length, first).tolist()))
+
+
+@dataclass(eq=False)
+class _Copy:
+    """A region, and what it held before a launch or an assignment."""
+
+    region: Region
+    spots: tuple[MemoryRegion, ...]
+    kept: Elements
+    known: dict[MemoryRegion, Any] | None  # the versions of the writes, where they are kept
+
+
+class KeptElements:
+    """The copies of one tape, in the order in which they were made.
+
+    Attributes:
+        nbytes: of all of them, and of one more copy of each region, for what it holds at the end.
+        missing: bytes that did not fit the program's memory budget, from the first copy on that did not.
+        before: launches whose gradient runs when memory holds what it held before the launch.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._copies: list[tuple[int, list[_Copy]]] = []  # when, and what was copied at that time
+        self._memory: list[Allocation] = []
+        self._regions: dict[object, tuple[Region, tuple[MemoryRegion, ...]]] = {}
+        self._last: list[_Copy] = []
+        self.nbytes = self.missing = 0
+        self.before: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._regions)
+
+    def keep(self, when: int, found: Iterable[tuple[list[Elements], tuple[MemoryRegion, ...]]], run: bool = True) -> None:
+        """Copy some regions now; ``when``: the number of the launch that is about to overwrite them. ``run``: False to count only.
+
+        Raises:
+            OutOfMemory: the device has no more memory.
+        """
+        regions = [(Region(parts), spots) for parts, spots in found]
+        fresh = [r for r in regions if r[0].key not in self._regions]
+        self._regions.update((region.key, (region, spots)) for region, spots in fresh)
+        nbytes, last = sum(r.nbytes for r, _ in regions), sum(r.nbytes for r, _ in fresh)
+        self.nbytes += nbytes + last
+        if not run:
+            return
+        room = self._program.heap_room()
+        if self.missing or (room is not None and nbytes + self._last_bytes() > room):
+            self.missing += nbytes
+            return
+        kept, versions = self._allocate(nbytes), self._program.versions
+        copies, at = [], 0
+        for region, spots in regions:
+            there = Elements(kept.view[at : at + region.nbytes], kept.mirror)
+            region.store(there)
+            copies.append(_Copy(region, spots, there, None if versions is None else versions.newest_at(spots)))
+            at += region.nbytes
+        self._copies.append((when, copies))
+
+    def _last_bytes(self) -> int:
+        return sum(region.nbytes for region, _ in self._regions.values())
+
+    def _allocate(self, nbytes: int) -> Allocation:
+        self._memory.append(self._program.allocate(nbytes, TAPE))
+        return self._memory[-1]
+
+    # ---- on the way back
+    def begin(self) -> None:
+        """Copy what the regions hold now, at the end of the tape."""
+        if not self._copies:
+            return
+        memory, at, versions = self._allocate(self._last_bytes()), 0, self._program.versions
+        for region, spots in self._regions.values():
+            there = Elements(memory.view[at : at + region.nbytes], memory.mirror)
+            region.store(there)
+            self._last.append(_Copy(region, spots, there, None if versions is None else versions.newest_at(spots)))
+            at += region.nbytes
+
+    def restore(self, when: int) -> None:
+        """Put back what was there before launch ``when`` and what came after it."""
+        while self._copies and self._copies[-1][0] >= when:
+            for each in reversed(self._copies.pop()[1]):
+                self._put_back(each)
+
+    def end(self) -> None:
+        """Put back what the regions held at the end of the tape."""
+        for each in self._last:
+            self._put_back(each)
+        self._last = []
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._copies, self._last, self._regions = [], [], {}
+        for memory in self._memory:
+            self._program.device.free(memory)
+        self._memory = []
+
+    def _put_back(self, each: _Copy) -> None:
+        each.region.restore(each.kept)
+        versions = self._program.versions
+        for spot in each.spots:
+            self._program.data.writes(spot.base).value += 1
+        if versions is not None and each.known is not None:
+            versions.put_back(each.known)
+
+
+def tensor_elements(tensor: Any, index: tuple[int, ...] | None) -> tuple[list[Elements], tuple[MemoryRegion, ...]] | None:
+    """What Python writes in a field or an ndarray: one element, or all; None: it lies in blocks of a level with a budget."""
+    if not hasattr(tensor, "_memory") and any(place.pool is not None for place in tensor._places):  # a field
+        return None
+    array = tensor._in_memory_order
+    part = array if index is None else array[(*tensor._at(index), ...)]
+    return [Elements(part, tensor._mirror)], tuple(spot for spot, _ in tensor_regions(tensor))
+
+
+__all__ = ["TAPE", "Elements", "KeptElements", "Region", "elements_of", "place_memory", "tensor_elements"]
