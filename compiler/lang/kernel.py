@@ -246,8 +246,7 @@ class KernelGradient:
             program.rehearsal.gradient(self.kernel.source.name)
         budget = self._budget(kwargs)
         variant, bound = self._ready(args, kwargs)
-        if not program.before_launch:
-            variant.refuse_overwritten()
+        variant.refuse_overwritten()
         gradient, versions = variant.gradient, program.versions
         if versions is not None:
             versions.check(variant, bound.call)
@@ -258,8 +257,7 @@ class KernelGradient:
             program.recording is None
             and variant.native
             and (budget, program.second_order) == (None, None)
-            and not gradient.stores.asks
-            and not variant.before()  # which needs what memory held before the launch
+            and not (gradient.stores.asks or variant.before())
             and _calls_are_native()
         ):
             enter(current_program().native_gradients, self.kernel, gradient, bound)

@@ -195,12 +195,12 @@ class Variant:
         return self.compiled_kernel.reverse(self.program.device)[0].before
 
     def refuse_overwritten(self) -> None:
-        """Refuse to run the gradient where memory is not what it was before the launch.
+        """Refuse to run the gradient where it needs what memory held before the launch, and memory does not hold that.
 
         Raises:
             DataAccessError: the gradient needs a value that the kernel overwrites.
         """
-        for number, by in self.before():
+        for number, by in () if self.program.before_launch else self.before():
             raise overwritten(self.replayed()[number], by, f"{SPLIT}; a qd.ad.Tape keeps such values itself")
 
     def broken(self) -> tuple[Broken, ...]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from ...passes.dependence.access import Access
     from ..call import Call
     from ..variant import Variant
+
+
+_SUMS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 
 
 class Part(NamedTuple):
@@ -68,7 +72,7 @@ def effects_of(variant: Variant, call: Call, reverse: bool) -> Effects:
     before = _parts(variant, call, [a for k, a in enumerate(replayed) if k in early])
     after = _parts(variant, call, [a for k, a in enumerate(replayed) if k not in early])
     writes = _parts(variant, call, variant.compiled_kernel.writes)
-    scalars = {arg for part in (*before, *after, *writes) for form in part.forms if form for arg, _ in form.scalars}
+    scalars = {arg for part in (*before, *after, *writes) for form in part.forms if form for arg in form.arguments}
     return Effects(variant, call, before, after, writes, frozenset(scalars))
 
 
@@ -78,7 +82,7 @@ def _parts(variant: Variant, call: Call, accesses: Iterable[Access]) -> tuple[Pa
         place, forms = access[0], variant.compiled_kernel.forms(access)
         spot = spot_of(variant, call, place)
         if spot is not None and (spot, forms) not in found:
-            fixed = None if any(f is not None and f.scalars for f in forms) else pattern_of(forms, call)
+            fixed = None if any(f is not None and f.arguments for f in forms) else pattern_of(forms, call)
             found[spot, forms] = Part(spot, place, forms, fixed)
     return tuple(found.values())
 
@@ -94,7 +98,28 @@ def spot_of(variant: Variant, call: Call, place: Place) -> MemoryRegion | None:
 
 def pattern_of(forms: tuple[Form | None, ...], numbers: Any) -> IndexPattern:
     """The indices that are known in one launch."""
-    return tuple(None if f is None else f.value(numbers) for f in forms)
+    return tuple(None if f is None else _value(f, numbers) for f in forms)
+
+
+def _value(form: Form, numbers: Any) -> int:
+    """``Form.value``; of sums and products of small signed integers, as most are, without numpy."""
+    found = _small(form, numbers.scalars)
+    return form.value(numbers) if found is None else found
+
+
+def _small(form: Form, scalars: Mapping[int, int | float]) -> int | None:
+    found: Any
+    if form.op == "const":
+        found = form.leaf[0]
+    elif form.op == "arg":
+        found = scalars[form.leaf[0]]
+    elif form.op in _SUMS:
+        a, b = (_small(x, scalars) for x in form.args)
+        found = None if a is None or b is None else _SUMS[form.op](a, b)
+    else:
+        return None
+    signed = type(found) is int and form.dtype.numpy.kind == "i" and form.dtype.size >= 4
+    return found if signed and -(2**31) <= found < 2**31 else None
 
 
 class PendingReads:
