@@ -212,17 +212,23 @@ class ProgramState:
             OutOfMemory: the program's limit or the machine is too small.
         """
         self._refuse_closed()
+        if category != "adstack":
+            self._make_room(nbytes)
+        return self.device.allocate(nbytes, category)
+
+    def _make_room(self, nbytes: int) -> None:
+        """Give the heap back where the memory budget does not leave so many bytes beside it."""
         budget = self.options.memory_budget
-        if budget and self._heap and category != "adstack" and self.device.used_bytes + nbytes > budget:
+        if budget and self._heap and self.device.used_bytes + nbytes > budget:
             with self.alone():
                 self._shrink_heap({})  # the next gradient is planned into the remaining bytes
-        return self.device.allocate(nbytes, category)
 
     def host_words(self, n: int, category: str) -> Allocation:
         """Zeroed 8-byte words that the host and the device both read and write."""
         if self.device.on_host:
             return self.allocate(8 * n, category)
         self._refuse_closed()
+        self._make_room(8 * n)
         return self.device.host_words(n, category)
 
     def _refuse_closed(self) -> None:

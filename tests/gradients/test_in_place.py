@@ -67,3 +67,50 @@ def test_random_programs_in_place_have_the_gradients_of_differences(way):
     case = InPlace(**{**options, **arch})
     first = int(np.random.default_rng().integers(1 << 30))
     assert sum(check_program(case, first + k, **tape) for k in range(count)) > count // 2
+
+
+def test_the_budget_that_a_refusal_names_is_enough_and_is_the_peak():
+    for seed in np.random.default_rng().integers(1 << 30, size=3).tolist():
+        rng = np.random.default_rng(seed)
+        case = InPlace(cpu_max_num_threads=1)
+        calls, values = [("euler", 0.5), *case.draw(rng, 8), ("iterate", 0.4)], random_values(rng, case)
+        want = case.gradient(calls, values)
+        small = InPlace(cpu_max_num_threads=1, memory_budget=1)
+        with pytest.raises(qd.OutOfMemory, match=r"checkpointed_steps|memory_budget=") as error:
+            small.gradient(calls, values)
+        assert "tape" not in small.program.usage()
+        budget = error.value.smallest
+        assert f"qd.init(memory_budget={budget})" in str(error.value)
+        enough = InPlace(cpu_max_num_threads=1, memory_budget=budget)
+        for got, wanted in zip(enough.gradient(calls, values), want, strict=True):
+            assert np.array_equal(got, wanted), (seed, calls)
+        assert enough.program.peak_bytes == budget, (seed, calls)
+
+
+def test_a_gradient_that_is_compiled_later_is_in_the_budget_that_a_tape_names():
+    def run(budget: int) -> qd.Program:
+        program = qd.init(default_fp=qd.f64, memory_budget=budget)
+        x, y, loss = (qd.field(qd.f64, shape=s, needs_grad=True) for s in (8, 8, ()))
+
+        @qd.kernel
+        def first():
+            for i in x:
+                y[i] = x[i] * x[i]
+
+        @qd.kernel
+        def total(n: qd.i32):
+            for i in x:
+                v = y[i] + 0.1
+                for _ in range(n):
+                    v = qd.sin(v) * v
+                loss[None] += v
+
+        with qd.ad.Tape(loss):
+            first()
+            total(6)
+            total(9)
+        return program
+
+    with pytest.raises(qd.OutOfMemory) as error:
+        run(1)
+    assert run(error.value.smallest).peak_bytes == error.value.smallest

@@ -12,6 +12,7 @@ from ...errors import NothingToDifferentiate, OutOfMemory, QdrunAssertionError, 
 from ...program.memory.memory_regions import tensor_regions
 from ...program.memory.overwritten import Overwritten
 from ...program.memory.versions import Versions
+from ...program.plans.tape_budget import check_kept, make_gradients, of_all
 from ...program.program import Program, current_program
 from ...program.recorders import CustomFunction
 from ...runtime.base import next_serial
@@ -308,15 +309,24 @@ class Tape:
         kept = self._overwritten.kept
         if not kept:  # else each launch is checked when memory is what it was
             self._check_versions(program)
+        make_gradients(program, found.variants)
+        check_kept(program, kept, self._launches(timed))
         if self.loss is not None:
             fill_loss(loss_gradient(self.loss), 1)
         was, program.replaying = program.replaying, True
         try:
             kept.begin()
             self._replay(found, 0, len(self._calls), self._host_writes)
+        except OutOfMemory as error:
+            raise of_all(program, error, self._launches(timed)) from None
         finally:
             program.replaying, program.replay_seed, program.place = was, None, None
             kept.end()
+
+    def _launches(self, timed: list[Timed]) -> list[Launch]:
+        """The launches whose gradients run, those of a few time steps for all of them."""
+        inner = [t for _, steps in self._steps() for t in steps.sample() if isinstance(t, Timed)]
+        return [t.launch for t in (*timed, *inner) if not t.hidden]
 
     def _overwrites(self, timed: list[Timed]) -> Overwrites:
         """The reads and writes of all launches; of writes, whether copies were made of what they overwrite."""

@@ -189,7 +189,7 @@ class KeptElements:
         if not run:
             return
         room = self._program.heap_room()
-        if self.missing or (room is not None and nbytes + self._last_bytes() > room):
+        if self.missing or (room is not None and nbytes + self.last_bytes > room):
             self.missing += nbytes
             return
         kept, versions = self._allocate(nbytes), self._program.versions
@@ -201,7 +201,9 @@ class KeptElements:
             at += region.nbytes
         self._copies.append((when, copies))
 
-    def _last_bytes(self) -> int:
+    @property
+    def last_bytes(self) -> int:
+        """Bytes of the copy of each region that is made at the end of the tape."""
         return sum(region.nbytes for region, _ in self._regions.values())
 
     def _allocate(self, nbytes: int) -> Allocation:
@@ -213,7 +215,7 @@ class KeptElements:
         """Copy what the regions hold now, at the end of the tape."""
         if not self._copies:
             return
-        memory, at, versions = self._allocate(self._last_bytes()), 0, self._program.versions
+        memory, at, versions = self._allocate(self.last_bytes), 0, self._program.versions
         for region, spots in self._regions.values():
             there = Elements(memory.view[at : at + region.nbytes], memory.mirror)
             region.store(there)

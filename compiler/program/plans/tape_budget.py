@@ -1,0 +1,66 @@
+"""The memory budget of a program while a tape runs its gradients: all that they need is known before the first of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...errors import OutOfMemory
+from .gradient_plans import over_budget
+from .remedies import smallest
+
+if TYPE_CHECKING:
+    from ..memory.kept import KeptElements
+    from ..program import Program
+    from ..variant import Variant
+
+LESS = "qd.ad.checkpointed_steps, which keeps a few states and runs steps again"
+
+
+def make_gradients(program: Program, variants: Iterable[Variant]) -> None:
+    """Compile the gradients of a tape where a budget must count their contexts before the first plan."""
+    if program.options.memory_budget:
+        for variant in variants:
+            if variant.plans.sizing:
+                _ = variant.gradient
+
+
+def check_kept(program: Program, kept: KeptElements, launches: Iterable[tuple[Any, Any, Any]]) -> None:
+    """Refuse a tape whose copies of overwritten elements do not fit.
+
+    Raises:
+        OutOfMemory: names the smallest budget.
+    """
+    budget = program.options.memory_budget
+    held = program.device.used_bytes - program.usage().get("adstack", 0)
+    if budget and kept and (kept.missing or held + kept.last_bytes > budget):
+        more = kept.missing + kept.last_bytes
+        error = OutOfMemory(
+            f"a tape keeps {kept.nbytes:,} bytes of elements that later launches overwrite, and memory_budget leaves too little\n"
+            f"  do: {LESS}, or"
+        )
+        raise over_budget(program, error, least_heap(launches), more)
+
+
+def least_heap(launches: Iterable[tuple[Any, Any, Any]]) -> int:
+    """Bytes of the smallest heap under which all gradients of these launches can run.
+
+    Args:
+        launches: kernels with their arguments and keyword arguments.
+    """
+    found: dict[object, int] = {}
+    for kernel, args, kwargs in launches:
+        variant, bound = kernel.variant(args, kwargs)
+        if variant.plans.sizing:
+            plans = variant.plans
+            key = id(variant), plans.inputs.decisive(bound.call.words[8:])
+            if key not in found:
+                found[key] = smallest(plans, bound.call, plans.plan_options().machine).bytes
+    return max(found.values(), default=0)
+
+
+def of_all(program: Program, error: OutOfMemory, launches: Iterable[tuple[Any, Any, Any]]) -> OutOfMemory:
+    """The error of one gradient as that of the tape: ``smallest`` suffices for all of its gradients."""
+    if error.smallest is None or not program.options.memory_budget:
+        return error
+    return over_budget(program, error, max(least_heap(launches), 0))
