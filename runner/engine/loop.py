@@ -15,6 +15,7 @@ from ..ledger.leases import CUT_SHORT, DONE, LEASE_S, LeaseEnd
 from ..packing import Request, misfit
 from ..ray_adapter.head_watch import ClusterLost
 from ..store.files import StorageFull
+from ..store.owner import check_owner
 from ..workers.spec import BatchSpec, TrialSpec
 from . import messages as m
 from .event_writer import Book, Inside, Outside, with_best
@@ -23,6 +24,8 @@ from .state import State
 from .writer_threads import JournalWriter, StoreWatch, patience_s, patiently, storage_lost
 
 WAIT_S = 0.25
+ASLEEP_S = 10.0
+"""After a step that took so long another process may have taken the run over: that is looked at before anything is started."""
 LOOK_EVERY_S = 0.5
 """Seconds between checks for cancel requests, and between calls of the ledger without a reason."""
 QUIET_S = 0.25
@@ -52,6 +55,7 @@ class Runner:
         self._interrupts = 0
         self._looked = self._shown = self._talked = float("-inf")
         self._paused_t = 0.0
+        self._stepped = self.clock()
         self._cancelled = self._saving = frozenset[str]()
         self._observed: dict[str, tuple[int, int]] = {}
 
@@ -84,7 +88,7 @@ class Runner:
         return self.state.outcome
 
     def _step(self) -> None:
-        now = self.clock()
+        now = self._awake()
         while self._interrupts < self.outside.interrupts.count:
             self._interrupts += 1
             self._tell(m.Interrupted())
@@ -97,6 +101,7 @@ class Runner:
         self._flush()
         wait_s = 0.0 if self._done or self._asked else min(WAIT_S, max(0.0, self.state.next_deadline() - self.clock()))
         events = self.workers.poll(wait_s, self._listen())
+        self._awake()
         for event in events:
             self._heard(event)
         self._tell(*events, m.Tick())
@@ -106,6 +111,18 @@ class Runner:
         self._flush()
         self.outside.board.tick()
         self.outside.screen.update()
+
+    def _awake(self) -> float:
+        """The time; after a gap, this process was stopped (Ctrl-Z) or its machine slept, and may own the run no more.
+
+        Raises:
+            OwnerLost: another process has taken the run over.
+        """
+        now, before = self.clock(), self._stepped
+        self._stepped = now
+        if now - before >= ASLEEP_S:
+            check_owner(self.outside.folder, self.outside.journal.owner)
+        return now
 
     def _look(self) -> None:
         """Periodic work: cancel requests, retries of a failed store, reasons for waiting."""

@@ -312,3 +312,30 @@ def test_the_watch_sees_requests_and_room_and_is_not_held_up_by_its_end(tmp_path
     free[0] = SPARE_BYTES
     until(lambda: watch.room)
     watch.close()
+
+
+def test_a_process_that_was_stopped_starts_nothing_in_a_run_that_was_taken_over(tmp_path, monkeypatch):
+    """Ctrl-Z and `fg`, while the loop waits for its workers: the gap between two steps says that it was away."""
+    begun, known = [], []
+    monkeypatch.setattr(loop, "ASLEEP_S", 0.3)
+
+    class Stopped(made.Instant):
+        def poll(self, *words):
+            found = super().poll(*words)
+            if found and len(begun) >= 3 and not known:
+                known.append(len(begun))
+                (next(tmp_path.iterdir()) / "owners" / "000002.json").write_text("{}")
+                time.sleep(0.4)
+            return found
+
+    monkeypatch.setattr(made, "Instant", Stopped)
+
+    def after(launch):
+        begun.append(launch)
+        return done(launch)
+
+    ledger = Changing("made", "me", devices=[SMALL])
+    ledger._ledger.lease_requests = 1
+    with pytest.raises(OwnerLost):
+        run(tmp_path, ledger, after, trials=600)
+    assert known == [len(begun)]
