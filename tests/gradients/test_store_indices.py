@@ -519,6 +519,29 @@ def test_a_hessian_and_a_fixed_point_obey_the_same_rule():
     np.testing.assert_allclose(found.product, [0.0, 30 * 16.0, 0.0, 30 * 256.0])
 
 
+def test_a_flat_index_over_the_lengths_of_the_loop_is_proven_by_its_form():
+    start()
+
+    @qd.kernel
+    def flat(x: qd.types.ndarray(qd.f64, 2), y: qd.types.ndarray(qd.f64, 1), n: qd.i32):
+        for i, j, k in qd.ndrange(n, x.shape[0], x.shape[1]):
+            y[(i * x.shape[0] + j) * x.shape[1] + k + n] = x[j, k] * x[j, k] * (i + 1)
+
+    @qd.kernel
+    def swapped(x: qd.types.ndarray(qd.f64, 2), y: qd.types.ndarray(qd.f64, 1)):
+        for i, j in x:
+            y[i * x.shape[0] + j] = x[i, j] * x[i, j]
+
+    x, y = qd.ndarray(qd.f64, (2, 3), needs_grad=True), qd.ndarray(qd.f64, 32, needs_grad=True)
+    x.from_numpy(np.arange(6.0).reshape(2, 3))
+    y.grad.fill(1.0)
+    flat.grad(x, y, 4)
+    np.testing.assert_allclose(x.grad.to_numpy(), 20 * x.to_numpy())
+    assert [v.gradient.stores.asks for v in flat.variants().values()] == [False]
+    with pytest.raises(qd.DataAccessError, match=r"i = 0, j = 2 and i = 1, j = 0 both write element \[2\]"):
+        swapped.grad(x, y)
+
+
 def test_an_argument_that_decides_is_looked_at_once():
     k, _, _ = program(["for i in x:", "    y[(i + s) % 8] = x[i] * x[i]"])
     k.grad(3)

@@ -199,6 +199,8 @@ def held_axes(
     """
     known: set[Op] = set()
     for x, y in zip(a, b, strict=True):
+        if x is y and not gaps:
+            known |= _rows(x, written, ranges)
         left, right = _over_axes(x, written, ranges), _over_axes(y, written, ranges)
         if left is None or right is None:
             continue
@@ -221,6 +223,32 @@ def held_axes(
         if max(abs(low), abs(high)) < step and _positional(left.axes, ranges):
             known |= left.axes.keys()
     return known
+
+
+def _rows(x: Operand, written: Container[Place], ranges: Extents) -> set[Op]:
+    """The axes of a flat index whose factors are the lengths of axes: ``(i * m + j) * n + k`` in a nest of .., m and n iterations.
+
+    It counts without gaps, so that it does not wrap within an array. Empty: it is none.
+    """
+    if not isinstance(x, Op):
+        return set()
+    if x in ranges:
+        return {x}
+    if x.op == "sub" and is_invariant(x.args[1], written):
+        return _rows(x.args[0], written, ranges)
+    if x.op != "add":
+        return set()
+    for row, column in (x.args, x.args[::-1]):
+        if is_invariant(column, written):
+            return _rows(row, written, ranges)
+        if not (isinstance(row, Op) and row.op == "mul" and isinstance(column, Op) and column in ranges):
+            continue
+        for inner, length in (row.args, row.args[::-1]):
+            whole = ranges.bounds[column] == (Linear((), 0), linear(length))
+            axes = _rows(inner, written, ranges) if whole and is_invariant(length, written) else set()
+            if axes and column not in axes:
+                return axes | {column}
+    return set()
 
 
 def _bits(x: Operand) -> int:
