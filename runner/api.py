@@ -13,6 +13,7 @@ from .live.points import Series, live_values
 from .observe import table
 from .observe.arrays import Arrays
 from .observe.html import SHOWN, line_html
+from .observe.remarks import remarks_of
 from .observe.show import results_html
 from .store import status
 from .store.layout import RunFolder, find
@@ -91,6 +92,11 @@ class Results:
     def status(self) -> dict[str, Any]:
         """The present state of the run, as in ``qdrun status --json``: state, counts, best, seconds."""
         return status.status(self.folder)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about gradients that are 0 in every trial and optimisation runs that lowered no loss, each in one line."""
+        return remarks_of(self.folder)
 
     def wait(self, every_s: float = 1.0) -> Results:
         """The run as it is when it is over: done, failed, cancelled, interrupted or lost.

@@ -18,6 +18,8 @@ CALLERS = (*(str(_ROOT / part) + os.sep for part in ("runner", "jobs/core", "job
 LIBRARIES = tuple(
     path + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))
 )
+_INSIDE = tuple(path for path in LIBRARIES if path.startswith(str(_ROOT) + os.sep))
+"""Libraries of a virtual environment in the folder of the package."""
 AT = "\n  at "
 CALLS_SHOWN = 3
 
@@ -59,7 +61,7 @@ def where(error: BaseException) -> str:
 
 
 def _is_users(file: str) -> bool:
-    if file.startswith("<") or file.startswith((COMPILER, *CALLERS)):
+    if file.startswith("<") or file.startswith((COMPILER, *CALLERS, *_INSIDE)):
         return False
     return file.startswith(str(_ROOT) + os.sep) or not file.startswith(LIBRARIES)
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("QDRUN_VERIFY", "1")
+os.environ.setdefault("QDRUN_FIRST_CHECK", "0")  # each test has a job of its own: a process for each would take minutes
 # The cache of compiled kernels is the tests' own: the user's is left as it is. It is kept: a second run compiles what has changed.
 os.environ.setdefault("QDRUN_CACHE_DIR", str(Path.home() / ".cache" / "qdrun-tests"))
 # So is what runs remember of this machine, and the account of its memory: tests beside others wait for nobody.

@@ -65,6 +65,7 @@ RUNNER = (
         "provenance",
         "query",
         "workers",
+        "checks",
         "observe",
         "export",
         "search",

@@ -19,6 +19,7 @@ from ..options import Options, checks
 from ..passes.dependence.access import Access, loads_of, writes_of
 from ..passes.dependence.argument_forms import Form, forms
 from ..passes.dependence.array_flow import Flows, flows_of
+from ..passes.dependence.gradient_flow import TaskFlow, task_flows
 from ..passes.forward.tangent import Tangent
 from ..passes.reverse.final_values import compares_contents
 from ..passes.reverse.gradient import Gradient
@@ -175,6 +176,11 @@ class CompiledKernel:
     def flows(self) -> Flows:
         """The places that the stored values of the forward kernel depend on."""
         return flows_of(self.ir)
+
+    @once
+    def gradient_flow(self) -> tuple[TaskFlow, ...]:
+        """The arrays that each task's stored values depend on, and where a derivative is cut."""
+        return task_flows(self.ir)
 
     def forms(self, access: Access) -> tuple[Form | None, ...]:
         """The index of one of its accesses as sums of arguments, as far as it is one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral
@@ -25,6 +25,7 @@ from .layout.tree import SNode, leaves_of
 from .memory.memory_regions import memory_of, shown
 from .memory.process_memory import Accounts
 from .memory.versions import Versions
+from .plans.gradient_paths import GradientPath, follow
 from .plans.launch_facts import launch_note, parallel_iterations
 from .recorders import ForwardRecorder, TapeRecorder, WriteRecorder
 from .rehearsal import Reading, Rehearsal, rehearse
@@ -263,6 +264,13 @@ class Program(Accounts):
         with self:
             return rehearse(self, function, name, gradients)
 
+    def gradient_paths(
+        self, found: Rehearsal, inputs: Sequence[tuple[str, Any]], objective: Any, name: str
+    ) -> tuple[GradientPath, ...]:
+        """How the gradient of an objective reaches inputs over launches that ``rehearse`` has found; see ``gradient_paths.follow``."""
+        with self:
+            return follow(found, inputs, objective, name)
+
     @contextmanager
     def reading(self, name: str) -> Iterator[None]:
         """Python reads fields; it is refused to write to them, and to launch kernels. ``name``: what messages call it."""
@@ -299,6 +307,8 @@ class Program(Accounts):
 
     def looked_at(self, tensor: Any) -> None:
         """Python is about to read a field or an ndarray."""
+        if self._tape is not None:
+            self._tape.looked_at(tensor)
         if self._rehearsal is not None:
             self._rehearsal.touched(tensor, "reads")
 

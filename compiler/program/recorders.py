@@ -70,6 +70,10 @@ class TapeRecorder(WriteRecorder, Protocol):
         """The launches from now on are those of a time step; None: of none."""
         ...
 
+    def looked_at(self, tensor: Any) -> None:
+        """Python is about to read a field or an ndarray."""
+        ...
+
 
 class ForwardRecorder(WriteRecorder, Protocol):
     """A block of forward mode: kernels compute tangents beside values."""

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from ..errors import NothingToDifferentiate, QdrunRuntimeError
 from ..frontend.signature import ScalarArg
 
+if TYPE_CHECKING:
+    from .call import Call
+    from .variant import Variant
+
 Launches = list[tuple[Any, tuple[Any, ...]]]
 """Kernels with their arguments."""
+Hidden = Literal["", "own", "cut"]
+"""Why a tape does not see a launch: it does; something else answers for its gradient; its results count as constants."""
+
+
+class Seen(NamedTuple):
+    """A launch with the memory that it works on. ``by``: the function that hides it."""
+
+    variant: Variant
+    call: Call
+    hidden: Hidden
+    by: str
 
 
 class _NoGradient:
@@ -51,6 +67,9 @@ class Rehearsal:
         backwards: whether the gradients of the launches are run, too.
         kept: bytes of copies that the gradient keeps of arrays.
         most: bytes of such copies at once, at most.
+        seen: the launches that differ in their kernel or their arrays.
+        order: which of them was made when, by position in ``seen``.
+        repeats: some launches are made again and again, and were called once here.
 
     Args:
         name: of the function, for messages.
@@ -60,9 +79,13 @@ class Rehearsal:
     def __init__(self, name: str, gradients: bool) -> None:
         self.name, self.backwards, self.sequence = name, gradients, 0
         self.kept = self.most = 0
-        self._unseen = False  # by a tape
+        self.seen: list[Seen] = []
+        self.order: list[int] = []
+        self.repeats = False
+        self._hidden: tuple[Hidden, str] = "", ""  # from a tape, and by which function
+        self._numbers: dict[tuple[object, ...], int] = {}  # positions in ``seen``
         self._found: dict[tuple[object, ...], tuple[Any, tuple[Any, ...]]] = {}
-        self._alike: set[tuple[object, ...]] = set()
+        self._alike: dict[tuple[object, ...], int] = {}
         self._kept: list[tuple[Any, ...]] = []  # so that no other object gets an id that stands for one of these
 
     @property
@@ -71,18 +94,26 @@ class Rehearsal:
         return list(self._found.values())
 
     @contextmanager
-    def unseen(self) -> Iterator[None]:
-        """Launches inside are such as no tape sees."""
-        before, self._unseen = self._unseen, True
+    def unseen(self, constant: str = "") -> Iterator[None]:
+        """Launches inside are such as no tape sees. ``constant``: the function whose results count as constants, if they do."""
+        before = self._hidden
+        self._hidden = ("cut" if constant else "own", constant) if not before[0] else before
         try:
             yield
         finally:
-            self._unseen = before
+            self._hidden = before
+
+    def most_launched(self) -> tuple[str, int]:
+        """The kernel with the most launches, and their number."""
+        counts = Counter[str]()
+        for number, times in Counter(self.order).items():
+            counts[self.seen[number].variant.head.name] += times
+        return counts.most_common(1)[0] if counts else ("", 0)
 
     @property
     def differentiates(self) -> bool:
         """Whether a tape will see what is called now."""
-        return self.backwards and not self._unseen
+        return self.backwards and not self._hidden[0]
 
     def keeps(self, kept: int, more: int = 0) -> None:
         """The gradient will keep so many bytes, and ``more`` while that part of it runs."""
@@ -98,10 +129,17 @@ class Rehearsal:
         given = tuple(kernel.binder.arguments(args, kwargs))
         numbers = (repr(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
         self.sequence = hash((self.sequence, kernel, *numbers))
-        shape = kernel, self._unseen, *(type(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
+        shape = kernel, self._hidden, *(type(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
         if shape in self._alike:
+            self.order.append(self._alike[shape])
             return
         variant, bound = kernel.variant(args, kwargs)
+        place = (variant, *shape[1:])
+        number = self._numbers.setdefault(place, len(self.seen))
+        if number == len(self.seen):
+            self.seen.append(Seen(variant, bound.call, *self._hidden))
+            self._kept.append(given)
+        self.order.append(number)
         if variant.head.returns:
             self._refuse(f"kernel `{kernel.source.name}` returns values", "have it store them in a field")
         numbers = [spec for arg, spec in zip(given, bound.specs.values(), strict=True) if type(arg) in (bool, int, float)]
@@ -109,10 +147,10 @@ class Rehearsal:
         if self.differentiates and kernel.grad.exists(*given):
             decisive = variant.plans.inputs.decisive(bound.call.words[8:])
         if not decisive and all(isinstance(spec, ScalarArg) for spec in numbers):
-            self._alike.add(shape)
-            self._kept.append(given)
-        launched = ForwardOnly(kernel) if self._unseen else kernel
-        self._found.setdefault((variant, decisive, self._unseen), (launched, given))
+            self._alike[shape] = number
+        unseen = bool(self._hidden[0])
+        launched = ForwardOnly(kernel) if unseen else kernel
+        self._found.setdefault((variant, decisive, unseen), (launched, given))
 
     def touched(self, tensor: Any, how: str) -> None:
         """Python reads or writes a field or an ndarray between launches.

@@ -63,6 +63,7 @@ class ProgramState:
         shown: memory that was handed out, by the first of its regions.
         pending: the errors of launches that end after their calls; None on the CPU.
         warned: the warnings that a program gives once: (kernel, array, line).
+        told: warnings about gradients that were given, each in one line.
         scratch: arrays that algorithms of the language use for values in between, by purpose, length and type.
         last_seed: of the last launch that drew random numbers.
         replay_seed: of the launch whose gradient a tape runs.
@@ -101,6 +102,7 @@ class ProgramState:
             False  # its kernels will run in forward mode: what plans them compiles or counts their forward-mode kernels, too
         )
         self.warned: set[object] = set()
+        self.told: list[str] = []
         self.scratch: dict[object, Any] = {}
         self.flags = (ctypes.c_int64 * F_WORDS)()  # read before each native launch: non-zero sends the call through Python
         self.state = (ctypes.c_int64 * S_WORDS)()  # native launchers read and write it

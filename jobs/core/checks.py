@@ -113,11 +113,12 @@ def check_gradients(
 
 def run_checks(
     made: Job[Any], *, step: float | None = None, most: int | None = None, **options: Any
-) -> tuple[list[GradientCheck], str, str]:
+) -> tuple[list[GradientCheck], str, str, tuple[str, ...]]:
     """As ``check_gradients``, of a job that is not open, for the gradients that it wants.
 
     Returns:
-        The rows, the job's precision, and why it is built for each run although it has inputs (``Session.rebuilt``).
+        The rows, the job's precision, why it is built for each run although it has inputs (``Session.rebuilt``), and a line for each
+        gradient that is 0 or incomplete whatever the parameters.
     """
     start, wanted = made.params, made.wanted
     values = paths.plain_params(start)
@@ -125,12 +126,15 @@ def run_checks(
     with Session(made, **options) as session:
         precision = precision_of(made)
         outcome = session.run()
+        told = tuple(str(path) for path in made.gradient_paths() if path.mistake)
+        if made.program is not None and not made.declares():
+            told += tuple(made.program.told)
         made.wanted = ()
         probe = _Probe(session, values, outcome.loss, precision, (step,) if step else STEPS[precision])
         rows = [row for name in names for row in probe.rows(name, np.asarray(outcome.gradients[name], np.float64), most)]
         made.wanted = wanted
         _same_again(made, outcome, session.run(start), AGAIN[precision])
-    return rows, precision, session.rebuilt
+    return rows, precision, session.rebuilt, told
 
 
 def _same_again(job: Job[Any], first: Outcome, again: Outcome, tolerance: float) -> None:

@@ -17,6 +17,8 @@ from .recorded import Recorded
 from .watch import Watch
 from .watched import watched
 
+MANY = 8
+"""Launches of one kernel in a run that look like time steps."""
 LOGS = "simulate() logs values"
 """Why the launches of such a job are not recorded."""
 
@@ -39,6 +41,7 @@ class Declaring:
     _given: frozenset[str]
     _sequences: dict[bool, int]
     _copies: dict[bool, int]
+    _backwards: Any  # the rehearsal of a run with gradients
     _repeats: bool
     _ran: bool
     _why: str
@@ -174,12 +177,20 @@ class Declaring:
         backwards = bool(self.wanted)
         if backwards not in self._launches:
             found = self._rehearse(backwards)
+            self._backwards = found if backwards else self._backwards
             self._launches[backwards], self._sequences[backwards], self._copies[backwards] = (
                 found.launches,
                 found.sequence,
                 found.most,
             )
         return self._launches[backwards]
+
+    def repeated_kernel(self) -> str:
+        """The kernel that ``simulate`` launches most often, for a job that takes time steps and does not declare them; else empty."""
+        if self._backwards is None or self.time_steps():
+            return ""
+        name, times = self._backwards.most_launched()
+        return name if times >= MANY else ""
 
     def _rehearse(self, backwards: bool) -> Any:
         """Call ``simulate`` while nothing runs, see ``Rehearsal``. Attributes of the job that it changes are put back."""

@@ -101,6 +101,7 @@ class Job(Declaring, JobFiles, Generic[P]):
         self._first: Any = None  # what a run begins with, once one has begun
         self._sequences: dict[bool, int] = {}  # what ``simulate`` launches, likewise
         self._copies: dict[bool, int] = {}  # bytes of the copies that its gradients keep
+        self._backwards: Any = None  # the rehearsal of a run with gradients
         self._repeats = False  # whether it launches the same again
         self._ran, self._why = False, ""  # in the open program; why it cannot run there again
         self._filled: Any = None  # the parameters whose values the inputs have got since the last run
@@ -299,6 +300,20 @@ class Job(Declaring, JobFiles, Generic[P]):
             OutOfMemory: nothing fits the program's ``memory_budget``; names the smallest that would work.
         """
         return NO_MEMORY if self.program is None else make_plan(self, arch)
+
+    def gradient_paths(self) -> tuple[Any, ...]:
+        """Say for each wanted gradient whether the objective depends on the input, and where the derivative is cut; runs nothing.
+
+        Each is a ``qd.ad.GradientPath``. None of them for a job that overrides ``run``, and without gradients.
+
+        Raises:
+            QdrunRuntimeError: ``simulate`` does something else than launch kernels.
+        """
+        if not self.wanted or not self.declares() or self.program is None:
+            return ()
+        self.rehearsed()
+        inputs = [(name, self._declared.inputs[name]) for name in self.wanted]
+        return self.program.gradient_paths(self._backwards, inputs, self._declared.loss, "the objective")
 
     def explain(self, *, arch: str | None = None) -> Explanation:
         """The plan taken apart: fields, kernels, loops with their lines, and what each remedy would save. Raises what ``plan`` does."""

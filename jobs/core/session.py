@@ -141,8 +141,8 @@ def device_name(program: Any) -> str:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of ``execute``: the outcome, the plan, the used bytes, the seconds of each part, the name of the device, and how the last
-    run was launched (``Job.launched``).
+    """The result of ``execute``: the outcome, the plan, the used bytes, the seconds of each part, the name of the device, how the last
+    run was launched (``Job.launched``), and what tapes have said of gradients of a job that overrides ``run``.
     """
 
     outcome: Outcome
@@ -152,6 +152,7 @@ class Finished:
     seconds: dict[str, float]
     device: str = ""
     launched: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 def execute(
@@ -194,6 +195,5 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     job.save_once()
     done = time.perf_counter()
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
-    return Finished(
-        outcome, session.plan(), session.used, session.peak_bytes, seconds, device_name(job.program), job.launched()
-    )
+    where, told = device_name(job.program), () if job.program is None or job.declares() else tuple(job.program.told)
+    return Finished(outcome, session.plan(), session.used, session.peak_bytes, seconds, where, job.launched(), told)

@@ -118,6 +118,10 @@ class PlannedJob(Protocol):
         """See ``Job``."""
         ...
 
+    def repeated_kernel(self) -> str:
+        """See ``Job``."""
+        ...
+
     def time_steps(self) -> int:
         """See ``Job``."""
         ...

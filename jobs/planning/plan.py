@@ -53,14 +53,14 @@ def make_plan(job: PlannedJob, arch: str | None = None) -> MemoryPlan:
         try:
             heaps = [gradient_plan(kernel, args, arch, room) for kernel, args in backwards]
         except MemoryError as error:
-            raise _refusal(entries, _smallest_heap(backwards, arch), budget, str(error)) from None
+            raise _refusal(job, entries, _smallest_heap(backwards, arch), str(error)) from None
         entries += adstack_entries(heaps, room)
         if job.machine_code and arch in (None, program.arch.value):
             for kernel, args in reversed(backwards):  # in the order in which they run; the code of the last plan stays
                 kernel.grad.load(*args, budget=room)
     total = sum(entry.bytes for entry in entries)
     if budget and total > budget:
-        raise _refusal(entries, 0, budget)
+        raise _refusal(job, entries, 0)
     code = sum(kernel.code for kernel in program.kernels())
     if arch in (None, program.arch.value) and code:
         entries.append(
@@ -122,16 +122,20 @@ def _smallest_heap(launches: Launches, arch: str | None) -> int:
     return max(kernel.grad.remedies(*args, **other)["the smallest budget"].bytes for kernel, args in launches)
 
 
-def _refusal(entries: list[PlanEntry], heap: int, budget: int | None, why: str = "") -> Exception:
+def _refusal(job: PlannedJob, entries: list[PlanEntry], heap: int, why: str = "") -> Exception:
     """The error for a budget that nothing fits: what needs how much, and the smallest budget that would work."""
     import qdrun as qd
 
+    budget, step = job.program.options.memory_budget, job.repeated_kernel()
+    other = "smaller fields"
+    if step:
+        other = f"declare time steps: state(), time_steps() and time_loop(), as `{step}` is launched again and again"
     needs = [f"{entry.kind} {entry.bytes:,}" for entry in entries] + ([f"gradient heap at least {heap:,}"] if heap else [])
     smallest = sum(entry.bytes for entry in entries) + heap
     return qd.OutOfMemory(
         f"memory_budget of {budget:,} bytes is too small for one trial: {', '.join(needs)}\n"
         + (f"  {why.splitlines()[0]}\n" if why else "")
-        + f"  do: memory_budget: {smallest} or more, or smaller fields",
+        + f"  do: memory_budget: {smallest} or more, or {other}",
         smallest,
     )
 

@@ -56,6 +56,7 @@ def status(
     with reported(as_json):
         from ..observe import show
         from ..observe.listing import view_data
+        from ..observe.remarks import remarks_of
         from ..store import status as state
         from ..store.layout import find
 
@@ -66,6 +67,7 @@ def status(
             states = [state.status(folder)]
             now = view_data(folder) if states[0]["state"] == "running" else {"lanes": [], "reasons": []}
             states[0]["lanes"] = now["lanes"]
+            states[0]["warnings"] = remarks_of(folder)
             states[0]["waiting"] = [{"count": group["count"], "why": group["text"]} for group in now["reasons"]]
         if as_json:
             print_document("status", {"runs": states})

@@ -78,6 +78,7 @@ class ShapePart(Part):
     by_kind: dict[str, int] = about("bytes by kind")
     entries: list[Data] = about("the terms of the sum: kind, bytes, source, formula, plane, where")
     notes: list[str] = about("ways to make a trial faster, with the line of the kernel")
+    gradients: list[Data] = about("gradients with a path that is cut: name, connected, warning, why")
     fits: bool | None = about("whether it is within limits.memory and memory_budget; null: no plan")
 
 
@@ -143,6 +144,7 @@ class Plan(Part):
     )
     threads: int = about("threads of one trial")
     gradients: list[str] = about("names of the gradients")
+    warnings: list[str] = about("gradients that are 0 or incomplete whatever the parameters, with the line that cuts the path")
     trials: list[PlannedTrial] = about("all trials")
     memory: list[ShapePart] = about("the memory of each shape of trials")
     batch: int | str = about("`batch` of the config")
@@ -180,6 +182,7 @@ class Check(Part):
     horizon: dict[str, int] | None = about("the parameter that was shortened, and its value")
     cut: list[str] = about("lists of parameters with an item per time step, shortened to the horizon")
     unshortened: str = about("why the horizon was not shortened; empty if it was, or is short")
+    warnings: list[str] = about("gradients that are 0 or incomplete whatever the parameters, with the line that cuts the path")
     agrees: bool = about("whether all gradients agree")
     rows: list[Data] = about("the compared elements")
 
@@ -196,6 +199,7 @@ class Submit(Part):
     counts: dict[str, int] = about("number of trials by status")
     best: Data | None = about("the row with the smallest loss")
     failures: list[Data] = about("trial, error_type and error of each failed trial")
+    warnings: list[str] = about("gradients that are 0 in every trial, and optimisation runs that lowered no loss")
     seconds: float | None = about("from the start of the command to the end")
     timing: Data = about("seconds by phase; empty after --detach")
     process: int | None = may("after --detach: id of the process of the run")
@@ -255,6 +259,7 @@ class RunState(Part):
     timing: Data | None = about("seconds by phase, after the end")
     lanes: list[RunningTrialPart] = Field([], description="running trials; for a single run only")
     waiting: list[Waits] = Field([], description="why trials wait, by the latest report of the runner; for a single run only")
+    warnings: list[str] = Field([], description="warnings about gradients and optimisation runs; for a single run only")
     error: str | None = may("the damage of a damaged run")
 
 

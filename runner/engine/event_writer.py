@@ -197,6 +197,10 @@ class Book:
         """``short``: the board was not told of its start. ``shared``: its bytes are its share of a batch."""
         if short:
             self.board.passed(trial)
+        for warning in record.get("warnings", ()):
+            if warning not in self.board.warnings:
+                self.board.warnings.append(warning)
+                self._say(f"warning: {warning}")
         status, loss = record["status"], record.get("loss")
         planned, own = self.inside.planned.get(trial), record.get("planned_bytes")
         grown = own is not None and planned is not None and own > planned and not shared

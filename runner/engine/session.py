@@ -12,6 +12,8 @@ from functools import cached_property, partial
 
 from ...compiler.errors import QdrunError
 from ...jobs.base import Job
+from ...jobs.planning.gradient_notes import warnings_of
+from ..checks.first_check import first_check
 from ..clock import now
 from ..exit_codes import exit_code
 from ..export import exporting
@@ -26,6 +28,7 @@ from ..observe.arrow_columns import ArrowRows
 from ..observe.board import Board, Exports
 from ..observe.live import Display
 from ..observe.notebook import display
+from ..observe.remarks import keep_remarks
 from ..observe.timing import Timing
 from ..observe.view import view_of
 from ..optimize.kept import forget_batches
@@ -47,7 +50,8 @@ from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
 from ..study.trials import Trial, counted
 from ..upkeep.caches import trim
-from .early_plans import EarlyPlans, failures_text, refuse
+from ..upkeep.removal import discarding
+from .early_plans import CannotPlan, EarlyPlans, failures_text, refuse
 from .event_writer import Outside
 from .parts import TrialAt
 from .start import RunCancelled, check_device, run_trials, user, warm
@@ -176,7 +180,8 @@ def submit(
     for name, data in (files or {}).items():
         folder.files.put(name, data)
     record(folder.files, prepared, job)
-    done = attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
+    with discarding(folder, CannotPlan):
+        done = attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
     trim()
     return done
 
@@ -223,6 +228,7 @@ def attend(
         if work is not None and not work:
             return _nothing_left(journal, before, timing)
         journal.write("submitted", sync=True, command_t=timing.command_t)
+        board.check = first_check(prepared, job, screen.note, board.warnings) if how.address is None else None
         starting = ray_thread.submit(_start, timing, how, prepared.ray_devices, metadata(folder, prepared))
         try:
             stops.starting = True
@@ -253,6 +259,7 @@ def attend(
             head.end()
             try:
                 state, made = _end(ours, journal, screen, stops, state, timing, why, prepared.trials)
+                keep_remarks(folder, made, board.checked(state == "done", lambda: stops.asked > 0))
             finally:
                 wait([starting])
                 close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
@@ -311,6 +318,8 @@ def _planned(
     record_data(folder.files, prepared, [name for group in groups for name in group.data])
     if prepared.choice is not None:
         screen.note(prepared.choice.text)
+    for text in warnings_of(groups):
+        screen.note(f"warning: {text}")
     failed = [group for group in groups if group.plan is None]
     if failed:
         count = sum(len(group.trials) for group in failed)

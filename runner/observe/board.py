@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,6 +48,14 @@ class Exports(Protocol):
         ...
 
 
+class Check(Protocol):
+    """A check that is running: ``first_check.FirstCheck``."""
+
+    def end(self, wait: bool, stopped: Callable[[], bool]) -> None:
+        """End it; ``wait`` for its result before, unless the user stops that."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Started:
     label: str
@@ -77,6 +85,10 @@ class Board:
     running: dict[str, str] = field(default_factory=dict)
     """The trials that run, with their labels."""
     best: tuple[float, str] | None = None
+    check: Check | None = None
+    """A check of the job that runs beside the run."""
+    warnings: list[str] = field(default_factory=list)
+    """Warnings that trials have given, each once."""
     notes: list[str] = field(default_factory=list)
     phase: str = "starting Ray"
     began: float = field(default_factory=time.monotonic)
@@ -95,6 +107,12 @@ class Board:
     _batches: dict[int, _Batch] = field(default_factory=dict)
     _ends: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ENDS))
     _failures: deque[FailureView] = field(default_factory=lambda: deque(maxlen=SHOWN))
+
+    def checked(self, wait: bool, stopped: Callable[[], bool]) -> list[str]:
+        """The warnings of the run, with that of the check, which ends, see ``Check.end``."""
+        if self.check is not None:
+            self.check.end(wait, stopped)
+        return self.warnings
 
     @property
     def ended(self) -> int:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...jobs.planning.gradient_notes import warnings_of
 from ..config.search_section import SearchSection
 from ..optimize.results import REPORTED, best_at, value_text
 from ..store.encoding import plain
@@ -18,6 +19,7 @@ from ..text_grid import amount, grid
 from ..visible import visible
 from .arrow_columns import ArrowRows, column_of
 from .html import SHOWN, table_html
+from .remarks import remarks_of
 from .table import Large, Row, best
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ def plan_data(
             for t in prepared.trials
         ],
         "memory": [_group_data(group, prepared.byte_limits) for group in groups],
+        "warnings": warnings_of(groups),
         "batch": config.batch,
         "batches": [group.data() for group in together],
         "memory_budget": config.memory_budget,
@@ -118,6 +121,7 @@ def _group_data(group: PlannedGroup, limits: Mapping[str, int | None]) -> dict[s
     data |= {"by_kind": plan.by_kind() if plan else {}}
     data |= {"entries": [entry.model_dump() for entry in plan.entries] if plan else []}
     data |= {"notes": list(plan.notes) if plan else []}
+    data |= {"gradients": [note.model_dump() for note in group.gradients]}
     return data | {"fits": None if plan is None else not _beyond(plan.bytes, limits)}
 
 
@@ -136,6 +140,7 @@ def plan_text(
     lines += [f"planned for {elsewhere}, which need not be there"] if elsewhere else []
     lines += [f"set: {', '.join(prepared.loaded.overrides)}"] if prepared.loaded.overrides else []
     lines += [f"gradients: {', '.join(prepared.gradients) or 'none'}"]
+    lines += [f"warning: {text}" for text in warnings_of(groups)]
     lines += [_descent(prepared)] if config.optimize is not None else []
     lines += [_search(config.search)] if config.search is not None else []
     lines += ["", "trials"]
@@ -334,6 +339,7 @@ def summary_data(done: Ended) -> dict[str, Any]:
             "counts": dict(Counter(column_of(done.rows, "status"))),
             "best": found and {name: value for name, value in found.items() if value is not None},
             "failures": [{name: row[name] for name in ("trial", "error_type", "error")} for row in failures],
+            "warnings": remarks_of(done.folder),
             "seconds": done.timing["ended_s"],
             "timing": done.timing,
         }
@@ -364,6 +370,7 @@ def summary_text(done: Ended) -> str:
         where = f"{reached}, from the start {start or 'of the config'}" if reached else start or "its parameters"
         lines.append(f"best: loss {found['loss']:.6g} at {where} (trial {found['trial']})")
     lines += _failure_lines(done)
+    lines += [f"warning: {text}" for text in remarks_of(done.folder)]
     parts = [("in all", timing["ended_s"], "s"), ("to the first trial", timing["first_start_s"], "s")]
     parts += [("overhead per trial", timing["overhead_ms_per_trial"], "ms")]
     lines.append("time: " + ", ".join(f"{value:.2f} {unit} {word}" for word, value, unit in parts if value is not None))
@@ -404,6 +411,7 @@ def status_text(states: list[dict[str, Any]]) -> str:
         lines.append([state["id"], word, counts, loss, f"{state['seconds']:.1f}"])
     more = [line for state in states for line in _lane_lines(state.get("lanes", []))]
     more += [line for state in states for line in _waiting_lines(state.get("waiting", []))]
+    more += [f"warning: {text}" for state in states for text in state.get("warnings", [])]
     return "\n".join([grid(["run", "state", "trials", "best loss", "seconds"], lines), *more])
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
 
-from ...compiler.errors import QdrunError
+from ...compiler.errors import OutOfMemory, QdrunError
 from ...jobs.base import BatchSession, Job, MemoryPlan, PlanEntry, group_key
 from ...jobs.planning.groups import found_of
 
@@ -39,8 +39,12 @@ class Choice:
     @property
     def text(self) -> str:
         """In words, for a plan."""
-        what = "columns" if self.mode == "forward" else "rows"
-        return f"{self.mode} mode, {self.at_once} of {self.count} {what} at once"
+        return f"{self.mode} mode, {self.at_once} of {self.count} {self.unit}s at once"
+
+    @property
+    def unit(self) -> str:
+        """The part of the Jacobian that a trial of the batch computes."""
+        return "column" if self.mode == "forward" else "row"
 
 
 def choose(job: Job[Any], plan: MemoryPlan, names: Sequence[str]) -> Choice:
@@ -78,14 +82,17 @@ class Jacobian:
     """The open program that computes it. Make it while the job is open whose Jacobian it is.
 
     Attributes:
-        choice: how.
+        choice: how; fewer rows or columns at once than asked for where a memory budget is too small.
         plan: the bytes of the program.
 
     Args:
         job: the job.
         names: the parameters: inputs of the job.
         choice: how.
-        beside: bytes of the program of the job, of the memory limit of both.
+        beside: bytes of the program of the job, which count in the memory limit and in the memory budget of both.
+
+    Raises:
+        OutOfMemory: not even one row or column fits the memory budget; names the smallest budget that works.
     """
 
     def __init__(self, job: Job[Any], names: Sequence[str], choice: Choice, beside: int = 0) -> None:
@@ -93,6 +100,24 @@ class Jacobian:
         options, limit = dict(job.opened_with), job.opened_with.get("memory_limit_bytes")
         options["memory_limit_bytes"] = None if limit is None else max(1, limit - beside)
         self._context = copy_context()  # its program is current in it, that of the job stays current outside
+        self._context.run(self._open, job, options)
+        budget = 0 if job.program is None else job.program.options.memory_budget
+        while budget and beside + self.plan.bytes > budget:
+            self._shrink(job, options, budget, beside)
+
+    def _shrink(self, job: Job[Any], options: dict[str, Any], budget: int, beside: int) -> None:
+        """Open it again for fewer rows or columns at once."""
+        at_once, held = self.choice.at_once, self.plan.bytes
+        self.close()
+        if at_once == 1:
+            raise OutOfMemory(
+                f"memory_budget of {budget:,} bytes is too small for `levenberg_marquardt`: the job takes {beside:,} bytes, and one"
+                f" {self.choice.unit} of the Jacobian at a time {held:,} beside it\n"
+                f"  do: memory_budget: {beside + held} or more, or rule: lbfgs, which needs no Jacobian",
+                beside + held,
+            )
+        fits = max(0, budget - beside) * at_once // held
+        self.choice = replace(self.choice, at_once=max(1, min(at_once - 1, fits)))
         self._context.run(self._open, job, options)
 
     def _open(self, job: Job[Any], options: dict[str, Any]) -> None:

@@ -349,7 +349,7 @@ def detached_data(made: Detached) -> dict[str, Any]:
         "state": "running",
         "exit_code": 0,
     }
-    head |= {"trials": trials, "counts": {}, "best": None, "failures": [], "seconds": None, "timing": {}}
+    head |= {"trials": trials, "counts": {}, "best": None, "failures": [], "warnings": [], "seconds": None, "timing": {}}
     return head | {"process": made.pid, "job": made.job, "address": made.address, "log": made.log}
 
 

@@ -14,7 +14,7 @@ from ..config.optimize_section import OptimizeSection
 from ..config.search_section import SearchSection
 from ..config.sweep import expand
 from ..optimize.results import STOPPED
-from ..search.descents import Descent, go_on, steps_of
+from ..search.descents import Descent, go_on, progress, steps_of
 from ..search.samplers import Sampler
 
 Row = Mapping[str, Any]
@@ -113,8 +113,10 @@ class Descents:
             return Descent(before.values, math.inf, over=True)
         moved = {name: _plain(row[f"out.opt.{name}"]) for name in self._names}
         kept = {name: value for name, value in before.values.items() if not any(_within(name, whole) for whole in moved)}
-        over = row["status"] != "done" or int(row.get("out.opt.stopped") or 0) in OVER
-        return Descent(kept | moved, float(loss), [float(x) for x in np.ravel(history)], over)
+        losses = [float(x) for x in np.ravel(history)]
+        fallen, moves = progress(before, losses)
+        over = row["status"] != "done" or int(row.get("out.opt.stopped") or 0) in OVER or not moves
+        return Descent(kept | moved, float(loss), losses, over, fallen)
 
 
 def _within(name: str, whole: str) -> bool:

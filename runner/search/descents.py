@@ -9,6 +9,8 @@ from typing import Any
 
 FASTEST = 0.95
 """No fall is predicted to shrink more slowly: a sum of such a series is 19 times its first term."""
+STILL = 1e-6
+"""An optimisation run is over when a round lowers its loss by less than this part of all that it has come down."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,15 @@ class Descent:
         values: swept parameters, those that are optimised where the descent is now.
         loss: the least so far.
         history: of the last round: the loss at its start and after each step.
-        over: it has ended by itself, as at a minimum, or has failed.
+        over: it has ended by itself, as at a minimum, or has failed, or makes no progress.
+        fallen: how far its loss has come down since its start.
     """
 
     values: Mapping[str, Any]
     loss: float
     history: Sequence[float] = field(default=())
     over: bool = False
+    fallen: float = 0.0
 
     @property
     def predicted(self) -> float:
@@ -41,6 +45,22 @@ class Descent:
             return self.loss
         ratio = min(second / first, FASTEST)
         return self.loss - second * ratio / (1.0 - ratio)
+
+
+def progress(before: Descent, history: Sequence[float]) -> tuple[float, bool]:
+    """How far a loss has come down since its start, and whether the last round made progress.
+
+    A rule such as adam does not end by itself: without this, a run at a minimum would take part in every further round.
+
+    Args:
+        before: the run before the round.
+        history: of the round: the loss at its start and after each step.
+    """
+    least = min((x for x in history if math.isfinite(x)), default=math.inf)
+    start = before.loss if math.isfinite(before.loss) else history[0]
+    gain = max(0.0, start - least) if math.isfinite(start) else math.inf
+    fallen = before.fallen + gain
+    return fallen, gain > STILL * fallen
 
 
 def go_on(descents: Sequence[Descent], keep: float) -> list[Descent]:
@@ -61,4 +81,4 @@ def steps_of(first: int, trials: int, count: int, left: int) -> int:
     return min(max(first, first * trials // count), left // count - 1)  # the start of a round is an evaluation, too
 
 
-__all__ = ["Descent", "go_on", "steps_of"]
+__all__ = ["Descent", "go_on", "progress", "steps_of"]

@@ -5,6 +5,7 @@
   the owner: to cancel events/000001-000001.jsonl    the journal: owner, number of the segment (journal.py) trials/<id>/a<k>/
   what an attempt leaves beside its line in the journal (attempts.py) results.parquet               rebuilt from the journal at any time
   (table.py)
+  remarks.json                  of a run that has ended: warnings about its gradients and optimisation runs (observe/remarks.py)
   summary.json                  of a run that has ended: what lists show, and of which journal (summary.py)
 
 All JSON is strict and has checksums (encoding.py). The folder is its user's alone: 0700, its files 0600.

@@ -74,6 +74,7 @@ class Checked:
         whole: the value that it has in the config.
         cut: lists of parameters that have an item for each time step, and were cut to the horizon, by dotted name.
         unshortened: why the whole horizon was run; empty where it was shortened, or need not be.
+        warnings: a line for each gradient that is 0 or incomplete whatever the parameters, with the source line that cuts its path.
         rows: gradient beside difference.
         rebuilt: why a job with inputs is built for each trial all the same; empty where it is not.
         others: gradients that no parameter belongs to: the loss cannot be asked for at another value of theirs.
@@ -92,6 +93,7 @@ class Checked:
     others: tuple[str, ...] = ()
     cut: tuple[str, ...] = ()
     unshortened: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -106,7 +108,12 @@ class Checked:
             for row in self.rows
         ]
         head = {key: getattr(self, key) for key in ("name", "target", "trial", "backend", "precision", "tolerance", "rebuilt")}
-        head |= {"not_compared": list(self.others), "cut": list(self.cut), "unshortened": self.unshortened}
+        head |= {
+            "not_compared": list(self.others),
+            "cut": list(self.cut),
+            "unshortened": self.unshortened,
+            "warnings": list(self.warnings),
+        }
         return head | {"horizon": dict([self.horizon]) if self.horizon else None, "agrees": self.agrees, "rows": rows}
 
     def text(self) -> str:
@@ -133,16 +140,17 @@ class Checked:
             for row in self.rows
         ]
         lines += ["", grid(["parameter", "gradient", "difference", "relative error", ""], cells, indent="  "), ""]
+        lines += [f"warning: {text}" for text in self.warnings]
         wrong = [row for row in self.rows if not row.agrees(self.tolerance)]
         blind = sum(not row.tells for row in self.rows)
         if blind == len(self.rows):
-            return "\n".join(
-                [*lines, "nothing to compare: all are below the noise of the differences", "  do: a longer --horizon"]
-            )
+            hint = [] if self.warnings else ["  do: a longer --horizon"]
+            return "\n".join([*lines, "nothing to compare: all are below the noise of the differences", *hint])
         if not wrong:
             less = f", {blind} too small to tell" if blind else ""
             return "\n".join([*lines, f"{len(self.rows) - blind} gradients agree{less}"])
         hint = "see docs/gradients.md; a loss with kinks or chaos has differences that say little: try a shorter --horizon"
+        hint = "mend what the warning names" if self.warnings else hint
         return "\n".join([*lines, f"{len(wrong)} of {len(self.rows)} gradients differ", f"  do: {hint}"])
 
     def _word(self, row: GradientCheck) -> str:
@@ -193,14 +201,16 @@ def check(
     if done is None:
         assert failed is not None
         raise failed.said from failed.error
-    attempt, rows, precision, rebuilt = done
+    attempt, rows, precision, rebuilt, told = done
     others = tuple(name for name in prepared.gradients if not paths.has(attempt.values, name))
     allowed = TOLERANCE[precision] if tolerance is None else tolerance
     head = {"name": config.name, "target": prepared.target.text, "trial": trial.label, "backend": prepared.arch}
     set_to = None if attempt.horizon is None else (job.horizon, attempt.horizon)
     numbers = {"precision": precision, "tolerance": allowed, "horizon": set_to, "whole": whole}
     why = str(failed.said).partition("\n")[0] if failed is not None and attempt.horizon == whole else ""
-    return Checked(**head, **numbers, rows=rows, rebuilt=rebuilt, others=others, cut=attempt.cut, unshortened=why)
+    return Checked(
+        **head, **numbers, rows=rows, rebuilt=rebuilt, others=others, cut=attempt.cut, unshortened=why, warnings=told
+    )
 
 
 @dataclass(frozen=True)
@@ -268,17 +278,17 @@ def _lists_of_steps(values: Any, steps: int, prefix: str = "") -> dict[str, int]
 
 def _rows(
     prepared: Prepared, job: type[Job[Any]], values: dict[str, Any], most: int
-) -> tuple[tuple[GradientCheck, ...], str, str]:
-    """Gradients beside differences, the precision, and why the job was built again."""
+) -> tuple[tuple[GradientCheck, ...], str, str, tuple[str, ...]]:
+    """Gradients beside differences, the precision, why the job was built again, and warnings."""
     params = located(job.Params.model_validate(values), prepared.inputs)
     made = job(params, wanted=prepared.gradients, seed=prepared.trials[0].seed)
     made.precision = "f64"
     debug = prepared.loaded.config.debug or BOUNDS
     threads = prepared.loaded.config.device.threads
-    rows, precision, rebuilt = run_checks(
+    rows, precision, rebuilt, told = run_checks(
         made, most=most, backend=prepared.arch, device=prepared.place.device, threads=threads, debug=debug
     )
-    return tuple(rows), precision, rebuilt
+    return tuple(rows), precision, rebuilt, told
 
 
 def _said(job: type[Job[Any]], attempt: _Attempt, error: Exception) -> QdrunError | OSError:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, SkipValidation
 
 from ...jobs.base import Job, MemoryPlan
 from ...jobs.core.inputs import InputFiles, located
+from ...jobs.planning.gradient_notes import GradientNote, notes_of
 from ..config.model import Loaded
 from ..optimize.descent import optimized, section_data
 from ..optimize.jacobian import Jacobian, choose
@@ -35,7 +36,7 @@ class PlannedGroup(BaseModel):
     """Trials of one shape and their common plan, which is that of the first one.
 
     ``plan`` is None where the job could not be built for any trial that was tried; ``error`` says why, with the user's line. ``data``: the
-    names of the files that the job was built from, see ``Job.data``.
+    names of the files that the job was built from, see ``Job.data``. ``gradients``: what is known of gradients that something cuts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,6 +46,7 @@ class PlannedGroup(BaseModel):
     plan: MemoryPlan | None
     error: str = ""
     data: tuple[str, ...] = ()
+    gradients: tuple[GradientNote, ...] = ()
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True).encode
@@ -183,13 +185,14 @@ def plan_each(
     def work(group: Sequence[Trial]) -> Planned:
         code = learns and group is groups[0]
 
-        def plan_of(trial: Trial) -> tuple[MemoryPlan, Points, tuple[str, ...]]:
+        def plan_of(trial: Trial) -> tuple[MemoryPlan, Points, tuple[str, ...], tuple[GradientNote, ...]]:
             with opened(prepared, job, trial, config.budget_bytes, arch, threads=threads, machine_code=code) as made:
                 plan = with_jacobian(prepared, made, trial, made.plan(**({} if other is None else {"arch": other})))
-                return plan, curve(made, plan, other) if curves and config.elastic else (), tuple(made.asked)
+                points = curve(made, plan, other) if curves and config.elastic else ()
+                return plan, points, tuple(made.asked), notes_of(made)
 
-        example, (plan, points, data) = first_that_works(group, plan_of)
-        return group_of(group, example, plan, data=data), points
+        example, (plan, points, data, notes) = first_that_works(group, plan_of)
+        return group_of(group, example, plan, data=data).model_copy(update={"gradients": notes}), points
 
     for group, found in zip(groups, each_within(work, groups, limit_s), strict=True):
         if isinstance(found, KeyboardInterrupt):
@@ -212,7 +215,7 @@ def with_jacobian(prepared: Prepared, made: Job[Any], trial: Trial, plan: Memory
     if section is None or section.rule != "levenberg_marquardt":
         return plan
     names = optimized(section, prepared.gradients, trial.params)
-    jacobian = Jacobian(made, names, choose(made, plan, names))
+    jacobian = Jacobian(made, names, choose(made, plan, names), plan.bytes)
     try:
         return plan.model_copy(update={"entries": (*plan.entries, jacobian.entry)})
     finally:

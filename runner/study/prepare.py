@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
+
+import numpy as np
+from pydantic import BaseModel
 
 from ...jobs.base import Job
 from ...jobs.core.inputs import InputFiles, paths_in, takes_files
@@ -16,7 +19,7 @@ from .backend_choice import chosen
 from .devices import AUTO, ChosenDevice, places_of_auto, places_of_cluster, places_together, require_device
 from .input_files import input_files
 from .plan import Prepared
-from .target import Target, TargetError, load, resolve
+from .target import ARRAYS, Target, TargetError, load, resolve
 from .trials import Trial, check_optimize, make_trials, wanted_gradients
 
 
@@ -88,10 +91,46 @@ def load_job(loaded: Loaded, root: str = "") -> tuple[Target, type[Job[Any]]]:
     """
     try:
         target = resolve(loaded.config.job.target, loaded.folder, root)
-        return target, load(target)
+        job = load(target)
+        check_params(job.Params)
+        return target, job
     except TargetError as error:
         document = loaded.document
         raise document.error(document.problem(("job", "target"), str(error), allowed=error.allowed)) from error
+
+
+def check_params(model: type[BaseModel], prefix: str = "") -> None:
+    """Check that a config can hold the parameters of a job, by the names of their fields.
+
+    Args:
+        model: of the parameters.
+        prefix: of the names in messages.
+
+    Raises:
+        TargetError: a parameter is a numpy array, or is known by another name than that of its field.
+    """
+    by_name = model.model_config.get("populate_by_name") or model.model_config.get("validate_by_name")
+    for name, field in model.model_fields.items():
+        parts, whose = list(_parts(field.annotation)), f"parameter `{prefix}{name}` of {model.__name__}"
+        default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
+        if np.ndarray in parts or isinstance(default, np.ndarray):
+            raise TargetError(f"{whose} is a numpy array, which a config cannot hold\n  do: {ARRAYS}")
+        if (field.alias or field.validation_alias) and not by_name:
+            raise TargetError(
+                f"{whose} has an alias, and configs and tables know parameters by the names of their fields\n"
+                "  do: leave out alias=, or add populate_by_name=True to model_config"
+            )
+        for part in parts:
+            if isinstance(part, type) and issubclass(part, BaseModel) and part is not model:
+                check_params(part, f"{prefix}{name}.")
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The classes that an annotation is made of."""
+    origin = get_origin(annotation)
+    yield annotation if origin is None else origin
+    for part in get_args(annotation):
+        yield from _parts(part)
 
 
 def check_inputs(

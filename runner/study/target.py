@@ -15,16 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.errors import PydanticSchemaGenerationError
 
 from ...compiler.errors import QdrunError
 from ...compiler.runtime.registry import keep_namespaces
 from ...jobs.base import Job
-from ..user_lines import described
+from ..user_lines import described, where
 
 _loading = threading.RLock()
 """Serialises imports: several lanes of a worker may import the same job, and none must see a half-imported module."""
 _here = threading.local()
 """``loading``: this thread imports the file of a job."""
+
+
+ARRAYS = "declare it as list[float] (`self.input` gives a field of its shape), or as a Path to a file that `self.data` reads"
+"""What to write in place of a parameter that is a numpy array."""
 
 
 class TargetError(QdrunError):
@@ -124,6 +129,10 @@ def load(target: Target) -> type[Job[Any]]:
                 module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
             finally:
                 _here.loading = before
+    except PydanticSchemaGenerationError as error:  # while a class of parameters is made
+        what = str(error).partition(". ")[0]
+        hint = f"\n  do: {ARRAYS}" if "ndarray" in what else "\n  do: give each parameter a type of plain data"
+        raise TargetError(f"importing {target.file or target.module} failed: {what}{where(error)}{hint}") from error
     except (Exception, SystemExit) as error:
         raise TargetError(f"importing {target.file or target.module} failed: {described(error)}") from error
     jobs = tuple(name for name, value in vars(module).items() if _is_job(value) and value.__module__ == module.__name__)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ...compiler.errors import QdrunError
@@ -17,7 +17,16 @@ from ..store.status import status_or_damage
 from .labels import labels_of
 
 PARTS = (
-    *("config.yaml", "config.resolved.json", "plan.json", "trials.jsonl", "heartbeat.json", "results.parquet", "summary.json"),
+    *(
+        "config.yaml",
+        "config.resolved.json",
+        "plan.json",
+        "trials.jsonl",
+        "heartbeat.json",
+        "results.parquet",
+        "summary.json",
+        "remarks.json",
+    ),
     *("labels.json", "launch.json", "runner.log", "provenance.json", "source.diff", "report.html"),
     *("requests", "events", "trials", "workers", "source", "inputs", "descents", "tensorboard", "wandb"),
     *(OWNERS, "run.json"),
@@ -105,6 +114,17 @@ def remove(found: Removal) -> None:
         os.rmdir(folder.path)
 
 
+@contextmanager
+def discarding(folder: RunFolder, error: type[BaseException]) -> Iterator[None]:
+    """Remove a new run when the block raises this error, before any trial has begun: it would be the latest run."""
+    try:
+        yield
+    except error:
+        with suppress(NotRemovable, OSError):
+            remove(removal_of(folder))
+        raise
+
+
 def _below(folder: RunFolder) -> dict[str, int]:
     return {path.removeprefix("./"): size for path, size in folder.files.below("").items()}
 
@@ -128,4 +148,4 @@ def age_text(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min"
 
 
-__all__ = ["PARTS", "NotRemovable", "Removal", "age_text", "check_removable", "old", "removal_of", "remove"]
+__all__ = ["PARTS", "NotRemovable", "Removal", "age_text", "check_removable", "discarding", "old", "removal_of", "remove"]

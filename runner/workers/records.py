@@ -42,8 +42,10 @@ def finished_record(finished: Finished) -> Record:
     Raises:
         BadOutcome: a gradient or an output is neither a number nor an array of numbers.
     """
+    told = {"warnings": list(finished.warnings)} if finished.warnings else {}
     record: Record = {
         "status": "done",
+        **told,
         **numbers_of(finished.outcome),
         "seconds": sum(finished.seconds.values()),
         "parts": finished.seconds,

@@ -361,7 +361,7 @@ def test_the_job_is_built_once_where_only_live_parameters_change():
             type(self).built += 1
             super().build()
 
-    rows, precision, rebuilt = run_checks(Counted(MassSpringParams(steps=32)))
+    rows, precision, rebuilt, _ = run_checks(Counted(MassSpringParams(steps=32)))
     assert (Counted.built, precision, len(rows), rebuilt) == (1, "f64", 5, "")
     assert all(row.agrees(1e-6) and row.tells for row in rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...program.plans.gradient_paths import GradientPath
 from .checkpointed_steps import checkpointed_steps, steps_bytes
 from .custom import grad_for, grad_replaced, no_grad
 from .forward_mode import FwdMode
@@ -14,6 +15,7 @@ from .tape import Tape
 __all__ = [
     "FixedPoint",
     "FwdMode",
+    "GradientPath",
     "HessianProduct",
     "SNodeGradType",
     "StepsPlan",

@@ -43,7 +43,7 @@ class Replaced:
         if program is not None and program.rehearsal is not None:
             if not self.cuts:
                 program.rehearsal.custom(self.name)
-            with program.rehearsal.unseen():
+            with program.rehearsal.unseen(self.name):
                 return self.fn(*args, **kwargs)
         tape = None if program is None else program.tape
         return self.fn(*args, **kwargs) if tape is None else tape.custom(self, args, kwargs)

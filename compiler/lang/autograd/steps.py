@@ -18,7 +18,7 @@ from .steps_window import ArrayCopies, Check, Snapshots, Window, name_of, slot_c
 
 if TYPE_CHECKING:
     from ...runtime.base import Allocation
-    from .overwrites import Overwrites, Timed
+    from .overwrites import HostWrite, Overwrites, Timed
 
 Step = Callable[[int, int], Any]
 
@@ -253,6 +253,10 @@ class Steps(Composite):
     def sample(self) -> list[Timed | Moved]:
         """The launches of the first two windows, and between them the move of the state."""
         return self._accesses.sample
+
+    def host_writes(self) -> list[HostWrite]:
+        """What Python writes in the first two windows."""
+        return self._accesses.host_writes
 
     # ---- backward
     def grad(self) -> None:

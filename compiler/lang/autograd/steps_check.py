@@ -58,6 +58,10 @@ class Composite(ABC):
     def arrays(self) -> list[Any]:
         """What it writes besides, all of which a tape may have to keep."""
 
+    def host_writes(self) -> list[HostWrite]:
+        """What Python writes, or the steps copy, between the launches of ``sample``."""
+        return []
+
     @abstractmethod
     def __call__(self) -> None:
         """Repeat what the tape has recorded as this."""
@@ -153,6 +157,7 @@ class Accesses:
         self._alive: list[Any] = []  # arrays of others: an address means an array only as long as it lives
         self.outside: dict[MemoryRegion, Outside] = {}  # what the steps write and the window does not hold
         self.sample: list[Timed | Moved] = []  # the launches of the first two windows
+        self.host_writes: list[HostWrite] = []  # and what Python writes between them
 
     def add(
         self,
@@ -188,6 +193,7 @@ class Accesses:
         self._next += ends[-1].launches + 1
         if number < 2:
             spots = tuple(spot for t in self._window.state for spot, _ in tensor_regions(t))
+            self.host_writes += [*host_writes, *(write for _, steps in inner for write in steps.host_writes())]
             self.sample += [*moved, *(t for _, steps in inner for t in steps.sample()), Moved(self._next, spots, len(ends) - 1)]
         allocates = ends[-1].serial - ends[0].serial >= len(ends)
         if (

@@ -30,6 +30,7 @@ from .gradient_arrays import check_loss, clear_all_gradients, fill_loss, loss_gr
 from .lost_gradients import check_broken
 from .overwrites import HostWrite, Launch, Overwrites, Timed, all_uses
 from .steps_check import Accesses, Composite, StepEnd, add_writes, handed_over
+from .zeros.tape_paths import PathsOfTape, recorded_by, warn_of_zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from .steps_window import Window
 
 
-class Tape:
+class Tape(PathsOfTape):
     """``with qd.ad.Tape(loss=loss):`` records the launches inside and, at the end, runs their gradients last to first.
 
     On entry all gradients of the program are cleared and the loss is set to zero; at the end the loss's gradient is set to one.
@@ -66,6 +67,7 @@ class Tape:
         self._seeds: dict[int, int] = {}  # number of a launch -> the seed of its random numbers
         self._hidden: list[Timed] = []
         self._host_writes: list[HostWrite] = []
+        self._host_reads: dict[int, tuple[int, Any]] = {}  # the first of each tensor, by its id: launches before
         self._inside: CustomFunction | None = None  # the function with a gradient of its own that runs
         self._failed = ""
         self._step_begins: list[tuple[int, int | None]] = []  # launches before, time step
@@ -312,6 +314,8 @@ class Tape:
         make_gradients(program, found.variants)
         check_kept(program, kept, self._launches(timed))
         if self.loss is not None:
+            if program.recording is None:
+                warn_of_zeros(recorded_by(self, program, found.groups))
             fill_loss(loss_gradient(self.loss), 1)
         was, program.replaying = program.replaying, True
         try:

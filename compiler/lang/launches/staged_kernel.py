@@ -325,6 +325,7 @@ class _Call:
     def _is_set(self, flag: Flag) -> bool:
         """Whether a flag is not zero. A rehearsal, which runs nothing, has one iteration, as each launches the same."""
         if self._program.rehearsal is not None:
+            self._program.rehearsal.repeats = True
             return False
         is_set = number_of(flag, self._values) != 0
         self._program.waited()  # a launch that has failed may have left the flag as it was

@@ -243,6 +243,7 @@ def _until(iterate: Callable[[], None], s: Ndarray, most: int) -> Iterated:
     """
     program = current_program()
     if program.rehearsal is not None:
+        program.rehearsal.repeats = True
         iterate()
         one = np.ones(1 if program.trials is None else program.trials.count, int)
         return Iterated(one == 1, one, 0.0 * one)

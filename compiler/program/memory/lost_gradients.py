@@ -32,4 +32,5 @@ def report(program: ProgramState, kernel: str, broken: Broken, by: str, *, stric
     seen = (kernel, broken.array, broken.loc)
     if seen not in program.warned:
         program.warned.add(seen)
+        program.told.append(f"{what}{f' ({broken.loc})' if broken.loc else ''}; do: {hint}")
         warn_user(describe(what, broken.loc, hint))

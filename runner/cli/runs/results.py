@@ -104,6 +104,7 @@ def results(
     with reported(as_json):
         from ...observe import table
         from ...observe.listing import json_rows, table_of
+        from ...observe.remarks import remarks_of
         from ...store.layout import find
 
         shown = form is Format.table and not as_json
@@ -116,6 +117,8 @@ def results(
         found = table_of(find(run, runs), **which, limit=most, shown=shown)
         for problem in found.problems:
             print(visible(problem), file=sys.stderr)
+        for text in () if as_json else remarks_of(found.folder):
+            print(f"warning: {visible(text)}", file=sys.stderr)
         drawn: dict[str, str] = {}
         if plot:
             from ...observe.report.document import write_report

@@ -10,6 +10,7 @@ from typing import Any
 from ...store.layout import RunFolder
 from ...study.trials import counted
 from ..live import duration
+from ..remarks import remarks_of
 from ..table import write_file
 from . import curves
 from .columns import TrialTable, trial_table
@@ -85,6 +86,7 @@ def _head(run: Material) -> str:
         f'<p><span class="state {text(view.state)}">{text(view.state)}</span>: {text(counts)}</p>\n'
         f'<p class="soft"><code>{text(run.folder.name)}</code> made {made} on {text(run.info.get("host", "?"))}</p></header>\n'
         + tiles(pairs)
+        + "".join(f'<p class="warning">Warning: {text(said)}</p>' for said in remarks_of(run.folder))
     )
 
 

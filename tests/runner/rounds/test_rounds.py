@@ -71,6 +71,23 @@ def test_descents_go_on_where_they_were_and_fresh_starts_follow():
     assert min(row["loss"] for _, rows in asked for row in rows) == pytest.approx(-1.0, abs=1e-6)
 
 
+def test_descents_of_a_rule_that_does_not_end_by_itself_make_room_for_fresh_starts_at_a_minimum():
+    rounds, best, fresh = descents(trials=2, keep=0.99), {}, 0
+    for _ in range(20):
+        found = rounds.ask(10_000)
+        fresh += not any(trial["x"] in best for trial in found.trials)
+        rows = []
+        for trial in found.trials:
+            before = best.get(trial["x"], 3.0)  # each round halves what is left above 1
+            after = 1.0 + (before - 1.0) / 2 if before > 1.001 else before
+            end = trial["x"] + 0.001
+            best[end] = after
+            history = [before, after + 0.1, after, after + 0.2]
+            rows.append({"status": "done", "loss": after, "out.opt.history": history, "out.opt.stopped": 0.0, "out.opt.x": end})
+        rounds.tell(rows)
+    assert 1 < fresh < 4
+
+
 def test_the_same_results_give_the_same_rounds():
     assert [found for found, _ in played(descents(), 2000)[0]] == [found for found, _ in played(descents(), 2000)[0]]
     assert played(descents(seed=1), 200)[0][0] != played(descents(), 200)[0][0]

@@ -176,6 +176,10 @@ class FixedPoint(Composite):
         """The launches of one step."""
         return list(self._timed)
 
+    def host_writes(self) -> list[HostWrite]:
+        """What Python writes in a step, and the copy of the new state that each step ends with."""
+        return [*self._writes, *(HostWrite(0, old, source=new) for old, new in self._pairs)]
+
     def release(self) -> None:
         """Give the copy back."""
         if self._kept is not None:

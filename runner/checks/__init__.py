@@ -1,0 +1,1 @@
+"""Checks of a job that a submit makes beside its run."""

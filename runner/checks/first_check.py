@@ -1,0 +1,176 @@
+"""The first submit of a job runs its first trial once more, with every index checked: in a process of its own, on the CPU.
+
+An index out of bounds writes to other memory without a word, and shows as a gradient of zero or a wrong number. The check changes no
+row and no timing that is reported. It is made once for each version of the job's files and each shape of trials, and only for jobs
+that leave their run to the base class: such a run launches kernels and does nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...compiler.errors import QdrunAssertionError
+from ...compiler.runtime.cache import cache_dir
+from ...jobs.base import Job
+from ...jobs.core.debug import BOUNDS
+from ...jobs.core.inputs import InputFiles, located
+from ..study.plan import Prepared
+from ..study.target import Target, load
+
+LIMIT_S = 30.0
+"""A trial that takes longer is not checked."""
+AFTER_S = 10.0
+"""The end of a run waits so long for the check."""
+OFF = "QDRUN_FIRST_CHECK"
+"""The environment variable that switches the check off when it is 0."""
+FOLDER = "checked"
+MAIN = "from qdrun.runner.checks.first_check import main; main()"
+
+
+class FirstCheck:
+    """A check that runs beside a run.
+
+    Args:
+        spec: of the first trial, see ``Prepared.spec``.
+        known: the file that keeps the result.
+        note: is called with a line for people when there is something to tell.
+        told: gets the warning, if there is one.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], known: Path, note: Callable[[str], None], told: list[str]) -> None:
+        self._spec, self._known, self._note, self._told = spec, known, note, told
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="first check", daemon=True)
+        self._thread.start()
+
+    def end(self, wait: bool, stopped: Callable[[], bool]) -> None:
+        """End the process; ``wait`` for the result before, unless the user stops that."""
+        until = time.monotonic() + (AFTER_S if wait else 0.0)
+        while self._thread.is_alive() and time.monotonic() < until and not stopped():
+            self._thread.join(0.05)
+        process = self._process
+        if self._thread.is_alive() and process is not None:
+            process.kill()
+            self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            said = json.loads(self._known.read_text(encoding="utf-8")) if self._known.exists() else self._checked()
+            if said.get("found"):
+                self._told.append(said["found"])
+                self._note(f"warning: {said['found']}")
+            elif said.get("skipped"):
+                self._note(f"indices were not checked: {said['skipped']}")
+
+    def _checked(self) -> dict[str, str]:
+        """Run the trial in a child process, and keep the result for later submits."""
+        self._known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="qdrun-check-") as folder:
+            answer = Path(folder) / "answer"
+            order = json.dumps({"spec": dict(self._spec), "answer": str(answer)})
+            command = [sys.executable, "-P", "-c", MAIN]
+            void = subprocess.DEVNULL
+            self._process = process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=void, stderr=void)
+            try:
+                process.communicate(order.encode(), timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if answer.exists():
+                said: dict[str, str] = json.loads(answer.read_text(encoding="utf-8"))
+            elif time.monotonic() - began >= LIMIT_S:
+                said = {
+                    "skipped": f"the first trial takes longer than {LIMIT_S:g} s so; `qdrun check` checks them on a short horizon"
+                }
+            else:
+                return {}  # it was ended with the run, or died: the next submit tries again
+        self._known.write_text(json.dumps(said), encoding="utf-8")
+        return said
+
+
+def first_check(prepared: Prepared, job: type[Job[Any]], note: Callable[[str], None], told: list[str]) -> FirstCheck | None:
+    """Begin the check of a sweep; None where there is nothing to check, or its trials check their indices themselves.
+
+    Args:
+        prepared: the sweep.
+        job: its job.
+        note: see ``FirstCheck``.
+        told: see ``FirstCheck``.
+    """
+    debug = prepared.loaded.config.debug
+    if os.environ.get(OFF) == "0" or not job.declares() or not job.needs_compiler or prepared.place.interpreted:
+        return None
+    if debug is not None and (debug.bounds or debug.asserts):
+        return None
+    trial = prepared.trials[0]
+    with suppress(OSError, TypeError, ValueError):
+        key = _key(job, job.shape_key(job.Params.model_validate(trial.params)))
+        return FirstCheck(prepared.spec(trial), cache_dir() / FOLDER / key, note, told)
+    return None
+
+
+def _key(job: type[Job[Any]], shape: Mapping[str, Any]) -> str:
+    """A hash of the files that a job is made of, the shape of its trials, and the version of this package."""
+    from importlib.metadata import version
+
+    found = hashlib.sha256(json.dumps([version("qdrun"), job.__qualname__, shape], sort_keys=True, default=str).encode())
+    home = getattr(sys.modules.get(job.__module__), "__file__", None)
+    if home is not None:
+        folder = os.path.dirname(os.path.abspath(home))
+        files = {os.path.abspath(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+        for file in sorted(file for file in files if os.path.dirname(file) == folder):
+            found.update(Path(file).read_bytes())
+    return found.hexdigest()[:32]
+
+
+def main() -> None:
+    """The child process: run the trial of the order on stdin, and write down what happened."""
+    order = json.loads(sys.stdin.read())
+    with suppress(OSError):
+        os.nice(10)
+    try:
+        said = _run(order["spec"])
+    except BaseException as error:  # of the job: its trials meet it again
+        said = {"skipped": f"the first trial raised {type(error).__name__}"}
+    partial = Path(order["answer"] + ".partial")
+    partial.write_text(json.dumps(said), encoding="utf-8")
+    partial.rename(order["answer"])
+
+
+def _run(spec: Mapping[str, Any]) -> dict[str, str]:
+    kind = load(Target.model_validate(spec["target"]))
+    params = located(kind.Params.model_validate(spec["params"]), InputFiles.of(spec))
+    made = kind(params, wanted=spec["gradients"], seed=spec["seed"])
+    limits: dict[str, Any] = {name: spec.get(name) for name in ("memory_limit_bytes", "memory_budget_bytes")}
+    try:
+        with made.opened(backend="cpu", threads=1, debug=BOUNDS, **limits) as job:
+            job.run()
+            if job.program is not None:
+                job.program.synchronize()
+    except QdrunAssertionError as error:
+        return {"found": _line(str(error))}
+    return {}
+
+
+def _line(message: str) -> str:
+    """A message of a failed check in one line."""
+    what, _, rest = message.partition("\n  at ")
+    where, _, text = rest.partition("\n")
+    file, _, inside = where.partition(" in kernel ")
+    place, code = os.path.basename(file), text.strip().splitlines()[0] if text.strip() else ""
+    return f"{what} at {place} (`{code}`); do: correct the index" + (f" in kernel {inside}" if inside else "")
+
+
+__all__ = ["FirstCheck", "first_check", "main"]

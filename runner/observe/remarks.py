@@ -1,0 +1,130 @@
+"""Warnings about the results of a run: gradients that are zero in every trial, and optimisation runs that lowered no loss.
+
+``remarks.json`` in the run's folder keeps them when the run has ended, so that ``status``, ``results`` and the report repeat them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ...compiler.errors import QdrunError
+from ...jobs.planning.gradient_notes import GradientNote, causes_of, warnings_of
+from ..optimize.results import STOPPED
+from ..store.encoding import Damaged, document, read_document
+from ..store.layout import RunFolder
+from ..study.trials import counted
+from .arrow_columns import ArrowRows, column_of
+from .table import Large, Row
+
+REMARKS = "remarks.json"
+GRADIENT = "grad."
+HISTORY = "out.opt.history"
+BEHIND = tuple(STOPPED.index(word) for word in ("interrupted", "behind"))
+"""Optimisation runs that something else ended say nothing about their steps."""
+
+
+def keep_remarks(folder: RunFolder, rows: Sequence[Row], told: Iterable[str] = ()) -> None:
+    """Write the remarks on a run that has ended.
+
+    Args:
+        folder: of the run.
+        rows: its table.
+        told: warnings that trials have given while they ran.
+
+    A store that takes no file costs the remarks.
+    """
+    if not rows:  # the run is lost, or its table waits for room
+        return
+    groups = []
+    with suppress(OSError, ValueError, Damaged):
+        groups = folder.plan()
+    optimize = folder.config().get("optimize") or {}
+    found = [*warnings_of(groups), *told, *zeros(rows, causes_of(groups)), *_fruitless(rows, optimize.get("learning_rate"))]
+    kept = list(dict.fromkeys([*remarks_of(folder), *found] if told else found))
+    with suppress(OSError, QdrunError):
+        if kept or folder.files.exists(REMARKS):
+            folder.files.put(REMARKS, document({"remarks": kept}, indent=1), durable=False)
+
+
+def remarks_of(folder: RunFolder) -> list[str]:
+    """The remarks on a run, each in one line; before its end, those of its plan."""
+    try:
+        return [str(text) for text in read_document(folder.files.read(REMARKS))["remarks"]]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass
+    try:
+        return warnings_of(folder.plan())
+    except (OSError, ValueError, Damaged):
+        return []
+
+
+def zeros(rows: Sequence[Row], notes: Mapping[str, GradientNote]) -> list[str]:
+    """A remark for each gradient that is exactly zero in every trial that is done."""
+    done = [place for place, status in enumerate(column_of(rows, "status")) if status == "done"]
+    names = rows.names if isinstance(rows, ArrowRows) else list(dict.fromkeys(name for row in rows for name in row))
+    found: dict[str, list[str]] = {}
+    for name in (name.removeprefix(GRADIENT) for name in names if name.startswith(GRADIENT)):
+        note = notes.get(name)
+        if (note is None or note.connected) and _is_zero(rows, GRADIENT + name, done):
+            found.setdefault("" if note is None else note.why, []).append(f"`{name}`")
+    trials = counted(len(done), "trial")
+    return [
+        f"the gradient of {', '.join(own)} is exactly 0 in {'all ' if len(done) > 1 else 'the '}{trials}: "
+        + (why or "a minimum, or a branch or a limit that no trial leaves; do: `qdrun check CONFIG`, or start elsewhere")
+        for why, own in found.items()
+    ]
+
+
+def _is_zero(rows: Sequence[Row], name: str, done: Sequence[int]) -> bool:
+    """Whether a column is zero in all of these rows, and some row has a number. Arrays that are in the journal only are not."""
+    if isinstance(rows, ArrowRows):
+        column: Any = rows.batch.column(name)
+        while hasattr(column, "flatten") and str(column.type).startswith("list"):
+            column = column.flatten()
+        values = column.to_numpy(zero_copy_only=False)
+        return bool(len(values)) and bool((values == 0.0).all())
+    some = False
+    for place in done:
+        value = rows[place].get(name)
+        if isinstance(value, Large):
+            return False
+        if value is None:
+            continue
+        array = np.asarray(value, dtype=np.float64)
+        if array.any():
+            return False
+        some = some or array.size > 0
+    return some
+
+
+def _fruitless(rows: Sequence[Row], rate: Any) -> list[str]:
+    """The remark that no optimisation run has lowered its loss. ``rate``: the learning rate; None: the rule has none."""
+    tried, better, worse = 0, 0, 0
+    columns = (column_of(rows, name) for name in ("status", HISTORY, "out.opt.stopped"))
+    for status, history, stopped in zip(*columns, strict=True):
+        if not isinstance(history, list) or len(history) < 2 or (stopped is not None and int(stopped) in BEHIND):
+            continue
+        if status not in ("done", "failed"):
+            continue
+        tried += 1
+        later = [value for value in history[1:] if isinstance(value, float) and math.isfinite(value)]
+        better += bool(later) and min(later) < history[0]
+        worse += not later or min(later) > history[0]
+    if not tried or better:
+        return []
+    said = f"no optimisation run lowered its loss ({counted(tried, 'run')})"
+    if worse and isinstance(rate, Mapping):
+        return [f"{said}: every step of learning_rate {', '.join(rate)} overshoots; do: a schedule with smaller rates"]
+    if worse and rate is not None:
+        return [f"{said}: every step of learning_rate {rate:g} overshoots; do: optimize.learning_rate: {rate / 100:g} or less"]
+    if worse:
+        return [f"{said}; do: `qdrun check CONFIG` compares the gradients with finite differences"]
+    return [f"{said}: it stays the same, as at a minimum or with gradients of 0; do: start elsewhere, or `qdrun check CONFIG`"]
+
+
+__all__ = ["REMARKS", "keep_remarks", "remarks_of", "zeros"]
