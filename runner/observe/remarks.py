@@ -40,13 +40,10 @@ def keep_remarks(folder: RunFolder, rows: Sequence[Row], told: Iterable[str] = (
     """
     if not rows:  # the run is lost, or its table waits for room
         return
-    groups = []
-    with suppress(OSError, ValueError, Damaged):
-        groups = folder.plan()
-    optimize = folder.config().get("optimize") or {}
-    found = [*warnings_of(groups), *told, *zeros(rows, causes_of(groups)), *_fruitless(rows, optimize.get("learning_rate"))]
-    kept = list(dict.fromkeys([*remarks_of(folder), *found] if told else found))
-    with suppress(OSError, QdrunError):
+    with suppress(OSError, ValueError, KeyError, Damaged, QdrunError):
+        groups, optimize = folder.plan(), folder.config().get("optimize") or {}
+        found = [*warnings_of(groups), *told, *zeros(rows, causes_of(groups)), *_fruitless(rows, optimize.get("learning_rate"))]
+        kept = list(dict.fromkeys([*remarks_of(folder), *found] if told else found))
         if kept or folder.files.exists(REMARKS):
             folder.files.put(REMARKS, document({"remarks": kept}, indent=1), durable=False)
 
