@@ -21,6 +21,7 @@ import llvmlite.binding as llvm
 from ..errors import QdrunRuntimeError
 from ..ir.threads import new_lock
 from . import masked_stores
+from .interruptible import interruptible
 
 # the second part of the name of a processor's own intrinsics, by the first part of its triple
 _INTRINSIC_FAMILIES = {"x86_64": "x86", "i686": "x86", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -182,6 +183,10 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
     Raises:
         QdrunRuntimeError: LLVM refuses the text; names the kernel.
     """
+    return interruptible(lambda: _compile(text, name, opt_level))
+
+
+def _compile(text: str, name: str, opt_level: int) -> bytes:
     size = size_of(text)
     machine = _target_machine(0 if size.large else min(opt_level, 1) if size.function > LOOP_LINES else opt_level)
     context = llvm.create_context()

@@ -8,6 +8,7 @@ from ...ir.nodes import Kernel, Op, Task
 from ...ir.walk import conditional_locals, walk, written_places
 from ..abi import CTX_LAUNCHES, CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
 from ..gpu.prologue import begin_and_size
+from ..math.calls import settle
 from .cost import grain
 from .emitter import KernelInfo
 from .function import Module
@@ -53,6 +54,7 @@ def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset
         for task, name in zip(kernel.tasks, names):
             emit_task(module, info, task, name)
         _emit_entry(module, info, names)
+    settle(module)
     return module.text(f"; kernel {symbol(kernel)} for {target.name}, {target.lanes} lanes")
 
 

@@ -45,26 +45,39 @@ def _flip(e: Lanes, y: str, quadrant: str) -> str:
 
 def sin(e: Lanes, x: str) -> str:
     """The sine of x, |x| within ``trig_limit``"""
-    r, low, quadrant = reduced(e, x)
-    s, c = _sin_cos_polys(e, r, low)
-    odd = e.icmp("ne", e.i("and", quadrant, e.ci(1)), e.ci(0))
-    y = _flip(e, e.select(odd, c, s), quadrant)
-    return e.select(e.cmp("oeq", x, e.c(0.0)), x, y)  # keeps the sign of zero
+    return _sine(e, x, *_circle(e, x))
 
 
 def cos(e: Lanes, x: str) -> str:
     """The cosine of x, |x| within ``trig_limit``"""
+    return _cosine(e, *_circle(e, x))
+
+
+def sin_cos(e: Lanes, x: str) -> tuple[str, str]:
+    """The sine and the cosine of x, |x| within ``trig_limit``: the bits of ``sin`` and of ``cos``."""
+    circle = _circle(e, x)
+    return _sine(e, x, *circle), _cosine(e, *circle)
+
+
+def _circle(e: Lanes, x: str) -> tuple[str, str, str, str]:
+    """The sine and the cosine of the remainder, the quadrant, and whether its number is odd."""
     r, low, quadrant = reduced(e, x)
     s, c = _sin_cos_polys(e, r, low)
-    odd = e.icmp("ne", e.i("and", quadrant, e.ci(1)), e.ci(0))
+    return s, c, quadrant, e.icmp("ne", e.i("and", quadrant, e.ci(1)), e.ci(0))
+
+
+def _sine(e: Lanes, x: str, s: str, c: str, quadrant: str, odd: str) -> str:
+    y = _flip(e, e.select(odd, c, s), quadrant)
+    return e.select(e.cmp("oeq", x, e.c(0.0)), x, y)  # keeps the sign of zero
+
+
+def _cosine(e: Lanes, s: str, c: str, quadrant: str, odd: str) -> str:
     return _flip(e, e.select(odd, s, c), e.i("add", quadrant, e.ci(1)))
 
 
 def tan(e: Lanes, x: str) -> str:
     """The tangent of x, |x| within ``trig_limit``"""
-    r, low, quadrant = reduced(e, x)
-    s, c = _sin_cos_polys(e, r, low)
-    odd = e.icmp("ne", e.i("and", quadrant, e.ci(1)), e.ci(0))
+    s, c, _, odd = _circle(e, x)
     y = e.div(e.select(odd, e.neg(c), s), e.select(odd, s, c))
     return e.select(e.cmp("oeq", x, e.c(0.0)), x, y)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...ir.types import DType
+from ...ir.types import DType, f32, f64
 from ..llvm.function import Fn, Module
 from . import functions, scalar
 from .lanes import Lanes
@@ -43,6 +43,23 @@ def call(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
     return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)})")
 
 
+def sin_cos(module: Module, suffix: str) -> str:
+    """The name of the function that gives both, on lanes; ``suffix``: of the type, such as ``v8f64``."""
+    symbol = f"qd_sin_cos_{suffix}"
+    if symbol not in module.helpers:
+        lanes, bits = map(int, suffix[1:].split("f"))
+        f = Fn(module, lanes)
+        e = Lanes(f, f32 if bits == 32 else f64, True)
+        large, near = _near(e, "%a")
+        values = (_far(e, name, "%a", large, y) for name, y in zip(("sin", "cos"), functions.sin_cos(e, near)))
+        both = f"{{ {e.float_ty}, {e.float_ty} }}"
+        result = "poison"
+        for k, value in enumerate(values):
+            result = f.t(f"insertvalue {both} {result}, {e.float_ty} {value}, {k}")
+        module.helpers[symbol] = _text(f, both, symbol, f"{e.float_ty} %a", result)
+    return symbol
+
+
 def _text(f: Fn, ty: str, symbol: str, parameters: str, result: str) -> str:
     """A function. Inlined everywhere: a vector does not travel well through a call, nor does anything on a GPU."""
     head = f"define internal {ty} @{symbol}({parameters}) alwaysinline nounwind {{\nentry:"
@@ -65,9 +82,18 @@ def define(module: Module, symbol: str, name: str, d: DType, lanes: int) -> str:
 
 def _limited(e: Lanes, name: str, x: str) -> str:
     """Arguments too large for the reduction go to C's function, one by one; lanes that have none give NaN."""
-    limit = e.c(functions.trig_limit(e.single))
-    large = e.cmp("ogt", e.unary("fabs", x), limit)
-    y = _BODIES[name](e, e.select(large, e.c(0.0), x))
+    large, near = _near(e, x)
+    return _far(e, name, x, large, _BODIES[name](e, near))
+
+
+def _near(e: Lanes, x: str) -> tuple[str, str]:
+    """Whether an argument is too large for the reduction, and the argument, or then 0."""
+    large = e.cmp("ogt", e.unary("fabs", x), e.c(functions.trig_limit(e.single)))
+    return large, e.select(large, e.c(0.0), x)
+
+
+def _far(e: Lanes, name: str, x: str, large: str, y: str) -> str:
+    """The result ``y``, or C's where ``large``."""
     if not e.f.module.target.libm:
         return e.select(large, e.c(float("nan")), y)
     f, ty = e.f, e.float_ty

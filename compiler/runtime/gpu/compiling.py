@@ -14,6 +14,7 @@ import llvmlite.binding as llvm
 
 from ...errors import QdrunRuntimeError
 from .. import jit
+from ..interruptible import interruptible
 
 _LAYOUT = re.compile(r'^target datalayout = ".*"\n', re.M)
 _TRIPLE = re.compile(r'^target triple = ".*"\n', re.M)
@@ -64,6 +65,10 @@ def generate(text: str, name: str, by: Generator, tail: str = "", *, assembly: b
     Raises:
         QdrunRuntimeError: LLVM refuses the text; names the kernel.
     """
+    return interruptible(lambda: _generate(text, name, by, tail, assembly))
+
+
+def _generate(text: str, name: str, by: Generator, tail: str, assembly: bool) -> bytes:
     size = jit.size_of(text)
     machine = _target(by.triple, by.gpus).create_target_machine(
         cpu=by.cpu,
