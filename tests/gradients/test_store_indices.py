@@ -282,6 +282,12 @@ RIGHT = {
             y[i ^ 1] = x[i]
             y[i ^ 1] = x[i] * x[i]
         """,
+    "a store apart from sums that meet": """
+        for i in x:
+            if i == 2:
+                y[9] = x[i] * x[i]
+            y[i // 2] += x[i] * x[i]
+        """,
     "two statements apart": """
         for i in x:
             y[i ^ 1] = x[i]

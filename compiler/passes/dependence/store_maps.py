@@ -241,6 +241,8 @@ def find_clash(meeting: Meeting, host: Host) -> Clash | None:
     order = np.lexsort((iteration, key))
     key, iteration = key[order], iteration[order]
     bad = (key[1:] == key[:-1]) & (iteration[1:] != iteration[:-1])
+    if len(sides) == 2:
+        bad &= _of_both(key, (np.arange(len(order)) >= len(sides[0].iteration))[order])[1:]
     if values is not None and bad.any():
         differ = np.zeros(len(key), bool)
         for column in values:
@@ -337,6 +339,15 @@ def _dense(element: np.ndarray) -> np.ndarray:
         reach *= high - low + 1
         key = key * (high - low + 1) + (column - low)
     return key
+
+
+def _of_both(key: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """For each point, whether both writes have points of its key, which are side by side. What one write does alone is no matter here."""
+    if not len(key):
+        return np.zeros(0, bool)
+    group = np.concatenate([[0], np.cumsum(key[1:] != key[:-1])])
+    counts = np.stack([np.bincount(group[second == side], minlength=group[-1] + 1) for side in (False, True)])
+    return np.minimum(counts[0], counts[1])[group] > 0
 
 
 def _all_differ(key: np.ndarray) -> bool:
