@@ -393,28 +393,38 @@ def _end(
     Raises:
         StorageLost: see ``patiently``.
     """
+    written = list[str]()
     try:
         if ours:
-            end = partial(_finish, journal, screen, stops, state, timing, why, trials)
+            end = partial(_finish, journal, screen, stops, state, timing, why, trials, written.append)
             return patiently(end, "the end of the run waits for it", journal.folder.uri, stops, screen.note)
     except StorageLost:
         ours = False
-        raise
+        if not written:
+            raise
+        screen.note("the run is over, and its table is left to `qdrun results`")
     finally:
         if not ours:
             journal.give_up()
-    return state, ()
+    return (written or [state])[0], ()
 
 
 def _finish(
-    journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str, trials: Sequence[Trial]
+    journal: Journal,
+    screen: Display,
+    stops: Stops,
+    state: str,
+    timing: Timing,
+    why: str,
+    trials: Sequence[Trial],
+    written: Callable[[str], object] = lambda state: None,
 ) -> tuple[str, Sequence[table.Row]]:
     """Write the last line of the journal, and the table, and let the run go: a process that resumes it need not wait for the end of Ray.
 
     Waits for a store that refuses as long as ``Patience`` says.
 
-    ``why``: the reason why the run ended before its trials, for remote followers. ``trials``: of the run. Gives
-    the state, and the rows if the table was made.
+    ``why``: the reason why the run ended before its trials, for remote followers. ``trials``: of the run. ``written``: called once the
+    state of the run is in the journal. Gives the state, and the rows if the table was made.
 
     Raises:
         StorageLost: the store has not taken the last lines.
@@ -428,6 +438,7 @@ def _finish(
         screen.note(f"{str(error).splitlines()[0]}: waiting until {error.until}; Ctrl-C gives up, `qdrun resume` goes on later")
         if not _room(journal.retry, stops):
             raise storage_lost(journal.folder.uri, str(error).splitlines()[0]) from error
+    written(state)
     made = _made_table(journal, screen, stops, state, trials)
     journal.close()
     return state, made

@@ -28,7 +28,7 @@ MOST_WAITING = 10_000
 PATIENCE_S = 3600.0
 PATIENCE_VARIABLE = "QDRUN_STORE_PATIENCE_S"
 """A run whose store takes nothing for so long ends, and can be resumed."""
-LOOK_S = 0.1
+HURRY_S, LOOK_S = 10.0, 0.1
 T = TypeVar("T")
 
 
@@ -235,7 +235,7 @@ def storage_lost(uri: str, why: str) -> StorageLost:
 class Patience:
     """Decides how long to wait for the store, from the moment it is made.
 
-    A second Ctrl-C, or SIGTERM, ends the wait for a store that has not answered for ``STALL_S``.
+    A second Ctrl-C, or SIGTERM, ends the wait for a store that has not answered for ``HURRY_S``.
     """
 
     def __init__(self, interrupts: Interrupts, clock: Callable[[], float] = time.monotonic) -> None:
@@ -256,7 +256,7 @@ class Patience:
     @property
     def over(self) -> bool:
         """Whether nothing is waited for any more."""
-        return self.waited_s >= patience_s() or (self.asked() > 1 and self.waited_s >= STALL_S)
+        return self.waited_s >= patience_s() or (self.asked() > 1 and self.waited_s >= HURRY_S)
 
 
 def patiently(call: Callable[[], T], what: str, uri: str, interrupts: Interrupts, note: Callable[[str], None]) -> T:

@@ -110,10 +110,11 @@ class Asked:
         (0, 10.0, 1, False),
         (0, 1.0, 2, False),
         (0, 10.0, 2, True),
-        (1, 6.0, 1, True),
+        (1, 11.0, 1, True),
         (1, 10.0, 0, False),
         (2, 1.0, 0, False),
-        (2, 6.0, 0, True),
+        (2, 6.0, 0, False),
+        (2, 11.0, 0, True),
         (0, 4000.0, 0, True),
     ],
 )
@@ -126,6 +127,7 @@ def test_the_store_is_waited_for_until_a_second_request_or_the_end_of_patience(b
 
 def test_a_call_that_the_store_never_answers_ends_with_the_command_that_goes_on(monkeypatch):
     monkeypatch.setattr(writer_threads, "STALL_S", 0.05)
+    monkeypatch.setattr(writer_threads, "HURRY_S", 0.1)
     asked, notes, door = Asked(), [], threading.Event()
 
     def note(text):

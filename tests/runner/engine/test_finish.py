@@ -1,11 +1,12 @@
 """The end of a run on a disk that is full: what is said, and what is waited for."""
 
+import threading
 import time
 from contextlib import contextmanager
 
 import pytest
 
-from qdrun.runner.engine import resume, session
+from qdrun.runner.engine import resume, session, writer_threads
 from qdrun.runner.observe.timing import Timing
 from qdrun.runner.store.files import StorageFull
 from qdrun.runner.store.journal import Journal, read
@@ -49,6 +50,18 @@ def test_a_table_without_room_waits_for_it_and_the_run_is_done_all_the_same(tmp_
     assert (state, last["event"], last["state"], len(calls)) == ("done", "finished", "done", count)
     waits = "no room left in runs: No space left on device: the table waits until there is room; Ctrl-C leaves it to `qdrun results`"
     assert screen.said == ([waits] if tries else [])
+
+
+def test_a_run_whose_last_line_is_written_is_over_though_its_table_hangs(tmp_path, monkeypatch):
+    """SIGTERM while the table is written: the exit code is that of the run."""
+    folder, door = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, [], {}), threading.Event()
+    monkeypatch.setattr(session.table, "write_table", lambda folder, trials: door.wait())
+    monkeypatch.setattr(writer_threads, "HURRY_S", 0.2)
+    screen = Screen()
+    with Journal(folder) as journal:
+        found = session._end(True, journal, screen, session.Stops(asked=2), "done", Timing(1.0, 1.0), "", ())
+    door.set()
+    assert found == ("done", ()) and screen.said[-1] == "the run is over, and its table is left to `qdrun results`"
 
 
 def test_a_run_that_was_killed_between_its_last_line_and_its_table_gets_the_table_from_resume(tmp_path):
