@@ -121,11 +121,8 @@ def beating(journal: Journal, board: Board | None = None, note: Callable[[str], 
         if refused[0] == written:
             refused[0] = not written
             where = journal.folder.uri
-            note(
-                f"files can be written in {where} again"
-                if written
-                else f"no file can be written in {where}: the run goes on, and looks lost to others after {LOST_AFTER_S:g} s"
-            )
+            refusal = f"no file can be written in {where}: the run goes on, and looks lost to others after {LOST_AFTER_S:g} s"
+            note(f"files can be written in {where} again" if written else refusal)
 
     def beat() -> None:
         while not over.wait(BEAT_EVERY_S):
@@ -419,9 +416,7 @@ def _finish(
     trials: Sequence[Trial],
     written: Callable[[str], object] = lambda state: None,
 ) -> tuple[str, Sequence[table.Row]]:
-    """Write the last line of the journal, and the table, and let the run go: a process that resumes it need not wait for the end of Ray.
-
-    Waits for a store that refuses as long as ``Patience`` says.
+    """Write the last line of the journal, and the table, and let the run go; wait for a store that refuses as ``Patience`` says.
 
     ``why``: the reason why the run ended before its trials, for remote followers. ``trials``: of the run. ``written``: called once the
     state of the run is in the journal. Gives the state, and the rows if the table was made.
