@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from ..errors import NothingToDifferentiate, QdrunRuntimeError
 from ..frontend.signature import ScalarArg
+from .memory.overwritten import Overwritten
 
 if TYPE_CHECKING:
     from .call import Call
@@ -70,6 +71,7 @@ class Rehearsal:
         seen: the launches that differ in their kernel or their arrays.
         order: which of them was made when, by position in ``seen``.
         repeats: some launches are made again and again, and were called once here.
+        overwritten: what a tape keeps of elements that later launches overwrite; None: the gradients are not run.
 
     Args:
         name: of the function, for messages.
@@ -84,6 +86,9 @@ class Rehearsal:
         self.repeats = False
         self._hidden: tuple[Hidden, str] = "", ""  # from a tape, and by which function
         self._numbers: dict[tuple[object, ...], int] = {}  # positions in ``seen``
+        self.overwritten: Overwritten | None = None
+        self._number = 0  # of launches
+        self._inner = False  # part of several launches that a tape takes for one
         self._found: dict[tuple[object, ...], tuple[Any, tuple[Any, ...]]] = {}
         self._alike: dict[tuple[object, ...], int] = {}
         self._kept: list[tuple[Any, ...]] = []  # so that no other object gets an id that stands for one of these
@@ -110,6 +115,20 @@ class Rehearsal:
             counts[self.seen[number].variant.head.name] += times
         return counts.most_common(1)[0] if counts else ("", 0)
 
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Launches inside are parts of what a tape takes for one launch."""
+        before, self._inner = self._inner, True
+        try:
+            yield
+        finally:
+            self._inner = before
+
+    @property
+    def tape_bytes(self) -> int:
+        """Bytes that a tape keeps of elements that later launches overwrite."""
+        return 0 if self.overwritten is None else self.overwritten.kept.nbytes
+
     @property
     def differentiates(self) -> bool:
         """Whether a tape will see what is called now."""
@@ -127,6 +146,10 @@ class Rehearsal:
             QdrunRuntimeError: it returns values, which the function would read.
         """
         given = tuple(kernel.binder.arguments(args, kwargs))
+        if self.overwritten is not None:
+            self._number += 1
+            self.overwritten.launching(self._number, kernel, given, {}, reverse=not (self._hidden[0] or self._inner))
+            self.overwritten.launched()
         numbers = (repr(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
         self.sequence = hash((self.sequence, kernel, *numbers))
         shape = kernel, self._hidden, *(type(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
@@ -222,6 +245,8 @@ def rehearse(program: Any, function: Callable[[], Any], name: str, gradients: bo
     """
     before = program.rehearsal
     program.rehearsal = made = Rehearsal(name, gradients)
+    if gradients:
+        made.overwritten = Overwritten(program, run=False)
     try:
         function()
     finally:

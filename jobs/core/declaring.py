@@ -42,6 +42,7 @@ class Declaring:
     _sequences: dict[bool, int]
     _copies: dict[bool, int]
     _backwards: Any  # the rehearsal of a run with gradients
+    _kept_by_tape: int
     _repeats: bool
     _ran: bool
     _why: str
@@ -183,6 +184,7 @@ class Declaring:
                 found.sequence,
                 found.most,
             )
+            self._kept_by_tape = max(self._kept_by_tape, found.tape_bytes)
         return self._launches[backwards]
 
     def repeated_kernel(self) -> str:

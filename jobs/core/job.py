@@ -102,6 +102,7 @@ class Job(Declaring, JobFiles, Generic[P]):
         self._sequences: dict[bool, int] = {}  # what ``simulate`` launches, likewise
         self._copies: dict[bool, int] = {}  # bytes of the copies that its gradients keep
         self._backwards: Any = None  # the rehearsal of a run with gradients
+        self._kept_by_tape = 0  # bytes of overwritten elements
         self._repeats = False  # whether it launches the same again
         self._ran, self._why = False, ""  # in the open program; why it cannot run there again
         self._filled: Any = None  # the parameters whose values the inputs have got since the last run
@@ -288,6 +289,9 @@ class Job(Declaring, JobFiles, Generic[P]):
         if copies := self._copies.get(True, 0):
             how = "copies of temporaries and of the states of fixed points"
             found.append(PlanEntry(kind="snapshots", bytes=copies, source=COPIES, formula=how))
+        if self._kept_by_tape:
+            how = "elements that later launches overwrite, and what they hold at the end"
+            found.append(PlanEntry(kind="tape", bytes=self._kept_by_tape, source="simulate()", formula=how))
         return found
 
     def plan(self, *, arch: str | None = None) -> MemoryPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -115,7 +115,8 @@ class Steps(Composite):
         before = rehearsal.kept
         for number in range(self.windows):
             rehearsal.kept = before  # two windows do not keep copies at the same time
-            self._run(number)
+            with rehearsal.within() if self.whole else nullcontext():
+                self._run(number)
 
     def _run(self, number: int, tape: WindowRecorder | None = None) -> None:
         """Run the steps of a window, whose slots were cleared; ``tape`` is told where one ends."""

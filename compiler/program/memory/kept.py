@@ -20,7 +20,6 @@ from .memory_regions import IndexPattern, MemoryRegion, tensor_regions
 
 if TYPE_CHECKING:
     from ..call import Call
-    from ..program import Program
     from ..variant import Variant
 
 TAPE = "tape"
@@ -163,7 +162,7 @@ class KeptElements:
         before: launches whose gradient runs when memory holds what it held before the launch.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Any) -> None:
         self._program = program
         self._copies: list[tuple[int, list[_Copy]]] = []  # when, and what was copied at that time
         self._memory: list[Allocation] = []

@@ -6,16 +6,13 @@ The times of copies are even before what Python writes between two launches, and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import QdrunRuntimeError
 from ...frontend.markers import Template
 from .effects import Effects, Numbers, Part, PendingReads, effects_of, pattern_of
 from .kept import Elements, KeptElements, elements_of, tensor_elements
 from .memory_regions import IndexPattern, MemoryRegion, tensor_regions
-
-if TYPE_CHECKING:
-    from ..program import Program
 
 _NUMBERS = frozenset((int, float, bool))
 
@@ -32,7 +29,7 @@ class Overwritten:
         run: False to count bytes only, while nothing runs.
     """
 
-    def __init__(self, program: Program, run: bool = True) -> None:
+    def __init__(self, program: Any, run: bool = True) -> None:
         self._program, self._run = program, run
         self.kept = KeptElements(program)
         self.unkept: set[int] = set()

@@ -123,7 +123,8 @@ class FixedPoint(Composite):
 
     def rehearse(self, rehearsal: Rehearsal) -> None:
         """Make all launches once, while nothing runs."""
-        self._step()
+        with rehearsal.within():
+            self._step()
         with self._scalars() as (sums, done), rehearsal.unseen():
             for k, (old, new) in enumerate(self._pairs):
                 advance(old, new, sums, done, k, not old.element_shape)
