@@ -122,6 +122,7 @@ FACTS: dict[str, Facts] = {
     "mul": Facts(ranges=(WIDE, WIDE)),
     "div": Facts("y != 0", (WIDE, POSITIVE), (Edge("at y = 0", (1.0, 0.0), (INF, -INF)),)),
     "mod": Facts("y != 0", ((0.1, 0.9), (1.1, 1.9)), (Edge("a whole x / y: the slopes above it", (2.0, 1.0), (1.0, -2.0)),)),
+    "crem": Facts("y != 0", ((0.1, 0.9), (1.1, 1.9)), (Edge("a whole x / y: the slopes above it", (2.0, 1.0), (1.0, -2.0)),)),
     "min": Facts(ranges=(WIDE, WIDE), edges=(Edge("a tie: all to y", (1.0, 1.0), (0.0, 1.0)),)),
     "max": Facts(ranges=(WIDE, WIDE), edges=(Edge("a tie: all to y", (1.0, 1.0), (0.0, 1.0)),)),
     "pow": Facts(
@@ -142,14 +143,27 @@ FACTS: dict[str, Facts] = {
     "tan": Facts("cos(x) != 0", ((-1.2, 1.2),)),
     "asin": Facts("-1 < x < 1", ((-0.9, 0.9),), (Edge("at 1", (1.0,), (INF,)), Edge("beyond", (1.5,), (NAN,)))),
     "acos": Facts("-1 < x < 1", ((-0.9, 0.9),), (Edge("at 1", (1.0,), (-INF,)), Edge("beyond", (1.5,), (NAN,)))),
-    "tanh": Facts(),
+    "sinh": Facts(),
+    "cosh": Facts(),
+    "tanh": Facts(edges=(Edge("far away", (1000.0,), (0.0,)),)),
     "exp": Facts(),
+    "expm1": Facts(),
     "log": Facts("x > 0", (POSITIVE,), (Edge("at 0", (0.0,), (INF,)), Edge("below", (-1.0,), (NAN,)))),
+    "log1p": Facts("x > -1", ((-0.8, 2.0),), (Edge("at -1", (-1.0,), (INF,)), Edge("below", (-2.0,), (NAN,)))),
+    "erf": Facts(edges=(Edge("far away", (1000.0,), (0.0,)),)),
+    "erfc": Facts(edges=(Edge("far away", (1000.0,), (0.0,)),)),
     "sqrt": Facts("x > 0", (POSITIVE,), (Edge("at 0", (0.0,), (INF,)), Edge("below", (-1.0,), (NAN,)))),
     "rsqrt": Facts("x > 0", (POSITIVE,), (Edge("at 0", (0.0,), (-INF,)), Edge("below", (-1.0,), (NAN,)))),
     "cast": Facts("from real to real; to and from an integer the gradient stops"),
     "select": Facts(ranges=((0.0, 1.0), WIDE, WIDE)),
 }
+WRITTEN: dict[str, tuple[str, ...]] = {
+    "atan2": ("g * y / (x * x + y * y)", "-g * x / (x * x + y * y)"),
+    "tanh": ("g / cosh(x) ** 2",),
+    "erf": ("g * 2 / sqrt(pi) * exp(-x * x)",),
+    "erfc": ("-g * 2 / sqrt(pi) * exp(-x * x)",),
+}
+"""Rules whose code scales or splits its operands so that no digits are lost: what they compute."""
 OPERANDS = {1: ("x",), 2: ("x", "y"), 3: ("c", "x", "y")}
 INFIX = {"lt": ("<", 1), "gt": (">", 1), "eq": ("==", 1), "add": ("+", 2), "sub": ("-", 2), "mul": ("*", 3), "div": ("/", 3)}
 
@@ -200,7 +214,8 @@ def derivatives() -> str:
     for code in ADJOINT:
         names, facts = OPERANDS[TABLE[code].arity], FACTS[code]
         rules = [(names[k], rule_of(code, k)) for k in range(len(names))]
-        shown = "; ".join(f"{name}: `{formula(x)}`" for name, x in rules if x is not None)
+        texts = WRITTEN.get(code) or [formula(x) if x is not None else "" for _, x in rules]
+        shown = "; ".join(f"{name}: `{text}`" for name, text in zip(names, texts) if text)
         edges = "; ".join(f"{e.words}: {', '.join(worth(v) for v in e.gives if v is not None)}" for e in facts.edges)
         lines.append((f"`{code}({', '.join(names)})`", shown, facts.domain, edges or "none"))
     lines += [(f"`{code}`", "zero: the gradient stops", "all", "none") for code in TABLE if code in FLAT]

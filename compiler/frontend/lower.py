@@ -47,7 +47,7 @@ def lower(
     b = FrontBuilder(
         *([], options.default_fp, options.default_ip, options.debug),
         check_bounds=options.debug or options.check_out_of_bound,
-        overflow="raise" if options.overflow_check else "report" if options.debug else "wrap",
+        overflow="wrap" if source.wraps else options.overflow,
         nan_check=options.nan_check,
     )
     cx = Context(b, options, Tasks(kernel, b), EXPRESSIONS, STATEMENTS, TOP_STATEMENTS, inputs=inputs)

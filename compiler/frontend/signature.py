@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..ir.types import DType, f32, i32
 from .values.values import StructForm
@@ -97,3 +97,8 @@ class LowerOptions:
     blocks: bool = True
     lanes: int = 0
     grid_barrier: bool = False
+
+    @property
+    def overflow(self) -> Literal["wrap", "report", "raise"]:
+        """What an integer operation of the user does whose result does not fit its type."""
+        return "raise" if self.overflow_check else "report" if self.debug else "wrap"

@@ -4,9 +4,10 @@ Integers wrap; floats are rounded to their type after every operation.
 The IR defines cases that C or IEEE leave undefined:
 
 - integer division and remainder by zero give 0, and the most negative number divided by -1 wraps;
-- float ``floordiv`` is ``floor(a / b)`` and float ``mod`` is ``a - b * floor(a / b)``, each step rounded;
-- ``min`` is ``a if a < b else b`` and ``max`` is ``a if a > b else b``: the second operand on a tie, or when one is a NaN;
-- ``sgn`` is ``(x > 0) - (x < 0)``, so 0 for both zeros and for a NaN; ``round`` goes away from zero on a tie;
+- float ``floordiv`` is ``floor(a / b)``, each step rounded; float ``crem`` is C's ``fmod`` and ``mod`` is Python's ``%``, both exact but
+  for the one sum that gives ``mod`` the sign of ``b``;
+- ``min`` and ``max`` of reals are NaN if an operand is, and -0.0 is less than 0.0;
+- ``sgn`` is ``(x > 0) - (x < 0)``, so 0 for both zeros, and NaN for a NaN; ``round`` goes away from zero on a tie;
 - a float becomes an integer by truncation, saturates at the ends of the type, and NaN gives 0; ``u1`` of ``x`` is ``x != 0``;
 - a shift count is taken modulo the width (``shr`` shifts zeros in, ``sar`` copies of the sign); ``clz(0)`` is the width;
 - an integer power with a negative exponent is 0, except for the bases 1 and -1.
@@ -14,6 +15,7 @@ The IR defines cases that C or IEEE leave undefined:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -169,6 +171,22 @@ def _power(a: Values, b: Values) -> Values:
     return np.where((b == 0.5) & ((a == 0) | np.isinf(a)), np.abs(a), np.power(a, b))
 
 
+def _minimum(a: Values, b: Values) -> Values:
+    """IEEE 754's minimum: numpy's leaves the sign of a zero open."""
+    first = (a < b) | np.isnan(a) | ((a == b) & np.signbit(a))
+    return np.where(first, a, b)
+
+
+def _maximum(a: Values, b: Values) -> Values:
+    first = (a > b) | np.isnan(a) | ((a == b) & ~np.signbit(a))
+    return np.where(first, a, b)
+
+
+def _by_number(f: Callable[[float], float]) -> Callable[..., Values]:
+    """A function of Python's numbers for arrays; f16 and f32 are rounded from f64."""
+    return lambda x: np.vectorize(f, otypes=[np.float64])(np.asarray(x, np.float64)).astype(x.dtype)
+
+
 # of reals of one type; the result has that type
 REAL: dict[str, Callable[..., Values]] = {
     "sin": np.sin,
@@ -176,9 +194,15 @@ REAL: dict[str, Callable[..., Values]] = {
     "tan": np.tan,
     "asin": np.arcsin,
     "acos": np.arccos,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
     "tanh": np.tanh,
     "exp": np.exp,
+    "expm1": np.expm1,
     "log": np.log,
+    "log1p": np.log1p,
+    "erf": _by_number(math.erf),
+    "erfc": _by_number(math.erfc),
     "sqrt": np.sqrt,
     "rsqrt": lambda x: x.dtype.type(1) / np.sqrt(x),
     "floor": np.floor,
@@ -187,7 +211,7 @@ REAL: dict[str, Callable[..., Values]] = {
     "trunc": np.trunc,
     "neg": np.negative,
     "abs": np.abs,
-    "sgn": lambda x: (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype),
+    "sgn": np.sign,
     "detach": lambda x: x,
     "isnan": np.isnan,
     "isinf": np.isinf,
@@ -196,9 +220,10 @@ REAL: dict[str, Callable[..., Values]] = {
     "mul": np.multiply,
     "div": np.divide,
     "floordiv": lambda a, b: np.floor(a / b),
-    "mod": lambda a, b: a - b * np.floor(a / b),
-    "min": lambda a, b: np.where(a < b, a, b),
-    "max": lambda a, b: np.where(a > b, a, b),
+    "mod": np.remainder,
+    "crem": np.fmod,
+    "min": _minimum,
+    "max": _maximum,
     "pow": _power,
     "atan2": np.arctan2,
     "attach": lambda a, b: a,

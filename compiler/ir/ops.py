@@ -1,7 +1,8 @@
 """Every operation code: how many operands, what comes out, what it means. Printer, verifier and interpreters read this table.
 
 Operands of one operation have one type; the front end inserts the casts. Integer arithmetic wraps. ``floordiv`` and ``mod`` round
-towards minus infinity (Python), ``cdiv`` and ``crem`` towards zero (C). ``min``/``max`` return the second operand on a tie.
+towards minus infinity (Python), ``cdiv`` and ``crem`` towards zero (C); remainders of reals are exact. ``min``/``max`` of reals are IEEE
+754's minimum and maximum: a NaN stays one, and -0.0 is less than 0.0, so that they may be taken in any order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _table(arity: int, result: Result, domain: Domain, names: str) -> dict[str, 
     return {name: OpInfo(arity, result, domain) for name in names.split()}
 
 
-UNARY_REAL = "sin cos tan asin acos tanh exp log sqrt rsqrt floor ceil round trunc"
+UNARY_REAL = "sin cos tan asin acos sinh cosh tanh exp expm1 log log1p erf erfc sqrt rsqrt floor ceil round trunc"
 TABLE: dict[str, OpInfo] = {
     **_table(1, "same", "real", UNARY_REAL),
     **_table(1, "same", "number", "neg abs sgn"),
@@ -37,10 +38,10 @@ TABLE: dict[str, OpInfo] = {
     **_table(1, "bool", "real", "isnan isinf"),
     **_table(1, "bool", "bool", "not"),
     **_table(1, "given", "any", "cast bitcast"),
-    **_table(2, "same", "number", "add sub mul floordiv mod min max pow"),
+    **_table(2, "same", "number", "add sub mul floordiv mod crem min max pow"),
     **_table(2, "same", "real", "div atan2"),
     **_table(2, "same", "real", "attach"),  # the first operand; its gradient is that of the second
-    **_table(2, "same", "int", "cdiv crem and or xor shl shr sar"),
+    **_table(2, "same", "int", "cdiv and or xor shl shr sar"),
     **_table(2, "bool", "any", "lt le gt ge eq ne"),
     "select": OpInfo(3, "given", "any"),
     # leaves
@@ -67,5 +68,7 @@ TABLE: dict[str, OpInfo] = {
 
 ATOMICS = ("add", "sub", "mul", "min", "max", "and", "or", "xor", "xchg", "cas")
 """Each has one value; ``cas`` has two and stores the second where it finds the first."""
+FUNCTIONS = frozenset("sin cos tan asin acos atan2 sinh cosh tanh exp expm1 log log1p erf erfc pow".split())
+"""Functions of reals that take tens of instructions, and are exact to a few units of the last place only."""
 COMMUTATIVE = frozenset("add mul and or xor eq ne".split())
 COMPARE = frozenset("lt le gt ge eq ne".split())

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, overload
 
+from ..errors import QdrunRuntimeError
 from ..frontend.python_calls import call_func
 from ..frontend.source.parse import FunctionSource, read_function
 from ..ir.threads import once
@@ -22,6 +23,29 @@ class Function:
     def __init__(self, fn: Callable[..., Any], requires_top_level: bool = False) -> None:
         functools.update_wrapper(self, fn)
         self.fn, self.requires_top_level = fn, requires_top_level
+        self.own_gradient: Function | None = None
+
+    def vjp(self, product: Any) -> Function:
+        """Make a function the gradient of this one, in kernels that are differentiated: ``@f.vjp``.
+
+        Args:
+            product: takes the arguments of the function and ``g``, the gradient of its result, and returns a gradient for each argument,
+                or None for a constant. It is linear in ``g``. Forward mode and second derivatives follow from it.
+
+        Raises:
+            QdrunRuntimeError: the function has one already, or a kernel with it was compiled.
+        """
+        if self.own_gradient is not None:
+            raise QdrunRuntimeError(
+                f"`{self.fn.__name__}` has a gradient of its own already\n  do: one gradient for one function"
+            )
+        if "__qd_func__" in self.__dict__:
+            raise QdrunRuntimeError(
+                f"a kernel that calls `{self.fn.__name__}` was compiled before its gradient was given\n"
+                "  do: define the gradient right behind the function"
+            )
+        self.own_gradient = product if isinstance(product, Function) else Function(product)
+        return self.own_gradient
 
     @once
     def __qd_func__(self) -> FunctionSource:
@@ -46,6 +70,12 @@ class BoundFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return call_func(self, self.function.fn.__name__, args, kwargs)
+
+    @property
+    def own_gradient(self) -> BoundFunction | None:
+        """See ``Function.vjp``."""
+        found = self.function.own_gradient
+        return None if found is None else BoundFunction(found, self.__self__)
 
     @property
     def requires_top_level(self) -> bool:

@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..ir.nodes import Block, If, Kernel, Loop, Op
+from ..ir.ops import FUNCTIONS
 from ..ir.types import f32
-from .reverse.costs import FUNCTIONS
 
 INSTRUCTIONS = {"sin": 17, "cos": 19, "tan": 40, "exp": 13, "div": 9, "sqrt": 8, "rsqrt": 16}
 """Instructions of the accurate f32 operations that have an approximate instruction (docs/gpu-math.md)."""

@@ -23,7 +23,7 @@ from .parallel.reduce import inside
 from .simplify.demand import Demand, Demands, demands_of
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**"}
-_CALLS = frozenset("sin cos tan asin acos exp log sqrt rsqrt".split())
+_CALLS = frozenset("sin cos tan asin acos sinh cosh exp expm1 log log1p sqrt rsqrt".split())
 _USERS = ("field", "arg", "arg_grad", "arg_dual")
 """Memory that others write, too."""
 

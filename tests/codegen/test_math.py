@@ -14,6 +14,16 @@ from qdrun.compiler.codegen.math import library
 from qdrun.compiler.ir.types import f32, f64
 
 N = 1 << 15
+
+
+def of_c(name):
+    """A function of C's library on long doubles."""
+    libm = C.CDLL(None)
+    f = getattr(libm, name)
+    f.restype, f.argtypes = C.c_longdouble, [C.c_longdouble]
+    return np.vectorize(f, otypes=[np.longdouble])
+
+
 REFERENCE = {
     "sin": np.sin,
     "cos": np.cos,
@@ -25,9 +35,18 @@ REFERENCE = {
     "log": np.log,
     "tanh": np.tanh,
     "pow": np.power,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "expm1": np.expm1,
+    "log1p": np.log1p,
+    "erf": of_c("erfl"),
+    "erfc": of_c("erfcl"),
+    "crem": np.fmod,
+    "mod": np.remainder,
 }
 # the largest error allowed, in units of the last place, for f32 and f64
 ULP = {"sin": 1.6, "cos": 1.6, "tan": 3, "asin": 2.7, "acos": 2.7, "atan2": 2, "exp": 1.2, "log": 1.6, "tanh": 1.6, "pow": 1.2}
+ULP |= {"sinh": 2, "cosh": 2, "expm1": 2, "log1p": 2, "erf": 1.5, "erfc": 4, "crem": 0.5, "mod": 0.51}
 RANGES = {
     "sin": [(-10, 10), (-1e5, 1e5), (-1e7, 1e7), (-1e15, 1e15)],
     "cos": [(-10, 10), (-1e5, 1e5), (-1e7, 1e7), (-1e15, 1e15)],
@@ -38,6 +57,14 @@ RANGES = {
     "exp": [(-80, 80), (-1e-3, 1e-3), (-104, 89), (-745, 710)],
     "log": [(1e-3, 1e3), (0.99, 1.01), (0, 1e30), (0, 1e-37)],
     "tanh": [(-6, 6), (-1e-3, 1e-3), (-100, 100)],
+    "sinh": [(-3, 3), (-1e-3, 1e-3), (-90, 90), (-711, 711)],
+    "cosh": [(-3, 3), (-1e-3, 1e-3), (-90, 90), (-711, 711)],
+    "expm1": [(-3, 3), (-1e-3, 1e-3), (-50, 89), (-745, 710)],
+    "log1p": [(-1, 3), (-1e-3, 1e-3), (-1, 1e30), (-1e-9, 1e-9)],
+    "erf": [(-3, 3), (-1e-3, 1e-3), (-7, 7), (-1e-300, 1e-300)],
+    "erfc": [(-3, 3), (-1e-3, 1e-3), (-7, 12), (5, 28)],
+    "crem": [(-5, 5), (-1e-3, 1e-3), (-1e30, 1e30)],
+    "mod": [(-5, 5), (-1e-3, 1e-3), (-1e30, 1e30)],
     "pow": [(0, 5), (0.9, 1.1), (0, 40), (-3, 3), (0, 300)],
 }
 EDGES = [
@@ -78,7 +105,7 @@ def compiled(name, dtype, lanes, libm=True, **target):
         f.t(f"load {ty}, ptr {f.t(f'getelementptr {f.ty(dtype, False)}, ptr {p}, i64 %i')}, align {dtype.size}")
         for p in ("%a", "%b")
     ]
-    out = library.call(f, name, dtype, v, args[: 2 if name in ("atan2", "pow") else 1])
+    out = library.call(f, name, dtype, v, args[: 2 if name in library.TWO else 1])
     f.put(f"store {ty} {out}, ptr {f.t(f'getelementptr {f.ty(dtype, False)}, ptr %o, i64 %i')}, align {dtype.size}")
     body = "\n".join(f.lines)
     module.functions.append(
@@ -121,7 +148,7 @@ def test_a_function_is_accurate_to_a_few_units_of_the_last_place(name, dtype, la
         xs = [rng.uniform(low, high, N).astype(dtype.numpy) for _ in range(2)]
         if name == "pow" and low < 0:
             xs[1] = np.rint(xs[1] * 5).astype(dtype.numpy)
-        xs = xs[: 2 if name in ("atan2", "pow") else 1]
+        xs = xs[: 2 if name in library.TWO else 1]
         with np.errstate(all="ignore"):
             want = REFERENCE[name](*(x.astype(np.longdouble) for x in xs))
         error = worst(run(*xs), want, dtype)
@@ -137,7 +164,7 @@ def test_special_values_follow_the_rules_of_c(name, dtype, lanes):
     with np.errstate(all="ignore"):
         edges = np.array(EDGES, np.float64).astype(dtype.numpy)
         xs = [edges]
-        if name in ("atan2", "pow"):
+        if name in library.TWO:
             xs = [np.repeat(edges, len(edges)), np.tile(edges, len(edges))]
         pad = -len(xs[0]) % 8
         xs = [np.concatenate([x, x[:pad]]) for x in xs]

@@ -61,9 +61,9 @@ INTERPRETER = Config("python", {"arch": "python"})
 SCALAR = Config("cpu", {"cpu_max_num_threads": 1, "cpu_lanes": 1})
 OTHERS = (
     Config("threads", {"cpu_max_num_threads": 4, "cpu_lanes": 1}),
-    Config("lanes 4", {"cpu_max_num_threads": 1, "cpu_lanes": 4}, exact=False),
-    Config("lanes 16", {"cpu_max_num_threads": 2, "cpu_lanes": 16}, exact=False),
-    Config("default", {}, exact=False),
+    Config("lanes 4", {"cpu_max_num_threads": 1, "cpu_lanes": 4}),
+    Config("lanes 16", {"cpu_max_num_threads": 2, "cpu_lanes": 16}),
+    Config("default", {}),
     Config("debug", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "debug": True}),
     Config("level 0", {"cpu_max_num_threads": 1, "cpu_lanes": 1}, level=0),
     Config("cached", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "offline_cache": True}, second="file"),
@@ -102,7 +102,7 @@ def _function(name: str) -> Any:
 
 
 def use_libm() -> None:
-    """Let the interpreter's mathematical functions be those of the C library, as scalar machine code does; ``Noise`` disturbs them.
+    """Let the interpreter's mathematical functions be those of this processor's machine code; ``Noise`` disturbs them.
 
     And let it add up as many iterations as a chunk of machine code has, before it adds the sums: then the bits must be equal.
     """

@@ -8,7 +8,8 @@ from .scalars import I32, TYPES, U1, Type, meet
 COMPARE = ("<", "<=", ">", ">=", "==", "!=")
 EXACT = ("qd.floor({})", "qd.ceil({})", "qd.round({})", "qd.sqrt(qd.abs({}))", "qd.sqrt({})")
 INEXACT = ("qd.sin({})", "qd.cos({})", "qd.tanh({})", "qd.exp({})", "qd.log({})", "qd.asin({})", "qd.acos({})", "qd.tan({})",
-           "qd.rsqrt({})", "qd.exp(qd.sin({}))", "qd.log(qd.abs({}) + 1.5)")  # fmt: skip
+           "qd.rsqrt({})", "qd.exp(qd.sin({}))", "qd.log(qd.abs({}) + 1.5)", "qd.sinh({})", "qd.cosh({})", "qd.expm1({})",
+           "qd.log1p({})", "qd.erf({})", "qd.erfc({})")  # fmt: skip
 
 
 class Expressions:

@@ -6,14 +6,14 @@ those of the C library, as in scalar machine code.
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from tests.machine_math import of_numbers
 
 
 @dataclass(frozen=True)
@@ -138,17 +138,36 @@ INTEGER: dict[str, Callable[..., int]] = {
     "raw_div": lambda a, b, n: _toward_zero(a, b),
     "raw_mod": lambda a, b, n: a - b * _toward_zero(a, b) if b else 0,
 }
+
+
+def _python_mod(a: Any, b: Any) -> Any:
+    """The exact remainder, brought to the sign of the divisor by one sum."""
+    r = np.fmod(a, b)
+    if r == 0:
+        return np.copysign(r, b)
+    return r + b if (r < 0) != (b < 0) and not np.isnan(r) else r
+
+
+def _extreme(a: Any, b: Any, first: bool, least: bool) -> Any:
+    """The smaller or the greater one: NaN if one is, and -0.0 is less than 0.0."""
+    if np.isnan(a) or np.isnan(b):
+        return a + b
+    if a == b == 0:
+        return a if bool(np.signbit(a)) == least else b
+    return a if first else b
+
+
 REAL: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.truediv,
     "//": lambda a, b: np.floor(a / b),
-    "%": lambda a, b: a - b * np.floor(a / b),
-    "min": lambda a, b: a if a < b else b,
-    "max": lambda a, b: a if a > b else b,
+    "%": _python_mod,
+    "min": lambda a, b: _extreme(a, b, a < b, True),
+    "max": lambda a, b: _extreme(a, b, a > b, False),
     "raw_div": operator.truediv,
-    "raw_mod": lambda a, b: a - b * np.trunc(a / b),
+    "raw_mod": np.fmod,
 }
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
@@ -158,26 +177,17 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-TRANSCENDENTAL = {"sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "tanh": 1, "exp": 1, "log": 1, "atan2": 2, "pow": 2}
+TRANSCENDENTAL = dict.fromkeys("sin cos tan asin acos sinh cosh tanh exp expm1 log log1p erf erfc".split(), 1) | {
+    "atan2": 2,
+    "pow": 2,
+}
 ROUNDINGS = {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
-_LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
-
-
-def _c_function(name: str, double: bool) -> Callable[..., float]:
-    f = getattr(_LIBM, name if double else name + "f")
-    kind = ctypes.c_double if double else ctypes.c_float
-    f.restype, f.argtypes = kind, [kind] * TRANSCENDENTAL[name]
-    return f
-
-
-_MATH = {(name, double): _c_function(name, double) for name in TRANSCENDENTAL for double in (False, True)}
 
 
 def libm(name: str, *args: Any) -> Any:
-    """A function of the C library on typed reals; f16 by way of f32."""
-    t = args[0].dtype.type
+    """A mathematical function of the machine on typed reals; f16 by way of f32."""
     with np.errstate(all="ignore"):
-        return t(_MATH[name, t is np.float64](*map(float, args)))
+        return of_numbers(name)(*args)
 
 
 def round_away(x: Any) -> Any:

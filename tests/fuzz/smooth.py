@@ -15,7 +15,9 @@ from .scalars import F32, F64, I32, I64, Type
 ONE = ("qd.sin({})", "qd.cos({})", "qd.tanh({})", "qd.exp(qd.sin({}))", "qd.sqrt({0} * {0} + 1.0)", "qd.abs({}) + 0.1", "-({})",
        "qd.log({0} * {0} + 1.5)", "({0} * {0} + 0.3) ** 1.7", "({}) ** 2", "qd.sin({}) ** 3", "1.0 / (qd.cos({}) + 2.5)",
        "qd.rsqrt({0} * {0} + 0.5)", "qd.floor(2.0 * qd.sin({0})) * 0.2", "(qd.sin({0}) % 0.7)", "qd.asin(0.5 * qd.sin({0}))",
-       "qd.acos(0.5 * qd.cos({0}))", "qd.tan(0.5 * qd.sin({0}))", "qd.math.clamp({}, -0.8, 0.9)")  # fmt: skip
+       "qd.acos(0.5 * qd.cos({0}))", "qd.tan(0.5 * qd.sin({0}))", "qd.math.clamp({}, -0.8, 0.9)", "qd.sinh(qd.sin({}))",
+       "qd.cosh(qd.sin({}))", "qd.expm1(qd.sin({}))", "qd.log1p({0} * {0})", "qd.erf({})", "qd.erfc({})",
+       "qd.raw_mod(qd.sin({0}), 0.7)")  # fmt: skip
 TWO = ("qd.min({}, {})", "qd.max({}, {})", "({}) / (qd.sin({}) + 2.5)", "qd.atan2({}, 2.0 + qd.cos({}))",
        "qd.select({} > 0.1, {}, 0.2)", "(qd.sin({0}) * {0} + 0.4 * qd.cos({1}))", "2.0 ** qd.sin({0} + {1})",
        "qd.math.mix({}, {}, 0.3)", "({} + {})", "({} - {})", "({} * {})", "({} + 0.5 * {})")  # fmt: skip

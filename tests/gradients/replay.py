@@ -1,12 +1,10 @@
 """Runs the IR of a compiled kernel once more, on the interpreter and on copies of the same memory, and compares what both leave behind.
 
-``exact_libm`` lets the interpreter call C's functions, as scalar machine code does: then the bits must be equal.
+``exact_libm`` lets the interpreter call the functions of scalar machine code: then the bits must be equal.
 """
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from qdrun.compiler.frontend.lower import lower
 from qdrun.compiler.frontend.signature import LowerOptions
 from qdrun.compiler.ir import meaning
 from qdrun.compiler.ir.nodes import ArgDecl, Buffer, Kernel, Place
+from qdrun.compiler.ir.ops import FUNCTIONS
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.ir.walk import kernel_buffers, kernel_places
 from qdrun.compiler.lang.data.ndarray import Ndarray
@@ -26,26 +25,14 @@ from qdrun.compiler.passes.parallel.reduce import reduce_kernel
 from qdrun.compiler.runtime.base import Allocation
 from qdrun.compiler.runtime.mirror import reading
 from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
-
-_LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
-NAMES = {"sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "tanh": "tanh", "exp": "exp", "log": "log",
-         "pow": "pow", "atan2": "atan2"}  # fmt: skip
-
-
-def _c_function(name: str) -> Callable[..., Any]:
-    found = {}
-    for dtype, ctype, suffix in ((np.float32, ctypes.c_float, "f"), (np.float64, ctypes.c_double, "")):
-        f = getattr(_LIBM, name + suffix)
-        f.restype, f.argtypes = ctype, [ctype] * (2 if name in ("pow", "atan2") else 1)
-        found[dtype] = f
-    return lambda *args: type(args[0])(found[type(args[0])](*map(float, args)))
+from tests.machine_math import of_numbers
 
 
 @contextmanager
 def exact_libm() -> Iterator[None]:
-    """The interpreter's transcendental functions are C's."""
+    """The interpreter's transcendental functions are those of scalar machine code."""
     before = dict(meaning.REAL)
-    meaning.REAL.update({code: _c_function(name) for code, name in NAMES.items()})
+    meaning.REAL.update({code: of_numbers(code) for code in FUNCTIONS})
     try:
         yield
     finally:

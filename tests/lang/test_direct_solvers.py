@@ -148,3 +148,70 @@ def test_on_a_gpu_a_program_of_the_cpu_has_the_factors():
         assert host.device.on_host and host.usage()["ndarrays"] > 8 * solver._analysis.size
     program.close()
     assert host.closed
+
+
+def saddle_point(rng: Any) -> np.ndarray:
+    """A random symmetric indefinite matrix: a stiffness that may be singular, multipliers, and unknowns of very different sizes."""
+    n, m = int(rng.integers(2, 20)), int(rng.integers(1, 6))
+    B = np.where(rng.random((n, n)) < 0.4, rng.normal(size=(n, n)), 0.0)
+    K = B @ B.T * rng.choice([1e-3, 1.0, 1e4]) if rng.random() < 0.7 else B + B.T
+    C = np.where(rng.random((m, n)) < 0.5, rng.normal(size=(m, n)), 0.0)
+    A = np.block([[K, C.T], [C, np.zeros((m, m))]])
+    order = rng.permutation(n + m)
+    return A[np.ix_(order, order)]
+
+
+def test_indefinite_systems_are_solved_as_lapack_solves_them_or_refused_with_the_residual():
+    rng, solved = np.random.default_rng(), 0
+    qd.init(arch=qd.cpu, default_fp=qd.f64)
+    while solved < 60:
+        A = saddle_point(rng)
+        condition = np.linalg.cond(A)
+        if 1e5 < condition < 1e18:
+            continue
+        rows, columns = np.nonzero(A)
+        solver = qd.linalg.SparseSolver(qd.f64, solver_type="LDLT")
+        solver.compute(built(len(A), rows, columns, A[rows, columns]))
+        b = rng.normal(size=len(A))
+        if condition < 1e5:
+            assert solver.info()
+            want = np.linalg.solve(A, b)
+            assert np.abs(solver.solve(b) - want).max() <= 1e-10 * np.abs(want).max()
+            solved += 1
+        else:
+            assert not solver.info()
+            with pytest.raises(qd.QdrunRuntimeError, match="singular"):
+                solver.solve(b)
+
+
+@pytest.mark.parametrize("kind", ["LLT", "LDLT", "LU"])
+def test_a_matrix_that_is_singular_up_to_rounding_is_refused(kind):
+    qd.init(arch=qd.cpu, default_fp=qd.f64)
+    n, rows, columns = lines(30, (np.arange(29), np.arange(1, 30)))
+    values = np.where(rows == columns, 2.0, -1.0) * 0.1
+    values[rows == columns] -= np.where(np.isin(np.arange(n), (0, n - 1)), 0.1, 0.0)  # free springs: nothing holds them
+    solver = qd.linalg.SparseSolver(qd.f64, solver_type=kind)
+    solver.compute(built(n, rows, columns, values))
+    assert not solver.info()
+    with pytest.raises(qd.QdrunRuntimeError, match=r"singular|positive definite|residual"):
+        solver.solve(np.random.default_rng(1).normal(size=n))
+
+
+def test_the_gradient_of_an_indefinite_solve_is_that_of_the_dense_one():
+    qd.init(arch=qd.cpu, default_fp=qd.f64)
+    rng = np.random.default_rng()
+    A = np.array([[0.0, 1.0, 0.0], [1.0, 1e-14, 2.0], [0.0, 2.0, 3.0]])
+    rows, columns = np.nonzero(A)
+    solver = qd.linalg.SparseSolver(qd.f64, solver_type="LDLT")
+    solver.compute(built(3, rows, columns, A[rows, columns]))
+    b, loss = qd.ndarray(qd.f64, 3, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+    b.from_numpy(rng.normal(size=3))
+
+    @qd.kernel
+    def total(x: qd.types.ndarray()):
+        for i in x:
+            loss[None] += (i + 1.0) * x[i]
+
+    with qd.ad.Tape(loss=loss):
+        total(solver.solve(b))
+    assert np.allclose(b.grad.to_numpy(), np.linalg.solve(A, [1.0, 2.0, 3.0]), rtol=1e-12)

@@ -138,7 +138,7 @@ def test_direct_solvers_are_those_of_numpy(seed):
 def test_a_matrix_without_factors_is_told():
     for kind, dense, said in (
         ("LLT", np.diag([1.0, -1.0]), "not positive definite"),
-        ("LDLT", np.array([[0.0, 1.0], [1.0, 0.0]]), "singular, or needs pivoting"),
+        ("LDLT", np.array([[1.0, 2.0], [2.0, 4.0]]), "singular"),
         ("LU", np.array([[1.0, 2.0], [2.0, 4.0]]), "singular"),
     ):
         solver = qd.linalg.SparseSolver(qd.f64, kind)

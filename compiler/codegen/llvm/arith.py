@@ -8,9 +8,11 @@ and not in another, and the reverse pass relies on replayed bodies giving the sa
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import copysign, isnan
 
 from ...ir.nodes import Const, Op, Operand
-from ...ir.types import DType, f16, f32, u1, u8
+from ...ir.ops import FUNCTIONS
+from ...ir.types import DType, f16, f32, i16, i32, i64, u1, u8
 from ..math import library
 from . import power
 from .function import Fn
@@ -23,7 +25,6 @@ _ICMP = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _FLOAT_BIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_BIN = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _ROUNDING = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "round", "trunc": "trunc"}
-_LIBM = {"sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "tanh": 1, "exp": 1, "log": 1, "atan2": 2, "pow": 2}
 
 
 def compare(f: Fn, code: str, d: DType, v: bool, a: str, b: str) -> str:
@@ -43,10 +44,37 @@ def select(f: Fn, d: DType, v: bool, cond: str, a: str, b: str) -> str:
 def binary(f: Fn, code: str, d: DType, v: bool, a: str, b: str) -> str:
     """add, sub, mul, and, or, xor, min, max: what atomics and reductions combine with."""
     if code in ("min", "max"):
-        return select(f, d, v, compare(f, "lt" if code == "min" else "gt", d, v, a, b), a, b)
+        return extreme(f, code, d, v, a, b)
     if d is f16:
         return f.convert(binary(f, code, f32, v, f.convert(a, f16, f32, v), f.convert(b, f16, f32, v)), f32, f16, v)
     return f.t(f"{(_FLOAT_BIN if d.is_real else _INT_BIN)[code]} {f.ty(d, v)} {a}, {b}")
+
+
+def extreme(f: Fn, code: str, d: DType, v: bool, a: str, b: str) -> str:
+    """The smaller or the greater one. Of reals IEEE 754's: NaN if one is, and -0.0 is less than 0.0."""
+    if not d.is_real:
+        return select(f, d, v, compare(f, "lt" if code == "min" else "gt", d, v, a, b), a, b)
+    if f.module.target.libm and d is not f16:
+        return f.intrinsic(f"{code}imum", d, v, a, b)
+    flag, word = f.ty(u1, v), {16: i16, 32: i32, 64: i64}[d.bits]
+    bits = f.t(f"bitcast {f.ty(d, v)} {a} to {f.ty(word, v)}")
+    sign = f.t(f"icmp {'slt' if code == 'min' else 'sge'} {f.ty(word, v)} {bits}, {f.lit('0', word, v)}")
+    tie = f.t(f"and {flag} {compare(f, 'eq', d, v, a, b)}, {sign}")
+    first = f.t(f"or {flag} {compare(f, 'lt' if code == 'min' else 'gt', d, v, a, b)}, {tie}")
+    first = f.t(f"or {flag} {first}, {f.t(f'fcmp uno {f.ty(d, v)} {a}, {a}')}")
+    return select(f, d, v, first, a, b)
+
+
+def _beside_literal(f: Fn, code: str, s: Op, v: bool, args: list[str]) -> str:
+    """Min or max of a real and a literal, by one comparison; "" if there is no such literal."""
+    d = s.dtype
+    for k, x in enumerate(s.args):
+        if d.is_real and isinstance(x, Const) and not isnan(x.value):
+            value, other = args[k], args[1 - k]
+            closed = (copysign(1.0, x.value) < 0) == (code == "min")  # whether the literal wins a tie, which counts for zeros
+            order = ("l" if code == "min" else "g") + ("e" if closed else "t")
+            return select(f, d, v, compare(f, order, d, v, value, other), value, other)
+    return ""
 
 
 def _zero(f: Fn, d: DType, v: bool) -> str:
@@ -58,10 +86,11 @@ def _one(f: Fn, d: DType, v: bool) -> str:
 
 
 def _math(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
-    """A mathematical function: C's for scalars, ours for lanes and for machines without C's."""
-    if v or not f.module.target.libm:
-        return library.call(f, name, d, v, args)
-    return library.libm(f, name, d, args)
+    """A mathematical function: ours, so that one iteration has the bits of eight side by side. C's for scalars where ours would be slow."""
+    target = f.module.target
+    if target.libm and not target.fused and not v:
+        return library.libm(f, name, d, args)
+    return library.call(f, name, d, v, args)
 
 
 def _rsqrt(f: Fn, d: DType, v: bool, args: list[str]) -> str:
@@ -86,7 +115,9 @@ def _sgn(f: Fn, d: DType, v: bool, args: list[str]) -> str:
     if d.kind == "u":
         return up
     down = f.convert(compare(f, "lt", d, v, args[0], zero), u1, d, v)
-    return f.t(f"{'fsub' if d.is_real else 'sub'} {ty} {up}, {down}")
+    if not d.is_real:
+        return f.t(f"sub {ty} {up}, {down}")
+    return select(f, d, v, _isnan(f, d, v, args), args[0], f.t(f"fsub {ty} {up}, {down}"))
 
 
 def _bitnot(f: Fn, d: DType, v: bool, args: list[str]) -> str:
@@ -140,6 +171,8 @@ def _cdiv(f: Fn, d: DType, v: bool, args: list[str]) -> str:
 
 
 def _crem(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    if d.is_real:
+        return library.call(f, "crem", d, v, args)
     return _divide(f, d, v, *args)[1]
 
 
@@ -162,7 +195,7 @@ def _floordiv(f: Fn, d: DType, v: bool, args: list[str]) -> str:
 
 def _mod(f: Fn, d: DType, v: bool, args: list[str]) -> str:
     if d.is_real:
-        return _float_mod(f, d, v, *args)
+        return library.call(f, "mod", d, v, args)
     _, r = _divide(f, d, v, *args)
     if d.kind != "i":
         return r
@@ -171,11 +204,6 @@ def _mod(f: Fn, d: DType, v: bool, args: list[str]) -> str:
 
 def _float_floordiv(f: Fn, d: DType, v: bool, a: str, b: str) -> str:
     return f.intrinsic("floor", d, v, f.t(f"fdiv {f.ty(d, v)} {a}, {b}"))
-
-
-def _float_mod(f: Fn, d: DType, v: bool, a: str, b: str) -> str:
-    ty = f.ty(d, v)
-    return f.t(f"fsub {ty} {a}, {f.t(f'fmul {ty} {b}, {_float_floordiv(f, d, v, a, b)}')}")
 
 
 def _shift(f: Fn, op: str, d: DType, v: bool, a: str, b: str) -> str:
@@ -224,14 +252,14 @@ def _table() -> dict[str, Emit]:
         {c: bin_(c) for c in (*_FLOAT_BIN, "min", "max", "and", "or", "xor")}
         | {c: cmp_(c) for c in _FCMP}
         | {c: round_(n) for c, n in _ROUNDING.items()}
-        | {c: math_(c) for c in _LIBM}
+        | {c: math_(c) for c in FUNCTIONS}
         | own
     )
 
 
 EMIT = _table()
 _AS_IS = frozenset("attach detach neg abs isnan isinf min max lt le gt ge eq ne sgn".split())  # exact in f16
-_STEPS = frozenset("floordiv mod rsqrt".split())
+_STEPS = frozenset("floordiv rsqrt".split())
 _U1_DIRECT = frozenset("and or xor bitnot not lt le gt ge eq ne min max".split())
 _TRUTH = frozenset("isnan isinf lt le gt ge eq ne not".split())
 
@@ -242,6 +270,8 @@ def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
     d = s.args[0].dtype
     if code == "select":
         return select(f, s.dtype, v, *args)
+    if code in ("min", "max") and (found := _beside_literal(f, code, s, v, args)):
+        return found
     if code == "cast":
         return f.convert(args[0], d, s.dtype, v)
     if code == "bitcast":
@@ -279,8 +309,7 @@ def _in_steps(f: Fn, code: str, v: bool, args: list[str]) -> str:
 
     if code == "rsqrt":
         return step("div", _one(f, f16, v), step("sqrt", args[0]))
-    whole = step("floor", step("div", *args))
-    return whole if code == "floordiv" else step("sub", args[0], step("mul", args[1], whole))
+    return step("floor", step("div", *args))
 
 
 def bitcast(f: Fn, x: str, src: DType, dst: DType, v: bool) -> str:

@@ -6,15 +6,15 @@ from collections.abc import Container, Iterator
 from math import prod
 
 from ...ir.nodes import Block, Const, If, Kernel, Loop, Op, Print, Stmt, Task
+from ...ir.ops import FUNCTIONS
 from ...ir.walk import atomic_of, operands, walk
 from .target import ONE_LANE, Lanes
 from .uniform import Shapes, analyse
 
 _CHUNK_COST = 20_000  # about 5 microseconds: ten times what handing a chunk to a waiting thread costs
-_COSTS: dict[str, int] = dict.fromkeys("sin cos tan asin acos atan2 tanh exp log pow".split(" "), 40)
+_COSTS: dict[str, int] = dict.fromkeys(FUNCTIONS, 40)
 _COSTS |= {"gload": 4, "atomic": 20, "div": 8, "sqrt": 8, "rsqrt": 12, "mod": 20, "floordiv": 20, "cdiv": 12, "crem": 12}
 _UNKNOWN_TRIPS = 16
-_MATH = frozenset("sin cos tan asin acos atan2 tanh exp log pow".split())
 _DIVISIONS = frozenset(("floordiv", "mod", "cdiv", "crem"))
 _PLAIN = frozenset(("load", "gload", "arg", "stack_get", "cast", "select", "neg"))
 """Operations on reals that take no time to speak of."""
@@ -78,7 +78,9 @@ def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features:
 def _doubles(task: Task) -> int:
     """How much more arithmetic of a task is in f64 than in f32; a mathematical function in f64 decides."""
     sizes = [
-        (s.dtype.bits, s.op in _MATH) for s in walk(task.body) if isinstance(s, Op) and s.dtype.is_real and s.op not in _PLAIN
+        (s.dtype.bits, s.op in FUNCTIONS)
+        for s in walk(task.body)
+        if isinstance(s, Op) and s.dtype.is_real and s.op not in _PLAIN
     ]
     return 1 if (64, True) in sizes else sum(1 if bits == 64 else -1 for bits, _ in sizes)
 
@@ -90,7 +92,7 @@ def _lanes_pay(task: Task, plain: Container[Op]) -> bool:
     atomics = [s for s in statements if isinstance(s, Op) and s.op == "atomic" and s not in plain]
     if task.stacks:
         return _states_pay(task, statements, atomics)
-    math = sum(isinstance(x, Op) and x.op in _MATH for s in task.body if isinstance(s, Loop) for x in walk(s.body))
+    math = sum(isinstance(x, Op) and x.op in FUNCTIONS for s in task.body if isinstance(s, Loop) for x in walk(s.body))
     return math > 0 and len(atomics) + _divisions(statements, analyse(task)) <= 2 * math
 
 
@@ -106,7 +108,7 @@ def _states_pay(task: Task, statements: list[Stmt], atomics: list[Op]) -> bool:
     gain = -4 * len(atomics)
     for s in statements:
         own = list(_own(s.body)) if isinstance(s, Loop) else []
-        work = sum(8 if x.op in _MATH else 1 for x in own if x.dtype.is_real and x.op not in _PLAIN)
+        work = sum(8 if x.op in FUNCTIONS else 1 for x in own if x.dtype.is_real and x.op not in _PLAIN)
         if work:  # else it moves states, or runs segments of them
             gathers = sum(x.op == "gload" and any(i in shapes.varying and i not in axes for i in x.args) for x in own)
             assert isinstance(s, Loop)

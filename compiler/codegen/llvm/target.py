@@ -81,6 +81,11 @@ class Target:
         """The machine has f64."""
         return f64 not in self.missing
 
+    @property
+    def fused(self) -> bool:
+        """The processor has a fused multiply-add, which our functions rest on. Without it each would be a call."""
+        return "+fma" in self.features.split(",") or self.triple.startswith(("aarch64", "arm64"))
+
     def lanes_of(self, number: int, task: Task) -> int:
         """The lanes of a task, the one of this number in its kernel."""
         return self.lanes if task.parallel and number not in self.narrow else 1

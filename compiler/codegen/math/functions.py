@@ -151,12 +151,12 @@ def log_pair(e: Lanes, x: str, reciprocal: Callable[[Lanes, str], str] | None = 
     high, low = e.two_sum(e.add(s, s), t)
     low = e.add(low, e.add(e.add(e.add(s_low, s_low), t_low), tail))
     base, base_low = e.two_prod(k, e.c(e.k.ln2[0]))
-    total, rest = _sum(e, base, high)
+    total, rest = exact_sum(e, base, high)
     rest = e.add(rest, e.add(low, e.fma(k, e.c(e.k.ln2[1]), base_low)))
     return e.two_sum(total, rest)
 
 
-def _sum(e: Lanes, a: str, b: str) -> tuple[str, str]:
+def exact_sum(e: Lanes, a: str, b: str) -> tuple[str, str]:
     """The exact sum as a pair, whichever is larger."""
     s = e.add(a, b)
     back = e.sub(s, a)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...ir.types import DType, f32, f64
 from ..llvm.function import Fn, Module
-from . import functions, scalar
+from . import error_function, functions, hyperbolic, remainder, scalar
 from .lanes import Lanes
 
 _BODIES: dict[str, Callable[..., str]] = {
@@ -20,7 +20,17 @@ _BODIES: dict[str, Callable[..., str]] = {
     "log": functions.log,
     "tanh": functions.tanh,
     "pow": functions.pow_,
+    "sinh": hyperbolic.sinh,
+    "cosh": hyperbolic.cosh,
+    "expm1": hyperbolic.expm1,
+    "log1p": hyperbolic.log1p,
+    "erf": error_function.erf,
+    "erfc": error_function.erfc,
+    "crem": remainder.fmod,
+    "mod": remainder.floor_mod,
 }
+TWO = frozenset("atan2 pow crem mod".split())
+"""The functions of two values."""
 _ONE = {
     "sin": scalar.sin,
     "cos": scalar.cos,
@@ -61,8 +71,9 @@ def sin_cos(module: Module, suffix: str) -> str:
 
 
 def _text(f: Fn, ty: str, symbol: str, parameters: str, result: str) -> str:
-    """A function. Inlined everywhere: a vector does not travel well through a call, nor does anything on a GPU."""
-    head = f"define internal {ty} @{symbol}({parameters}) alwaysinline nounwind {{\nentry:"
+    """A function. Inlined where it is of vectors, which do not travel well through a call, and on a GPU, where nothing does."""
+    inline = "" if f.module.target.libm and f.lanes == 1 else "alwaysinline "
+    head = f"define internal {ty} @{symbol}({parameters}) {inline}nounwind {{\nentry:"
     return "\n".join([head, *f.slots, *f.head, *f.lines, f"  ret {ty} {result}", "}"])
 
 
@@ -71,7 +82,7 @@ def define(module: Module, symbol: str, name: str, d: DType, lanes: int) -> str:
     f = Fn(module, lanes)
     v = lanes > 1
     e = Lanes(f, d, v)
-    args = ["%a", "%b"][: 2 if name in ("atan2", "pow") else 1]
+    args = ["%a", "%b"][: 2 if name in TWO else 1]
     if not v and not module.target.libm:
         result = (_ONE.get(name) or _BODIES[name])(e, *args)
     else:

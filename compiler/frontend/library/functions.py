@@ -58,7 +58,7 @@ class Intrinsic:
 
 def _finished(x: Any, wrap: Callable[[Any], Any] | None) -> Any:
     """Numpy scalars become Python numbers, arrays what the arguments were."""
-    if isinstance(x, np.generic):
+    if isinstance(x, np.generic) or (isinstance(x, np.ndarray) and not x.shape):
         return x.item()
     return wrap(x) if wrap is not None and isinstance(x, np.ndarray) else x
 
@@ -81,9 +81,19 @@ cos = _real("cos", np.cos, "Cosine of an angle in radians, element by element.")
 tan = _real("tan", np.tan, "Tangent of an angle in radians, element by element.")
 asin = _real("asin", np.arcsin, "Inverse sine, in [-pi/2, pi/2].")
 acos = _real("acos", np.arccos, "Inverse cosine, in [0, pi].")
+sinh = _real("sinh", np.sinh, "Hyperbolic sine.")
+cosh = _real("cosh", np.cosh, "Hyperbolic cosine.")
 tanh = _real("tanh", np.tanh, "Hyperbolic tangent.")
 exp = _real("exp", np.exp, "e to the power x.")
+expm1 = _real("expm1", np.expm1, "exp(x) - 1, without the cancellation near 0.")
 log = _real("log", np.log, "Natural logarithm.")
+log1p = _real("log1p", np.log1p, "log(1 + x), without the cancellation near 0.")
+erf = _real(
+    "erf",
+    np.vectorize(math.erf, otypes=[float]),
+    "The error function: 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.",
+)
+erfc = _real("erfc", np.vectorize(math.erfc, otypes=[float]), "1 - erf(x), without the cancellation for a large x.")
 sqrt = _real("sqrt", np.sqrt, "Square root.")
 rsqrt = _real("rsqrt", lambda x: 1.0 / np.sqrt(x), "1 / sqrt(x).")
 
@@ -127,7 +137,7 @@ def _lower_sign(b: FrontBuilder, x: Arg) -> Value:
     return ops.elementwise(one, ops.as_value(b, x))
 
 
-sign = Intrinsic("sign", lambda x: np.sign(x) * 1.0, _lower_sign, "-1.0, 0.0 or 1.0 by the sign of x.")
+sign = Intrinsic("sign", lambda x: np.sign(x) * 1.0, _lower_sign, "-1.0, 0.0 or 1.0 by the sign of x; NaN for a NaN.")
 
 
 def _lower_two(code: str, real: bool = False) -> Lowering:
@@ -170,10 +180,18 @@ def _host_many(two: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 max = Intrinsic(
-    "max", _host_many(np.maximum), _lower_many("max"), "The largest of any number of values, element by element.", "*args"
+    "max",
+    _host_many(np.maximum),
+    _lower_many("max"),
+    "The largest of any number of values, element by element; NaN if one is.",
+    "*args",
 )
 min = Intrinsic(
-    "min", _host_many(np.minimum), _lower_many("min"), "The smallest of any number of values, element by element.", "*args"
+    "min",
+    _host_many(np.minimum),
+    _lower_many("min"),
+    "The smallest of any number of values, element by element; NaN if one is.",
+    "*args",
 )
 
 
@@ -189,11 +207,7 @@ def _lower_raw_div(b: FrontBuilder, x: Arg, y: Arg) -> Value:
 def _lower_raw_mod(b: FrontBuilder, x: Arg, y: Arg) -> Value:
     def one(p: Operand, q: Operand) -> Operand:
         dtype = ops.number_type(b, p, q)
-        p, q = ops.cast_scalar(b, p, dtype), ops.cast_scalar(b, q, dtype)
-        if not dtype.is_real:
-            return ops.emit(b, "crem", p, q)
-        whole = ops.emit(b, "trunc", ops.emit(b, "div", p, q))
-        return ops.emit(b, "sub", p, ops.emit(b, "mul", q, whole))
+        return ops.emit(b, "crem", ops.cast_scalar(b, p, dtype), ops.cast_scalar(b, q, dtype))
 
     return ops.elementwise(one, ops.as_value(b, x), ops.as_value(b, y))
 
@@ -203,7 +217,9 @@ def _host_raw_div(x: Any, y: Any) -> Any:
 
 
 raw_div = Intrinsic("raw_div", _host_raw_div, _lower_raw_div, "Division as in C: integers round towards zero.", "x1 x2")
-raw_mod = Intrinsic("raw_mod", np.fmod, _lower_raw_mod, "The remainder as in C: it has the sign of x.", "x1 x2")
+raw_mod = Intrinsic(
+    "raw_mod", np.fmod, _lower_raw_mod, "The remainder as in C, with the sign of x1; of reals it is exact.", "x1 x2"
+)
 select = Intrinsic(
     "select",
     lambda cond, x, y: np.where(cond, x, y)[()],
@@ -259,8 +275,15 @@ def _lower_bits(code: str) -> Lowering:
 
 
 def _lower_ffs(b: FrontBuilder, x: Arg) -> Value:
-    lowest = ops.binary(b, "^", x, ops.binary(b, "-", x, 1))
-    return ops.select(b, ops.compare(b, "==", x, 0), 0, _lower_bits("popcnt")(b, lowest))
+    def one(p: Operand) -> Operand:
+        if not p.dtype.is_int:
+            raise QdrunTypeError(f"ffs takes integers, not {p.dtype}")
+        p = ops.cast_scalar(b, p, ops.number_type(b, p))
+        below = b.op("sub", p, Const(1, p.dtype))  # wraps for 0 and the least number, as it is meant to
+        found = b.op("popcnt", b.op("xor", p, below), dtype=i32)
+        return b.op("select", b.op("eq", p, Const(0, p.dtype)), Const(0, i32), found)
+
+    return ops.elementwise(one, ops.as_value(b, x))
 
 
 popcnt = Intrinsic("popcnt", lambda x: int(x & 0xFFFFFFFF).bit_count(), _lower_bits("popcnt"), "How many bits are set.")
@@ -366,8 +389,11 @@ FOREIGN: dict[Any, Lowering] = {
     math.fmod: _lower_raw_mod,
     math.isnan: isnan.__qd_lower__,
     math.isinf: isinf.__qd_lower__,
-    **{getattr(math, name): _lower_real(name) for name in "sin cos tan asin acos tanh exp sqrt".split()},
-    **{getattr(np, name): _lower_real(name) for name in "sin cos tan tanh exp log sqrt".split()},
+    **{
+        getattr(math, name): _lower_real(name)
+        for name in "sin cos tan asin acos sinh cosh tanh exp expm1 log1p erf erfc sqrt".split()
+    },
+    **{getattr(np, name): _lower_real(name) for name in "sin cos tan sinh cosh tanh exp expm1 log log1p sqrt".split()},
     **{getattr(np, name): _lower_rounding(name) for name in "floor ceil round trunc".split()},
     np.arcsin: _lower_real("asin"),
     np.arccos: _lower_real("acos"),
@@ -376,6 +402,8 @@ FOREIGN: dict[Any, Lowering] = {
     np.sign: _lower_sign,
     np.minimum: _lower_two("min"),
     np.maximum: _lower_two("max"),
+    np.fmod: _lower_raw_mod,
+    np.remainder: lambda b, x, y: ops.binary(b, "%", x, y),
     np.dot: linalg.dot,
     np.square: _lower_square,
     np.where: ops.select,

@@ -55,6 +55,11 @@ class FunctionSource:
         """The function's own name."""
         return self.fn.__name__
 
+    @property
+    def wraps(self) -> bool:
+        """Whether its integers are meant to wrap, as those of hashes and of sort keys: its module says so by ``__qd_wraps__``."""
+        return bool(getattr(self.fn, "__globals__", {}).get("__qd_wraps__"))
+
     @once
     def parameters(self) -> tuple[inspect.Parameter, ...]:
         """The parameters in order, with their defaults."""

@@ -155,6 +155,9 @@ class Tokens:
     def _function(self, value: Any, path: Path | None) -> Token:
         """A function of the kernel language, bound or not."""
         token = self.source(value.__qd_func__)
+        product = getattr(value, "own_gradient", None)
+        if product is not None:
+            token = "with a gradient", token, self.source(product.__qd_func__)
         if hasattr(value, "__self__"):
             return "bound", token, self.of(value.__self__, _step(path, "attr", "__self__"))
         return token

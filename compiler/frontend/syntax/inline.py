@@ -29,6 +29,7 @@ from ..values.matrix import new_local
 from ..values.structs import StructMethod, rebuild, scalars, shape_of
 from ..values.values import Matrix, Struct, resolve
 from .expressions import is_target, number, resolve_target
+from .own_gradient import call_with_gradient
 from .statements import convert_to, new_struct
 from .targets import is_global
 
@@ -48,12 +49,46 @@ _Given = ast.expr | _Evaluated
 
 def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
     """The value of a call of a ``func`` in a kernel; its body is lowered here. Errors: see ``_inline``."""
-    return _inline(cx, fn, node.args, {str(k.arg): k.value for k in node.keywords}, top)
+    keywords = {str(k.arg): k.value for k in node.keywords}
+    if getattr(fn, "own_gradient", None) is not None:
+        with cx.tasks.emitting(top):
+            return _with_gradient(cx, fn, node.args, keywords)
+    return _inline(cx, fn, node.args, keywords, top)
 
 
 def inline_values(cx: Context, fn: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """``inline`` of a call by Python, whose arguments are values. Errors: see ``_inline``."""
+    if getattr(fn, "own_gradient", None) is not None:
+        return _with_gradient(cx, fn, [*map(_Evaluated, args)], {name: _Evaluated(x) for name, x in keywords.items()})
     return _inline(cx, fn, [*map(_Evaluated, args)], {name: _Evaluated(x) for name, x in keywords.items()}, False)
+
+
+def _with_gradient(cx: Context, fn: Any, args: Sequence[_Given], keywords: Mapping[str, _Given]) -> Any:
+    """The value of a call of a function whose gradient the user wrote. Its arguments are evaluated once, in the order of the parameters.
+
+    Raises:
+        QdrunTypeError: the arguments do not fit the parameters.
+    """
+    source: FunctionSource = fn.__qd_func__
+    names = [p.name for p in source.parameters[1 if hasattr(fn, "__self__") else 0 :]]
+    given = dict(zip(names, args))
+    if len(args) > len(names) or any(isinstance(x, ast.Starred) for x in args) or set(keywords) - set(names[len(args) :]):
+        raise QdrunTypeError(f"the arguments of `{source.name}`, which has a gradient of its own, do not fit its parameters")
+    given |= keywords
+    values = []
+    for p in source.parameters:
+        if p.name in given:
+            x = given[p.name]
+            values.append(x.value if isinstance(x, _Evaluated) else _value_of(cx, x))
+        elif p.name in names:
+            if p.default is p.empty:
+                raise QdrunTypeError(f"`{source.name}` is missing the argument `{p.name}`")
+            values.append(resolve(source.default(p)))
+
+    def call(function: Any, arguments: Sequence[Any]) -> Any:
+        return _inline(cx, function, [*map(_Evaluated, arguments)], {}, False)
+
+    return call_with_gradient(cx, fn, values, call)
 
 
 def _inline(cx: Context, fn: Any, args: Sequence[_Given], keywords: Mapping[str, _Given], top: bool) -> Any:
@@ -81,6 +116,7 @@ def _inline(cx: Context, fn: Any, args: Sequence[_Given], keywords: Mapping[str,
         bound = [resolve(fn.__self__)]
     _bind_parameters(cx, frame, bound, args, keywords, top)
     cx.frames.append(frame)
+    checks, cx.b.overflow = cx.b.overflow, "wrap" if source.wraps else cx.options.overflow
     try:
         if top:
             cx.top_block(source.tree.body)
@@ -89,6 +125,7 @@ def _inline(cx: Context, fn: Any, args: Sequence[_Given], keywords: Mapping[str,
             return None
         return _body(cx, frame)
     finally:
+        cx.b.overflow = checks
         cx.frames.pop()
 
 

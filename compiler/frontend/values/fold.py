@@ -12,11 +12,13 @@ from ...ir.nodes import Const, Operand
 from ...ir.ops import COMPARE, TABLE
 from ...ir.types import DType, f64, u1
 
-_TYPED = COMPARE | frozenset("neg abs sgn add sub mul div floordiv mod min max sqrt floor ceil trunc round isnan isinf".split())
+_TYPED = COMPARE | frozenset(
+    "neg abs sgn add sub mul div floordiv mod crem min max sqrt floor ceil trunc round isnan isinf".split()
+)
 """Operations of reals that are the same on every machine; functions of values are left to the machine that runs the kernel."""
 _AT_RUN_TIME = frozenset(("round", "detach", "attach"))
 """Operations of reals that are not folded: the first has another meaning for Python's literals, the others are about gradients."""
-_JUMPING = frozenset(("floordiv", "mod"))
+_JUMPING = frozenset(("floordiv", "mod", "crem"))
 """Operations of reals whose result jumps: in another precision it could be a different value altogether."""
 
 

@@ -1,7 +1,8 @@
 """Reductions and prefix sums.
 
 A prefix sum works on segments of ``SEGMENT`` elements: their sums, the prefix sums of these, then the elements of each segment in order.
-A result has the same bits on every backend, and for every number of threads. On a GPU whose waves exchange values, blocks of threads take
+A result has the same bits on every backend, and for every number of threads. A minimum or a maximum of reals is NaN if one of them is, and
+-0.0 is less than 0.0, whatever the order. On a GPU whose waves exchange values, blocks of threads take
 tiles instead (``in_blocks``), where no derivative is asked for: sums of reals have other brackets there, and the same bits in each run.
 """
 
@@ -71,12 +72,11 @@ def _columns(x: Any, parts: Any, s: Any, op: Any, start: Any, dtype: Any) -> Non
 
 @func
 def _combined(a: Any, b: Any, op: Template) -> Any:
-    c = a + b
     if static(op == "min"):
-        c = min(a, b)
-    elif static(op == "max"):
-        c = max(a, b)
-    return c
+        return min(a, b)
+    if static(op == "max"):
+        return max(a, b)
+    return a + b
 
 
 @kernel

@@ -10,6 +10,8 @@ from ...frontend.markers import static
 from ...ir.types import DType, f32, f64, i32, i64, u32, u64
 from ..function import func
 
+__qd_wraps__ = True  # see FunctionSource.wraps
+
 DIGITS = 256
 """Values of a digit, of 8 bits."""
 

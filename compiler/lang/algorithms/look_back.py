@@ -24,6 +24,8 @@ from ..simt import block
 from ..simt.tiles import reduce_tiled
 from .arrays import differentiated, scratch
 
+__qd_wraps__ = True  # see FunctionSource.wraps
+
 FEWEST = 256
 """Up to so many elements one thread is as fast."""
 

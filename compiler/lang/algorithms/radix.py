@@ -22,6 +22,8 @@ from .in_blocks import _add, waves_ahead
 from .keys import digit_of, ordered
 from .look_back import THREADS, leave, take_tile
 
+__qd_wraps__ = True  # see FunctionSource.wraps
+
 AT_ONCE = 4
 """Keys, or messages of tiles, that a thread reads before it looks at them."""
 

@@ -1,7 +1,10 @@
 """Factors of sparse matrices, made and applied by kernels of one thread.
 
 ``SymmetricFactor`` is L D L^T, row after row (up-looking; Davis, Direct methods for sparse linear systems, 2006), in the order of nested
-dissection. ``GeneralFactor`` is L U with the pivoting of rows, in a band (as LAPACK's gbtrf keeps it), in the order of reverse
+dissection. Unknowns whose pivot is small beside its row are moved to the end, and their Schur complement is a dense ``GeneralFactor`` with
+pivoting: then indefinite matrices, as of systems with multipliers, are solved as well as definite ones.
+
+``GeneralFactor`` is L U with the pivoting of rows, in a band (as LAPACK's gbtrf keeps it), in the order of reverse
 Cuthill-McKee. The memory of both is known before they start.
 """
 
@@ -13,6 +16,7 @@ import numpy as np
 
 from ...errors import QdrunRuntimeError
 from ...frontend.library.functions import abs, cast, max, min
+from ...frontend.markers import ndrange
 from ...ir.types import i32
 from ..algorithms.arrays import Form, borrowed
 from ..data.ndarray import Ndarray, make_ndarray
@@ -75,11 +79,21 @@ def _ldlt(
     y: Tensor,
     work: Tensor,
     state: Tensor,
+    weak: Tensor,
+    schur: Tensor,
+    last: int,
+    floor: float,
 ) -> None:
-    """Row after row of L: the columns that row k meets are found by the tree, in an order in which each comes before its parent."""
+    """Row after row of L: the columns that row k meets are found by the tree, in an order in which each comes before its parent.
+
+    A pivot below ``floor`` times the largest number that it is made of, or that is in its row, is ``weak``: its column is left out, as if
+    the matrix were without it. Columns from ``last`` on are not eliminated: ``schur`` gets what is left of them.
+    """
     for _ in range(1):
         n = parent.shape[0]
         state[0] = 0
+        for k in weak:
+            weak[k] = 0
         for k in range(n):
             y[k] = cast(0, y.dtype)
             work[k] = -1  # the last row that met this column
@@ -99,20 +113,36 @@ def _ldlt(
                     depth -= 1
                     top -= 1
                     work[3 * n + top] = work[2 * n + depth]
-            pivot = a[k]
+            pivot, size = a[k], abs(a[k])
+            for p in range(begins[k], begins[k + 1]):
+                size = max(size, abs(a[n + p]))
             for t in range(top, n):
                 column = work[3 * n + t]
                 u, end = y[column], work[n + column]
                 y[column] = cast(0, y.dtype)
+                if column >= last:
+                    schur[(k - last) * (n - last) + column - last] = u
+                    schur[(column - last) * (n - last) + k - last] = u
+                    continue
+                if weak[column] != 0:
+                    continue
                 for p in range(starts[column], end):
                     y[below[p]] = y[below[p]] - values[p] * u
                 scaled = u / d[column]
                 pivot -= scaled * u
+                size = max(size, abs(scaled * u))
                 below[end] = k
                 values[end] = scaled
                 work[n + column] = end + 1
             d[k] = pivot
-            if not abs(pivot) > 0:
+            if k >= last:
+                schur[(k - last) * (n - last) + k - last] = pivot
+                continue
+            if floor > 0:
+                if not abs(pivot) > floor * size:
+                    weak[k] = 1
+                    continue
+            elif not abs(pivot) > 0:
                 state[0] = 2
                 break
             if pivot < 0:
@@ -120,17 +150,27 @@ def _ldlt(
 
 
 @kernel
-def _ldlt_solve(starts: Tensor, below: Tensor, values: Tensor, d: Tensor, old: Tensor, b: Tensor, y: Tensor, x: Tensor) -> None:
+def _ldlt_forward(
+    starts: Tensor, below: Tensor, values: Tensor, d: Tensor, old: Tensor, b: Tensor, y: Tensor, last: int
+) -> None:
     for _ in range(1):
-        n = d.shape[0]
-        for i in range(n):
+        for i in range(d.shape[0]):
             y[i] = b[old[i]]
-        for j in range(n):
+        for j in range(last):
             u = y[j]
             for p in range(starts[j], starts[j + 1]):
                 y[below[p]] = y[below[p]] - values[p] * u
-        for back in range(n):
-            j = n - 1 - back
+
+
+@kernel
+def _ldlt_backward(
+    starts: Tensor, below: Tensor, values: Tensor, d: Tensor, old: Tensor, y: Tensor, x: Tensor, last: int
+) -> None:
+    for _ in range(1):
+        for i in range(last, d.shape[0]):
+            x[old[i]] = y[i]
+        for back in range(last):
+            j = last - 1 - back
             s = y[j] / d[j]
             for p in range(starts[j], starts[j + 1]):
                 s -= values[p] * y[below[p]]
@@ -139,7 +179,22 @@ def _ldlt_solve(starts: Tensor, below: Tensor, values: Tensor, d: Tensor, old: T
 
 
 @kernel
-def _lu(a: Tensor, pivots: Tensor, below: int, above: int, state: Tensor) -> None:
+def _part(source: Tensor, target: Tensor, source_begin: int, target_begin: int, count: int) -> None:
+    for i in range(count):
+        target[target_begin + i] = source[source_begin + i]
+
+
+@kernel
+def _square(schur: Tensor, a: Tensor, m: int) -> None:
+    """A dense matrix in the form of a band that has all of its diagonals, and room for the exchange of rows."""
+    for k in a:
+        a[k] = cast(0, a.dtype)
+    for i, j in ndrange(m, m):
+        a[i * (3 * m - 2) + j - i + m - 1] = schur[i * m + j]
+
+
+@kernel
+def _lu(a: Tensor, pivots: Tensor, below: int, above: int, state: Tensor, floor: float) -> None:
     for _ in range(1):
         state[0] = 0
         n, width = pivots.shape[0], below + above + 1
@@ -150,7 +205,7 @@ def _lu(a: Tensor, pivots: Tensor, below: int, above: int, state: Tensor) -> Non
                 if size > largest:
                     pivot, largest = r, size
             pivots[i] = pivot
-            if not largest > 0:
+            if not largest > floor:
                 state[0] = 2
                 break
             end = min(n, i + above + 1)
@@ -229,13 +284,14 @@ class SymmetricAnalysis:
 
     Args:
         pattern: of a square matrix with symmetric entries. What lies below its diagonal is not looked at.
+        order: of the unknowns, if it is not to be that of nested dissection.
     """
 
-    def __init__(self, pattern: Pattern) -> None:
+    def __init__(self, pattern: Pattern, order: np.ndarray | None = None) -> None:
         self.pattern = pattern
         rows, columns = pattern.entries()
         n = pattern.shape[0]
-        old = nested_dissection(n, rows, columns)
+        old = nested_dissection(n, rows, columns) if order is None else order
         new = np.empty(n, int)
         new[old] = np.arange(n)
         i, j = new[rows], new[columns]
@@ -254,37 +310,100 @@ class SymmetricAnalysis:
         self.starts = _array(starts)
 
 
+class DenseFactor:
+    """L U of a dense matrix, with the pivoting of rows.
+
+    Args:
+        schur: m times m numbers, row by row; they are not kept.
+        m: its rows.
+    """
+
+    def __init__(self, schur: Any, m: int) -> None:
+        dtype = schur.dtype
+        _refuse_size(m * (3 * m - 2), "of pivots that were put off")
+        self._m, self._order = m, _array(np.arange(m))
+        self._factor, self._pivots = make_ndarray(dtype, m * (3 * m - 2), ()), make_ndarray(i32, m, ())
+        state = make_ndarray(i32, 1, ())
+        _square(schur, self._factor, m)
+        floor = 4 * m * float(np.finfo(dtype.numpy).eps)  # of numbers about 1: what is smaller is a rounding error
+        _lu(self._factor, self._pivots, m - 1, 2 * (m - 1), state, floor)
+        self.singular = bool(state[0])
+
+    def solve(self, y: Any, begin: int) -> None:
+        """Replace the numbers of ``y`` from ``begin`` on by the solution."""
+        m = self._m
+        with borrowed("linalg", Form(y.dtype, (m,)), 3) as (b, work, x):
+            _part(y, b, begin, 0, m)
+            _lu_solve(self._factor, self._pivots, m - 1, 2 * (m - 1), self._order, b, work, x)
+            _part(x, y, 0, begin, m)
+
+
+FLOOR = {4: 1e-2, 8: 1e-5}
+"""Bytes of a number -> how small a pivot may be beside its row. What it multiplies rounding errors by, refinement makes good."""
+
+
 class SymmetricFactor:
     """L D L^T; see the module.
 
     Args:
         analysis: of the pattern.
-        values: of the entries, an ndarray.
+        values: of the entries, an ndarray. Unless ``positive``, the greatest of each row is about 1.
         positive: whether D must be positive, as for a Cholesky factor.
     """
 
     def __init__(self, analysis: SymmetricAnalysis, values: Any, positive: bool) -> None:
-        self._analysis, self.values = a, _ = analysis, values.to_numpy()
+        n, self.values, self.state = analysis.old.shape[0], values.to_numpy(), ""
+        weak = self._factorize(analysis, values, positive, n)
+        if weak.any():
+            old, last = analysis.old.to_numpy(), int(n - weak.sum())
+            order = np.concatenate([old[~weak], old[weak]]).astype(int)
+            self._factorize(SymmetricAnalysis(analysis.pattern, order), values, positive, last)
+
+    def _factorize(self, a: SymmetricAnalysis, values: Any, positive: bool, last: int) -> np.ndarray:
+        """Eliminate the unknowns before ``last``, and say whose pivots are weak."""
         n, dtype = a.old.shape[0], values.dtype
-        upper = make_ndarray(dtype, n + a.rows.shape[0], ())
+        self._analysis, self._last, m = a, last, n - last
+        _refuse_size(m * m, "of pivots that were put off")
+        upper, schur = make_ndarray(dtype, n + a.rows.shape[0], ()), make_ndarray(dtype, m * m or 1, ())
         self._below, self._values = make_ndarray(i32, a.size + 1, ()), make_ndarray(dtype, a.size + 1, ())
         self._d, state, work = make_ndarray(dtype, n, ()), make_ndarray(i32, 1, ()), make_ndarray(i32, 4 * n, ())
+        weak = make_ndarray(i32, n, ())
         _place(values, a.places, upper)
+        floor = 0.0 if positive or m else FLOOR[dtype.size]
         with borrowed("linalg", Form(dtype, (n,)), 1) as (y,):
-            _ldlt(upper, a.begins, a.rows, a.parent, a.starts, self._below, self._values, self._d, y, work, state)
+            arrays = (
+                upper,
+                a.begins,
+                a.rows,
+                a.parent,
+                a.starts,
+                self._below,
+                self._values,
+                self._d,
+                y,
+                work,
+                state,
+                weak,
+                schur,
+            )
+            _ldlt(*arrays, last, floor)
+        self._dense = DenseFactor(schur, m) if m else None
         found = int(state[0])
-        self.state = ""
-        if found == 2:
-            self.state = "the matrix is singular, or needs pivoting"
+        if found == 2 or (self._dense is not None and self._dense.singular):
+            self.state = "the matrix is singular"
         elif found == 1 and positive:
             self.state = "the matrix is not positive definite"
+        return weak.to_numpy() != 0
 
     def solve(self, b: Any, x: Any, transposed: bool = False) -> None:
         """See ``Factor``."""
         del transposed  # it is symmetric
         a = self._analysis
         with borrowed("linalg", Form(b.dtype, b.shape), 1) as (y,):
-            _ldlt_solve(a.starts, self._below, self._values, self._d, a.old, b, y, x)
+            _ldlt_forward(a.starts, self._below, self._values, self._d, a.old, b, y, self._last)
+            if self._dense is not None:
+                self._dense.solve(y, self._last)
+            _ldlt_backward(a.starts, self._below, self._values, self._d, a.old, y, x, self._last)
 
 
 class GeneralAnalysis:
@@ -319,7 +438,7 @@ class GeneralFactor:
         self._factor, state = make_ndarray(values.dtype, analysis.size, ()), make_ndarray(i32, 1, ())
         self._pivots = make_ndarray(i32, n, ())
         _place(values, analysis.places, self._factor)
-        _lu(self._factor, self._pivots, analysis.below, analysis.above, state)
+        _lu(self._factor, self._pivots, analysis.below, analysis.above, state, 0.0)
         self.state = "the matrix is singular" if int(state[0]) else ""
 
     def solve(self, b: Any, x: Any, transposed: bool = False) -> None:

@@ -16,6 +16,7 @@ from .krylov import conjugate_gradients, vectors
 from .matrix import SparseMatrix, as_vector, real_type
 from .matrix_free import solve_adjoint
 from .pattern import vector_like
+from .refinement import CheckedFactor, balance, make_like
 
 KINDS = ("LLT", "LDLT", "LU")
 ORDERINGS = ("AMD", "COLAMD")
@@ -24,12 +25,13 @@ ORDERINGS = ("AMD", "COLAMD")
 class SparseSolver:
     """Solves ``A x = b`` by factors of A, made and applied by one thread. In a tape, the solution has the gradient of the adjoint solve.
 
-    LLT and LDLT keep a sparse L D L^T in the order of nested dissection, LU keeps L U with pivoting in a band of three times the bandwidth
+    LLT and LDLT keep a sparse L D L^T in the order of nested dissection. LDLT puts unknowns off whose pivots are small, and pivots among
+    them. LU keeps L U with pivoting in a band of three times the bandwidth
     in the order of reverse Cuthill and McKee. In a program of a GPU, a program of the CPU beside it does that, and arrays are copied.
 
     Args:
         dtype: of the matrices, f32 or f64.
-        solver_type: "LLT" for a symmetric positive definite matrix, "LDLT" for a symmetric one that needs no pivoting, "LU" for others.
+        solver_type: "LLT" for a symmetric positive definite matrix, "LDLT" for a symmetric one, "LU" for others.
         ordering: "AMD" or "COLAMD", Quadrants' names; both stand for the orders above: they decide memory and time, not the solution.
 
     Raises:
@@ -44,7 +46,7 @@ class SparseSolver:
         self.dtype, self._kind = real_type(dtype, "SparseSolver"), solver_type
         self.matrix: SparseMatrix | None = None
         self._analysis: SymmetricAnalysis | GeneralAnalysis | None = None
-        self._factor: Factor | None = None
+        self._factor: CheckedFactor | None = None
 
     def compute(self, sparse_matrix: SparseMatrix) -> None:
         """``analyze_pattern`` and ``factorize``."""
@@ -90,10 +92,23 @@ class SparseSolver:
         host = sparse_matrix.values._owner.on_host
         with adjoint.unrecorded(), host:
             values = on_host(host, sparse_matrix.values)
-            if isinstance(self._analysis, GeneralAnalysis):
-                self._factor = GeneralFactor(self._analysis, values)
-            else:
-                self._factor = SymmetricFactor(self._analysis, values, self._kind == "LLT")
+            self._factor = self._checked(sparse_matrix, values)
+
+    def _checked(self, matrix: SparseMatrix, values: Any) -> CheckedFactor:
+        """The factors of a matrix; ``values``: its entries where factors are made."""
+        numbers, scale = values.to_numpy(), None
+        if isinstance(self._analysis, GeneralAnalysis):
+            factor: Factor = GeneralFactor(self._analysis, values)
+        else:
+            assert self._analysis is not None
+            if self._kind == "LDLT":
+                scale = balance(matrix.pattern, numbers)
+                rows, columns = matrix.pattern.entries()
+                scaled = numbers.copy()
+                scaled[: len(rows)] *= (scale[rows] * scale[columns]).astype(numbers.dtype)
+                values = make_like(numbers, scaled)
+            factor = SymmetricFactor(self._analysis, values, self._kind == "LLT")
+        return CheckedFactor(factor, matrix.pattern, numbers, scale)
 
     def _check(self, matrix: Any) -> None:
         if not isinstance(matrix, SparseMatrix):
@@ -106,7 +121,7 @@ class SparseSolver:
             raise QdrunValueError(f"SparseSolver: a matrix of {matrix.n} x {matrix.m} is not square")
 
     def info(self) -> bool:
-        """Whether there are factors to solve with."""
+        """Whether there are factors, and a test solution by them fulfils the equations."""
         return self._factor is not None and not self._factor.state
 
     def solve(self, b: Any) -> Any:
@@ -116,7 +131,8 @@ class SparseSolver:
             b: an ndarray of one axis, and the result is one; or a field or a numpy array, and the result is a numpy array.
 
         Raises:
-            QdrunRuntimeError: there are no factors, for a reason that is named; in a tape, the matrix changed since ``factorize``; in
+            QdrunRuntimeError: there are no factors, for a reason that is named; the solution does not fulfil the equations; in a tape,
+                the matrix changed since ``factorize``; in
                 forward mode or ``qd.capture``.
             QdrunTypeError, QdrunValueError: ``b`` has another type or length; in a tape, the result could have no gradient.
         """
@@ -149,7 +165,7 @@ class SparseSolver:
         return x
 
 
-def _apply(factor: Factor, b: Any, x: Any, transposed: bool = False) -> None:
+def _apply(factor: CheckedFactor, b: Any, x: Any, transposed: bool = False) -> None:
     """Solve where the factors are: on a GPU, ``b`` and ``x`` are copied."""
     host = current_program().on_host
     with host:

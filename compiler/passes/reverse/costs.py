@@ -6,12 +6,12 @@ from collections.abc import Callable
 from operator import mul
 
 from ...ir.nodes import Assert, Block, GlobalStore, If, Local, LocalStore, Loop, Op, Stmt
+from ...ir.ops import FUNCTIONS
 from ...ir.walk import stored_locals
 from ...tape.work import CLASSES, NO_WORK, Inner, LoopWork, Work
 from .task import Reverse
 
 _DIVISIONS = frozenset("div sqrt rsqrt floordiv mod cdiv crem".split())
-FUNCTIONS = frozenset("sin cos tan asin acos atan atan2 sinh cosh tanh exp log pow".split())
 _FREE = frozenset("load index arg shape param seed".split())
 _SIMPLE, _DIVISION, _FUNCTION, _LOAD, _UPDATE = range(len(CLASSES))
 Counts = list[float]

@@ -11,7 +11,7 @@ cheap operations of ``MULTIPLIES`` leave that test out; it is put around them wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import nan
+from math import nan, pi, sqrt
 
 from ...errors import DifferentiationError
 from ...ir.builder import Builder
@@ -28,7 +28,8 @@ NEEDS: dict[str, tuple[tuple[Need, ...], ...]] = {
     "neg": ((),),
     "mul": ((1,), (0,)),
     "div": ((1,), (1, "r")),
-    "mod": ((), (0, 1)),
+    "mod": ((), (0, 1, "r")),
+    "crem": ((), (0, 1, "r")),
     "min": ((0, 1), (0, 1)),
     "max": ((0, 1), (0, 1)),
     "pow": ((0, 1), (0, "r")),
@@ -40,9 +41,15 @@ NEEDS: dict[str, tuple[tuple[Need, ...], ...]] = {
     "tan": (("r",),),
     "asin": ((0,),),
     "acos": ((0,),),
-    "tanh": (("r",),),
+    "sinh": ((0,),),
+    "cosh": ((0,),),
+    "tanh": ((0,),),
     "exp": (("r",),),
+    "expm1": ((0,),),
     "log": ((0,),),
+    "log1p": ((0,),),
+    "erf": ((0,),),
+    "erfc": ((0,),),
     "sqrt": (("r",),),
     "rsqrt": ((0, "r"),),
     "cast": ((),),
@@ -90,7 +97,10 @@ def _div_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None
 
 
 def _mod_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
-    return b.op("neg", b.op("mul", g, b.op("floor", b.op("div", a[0], a[1]))))
+    """-g times the whole quotient. It follows from the exact remainder; a rounded a / b may have reached the next whole number."""
+    assert r is not None
+    whole = b.op("round", b.op("div", b.op("sub", a[0], r), a[1]))
+    return b.op("neg", b.op("mul", g, whole))
 
 
 def _pow_left(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
@@ -109,30 +119,72 @@ def _pow_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None
 
 
 def _atan2(other: int, sign: str) -> Rule:
+    """G * other / (x^2 + y^2), of operands that are scaled so that no square overflows or vanishes."""
+
     def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
-        n = b.op("add", b.op("mul", a[0], a[0]), b.op("mul", a[1], a[1]))
-        x = zero_stays_zero(b, g, _over(b, b.op("mul", g, a[other]), n))
+        size = b.op("detach", b.op("max", b.op("abs", a[0]), b.op("abs", a[1])))
+        parts = tuple(b.op("div", x, size) for x in a)
+        n = b.op("add", b.op("mul", parts[0], parts[0]), b.op("mul", parts[1], parts[1]))
+        slope = b.op("div", b.op("div", parts[other], n), size)
+        x = zero_stays_zero(b, g, b.op("mul", g, slope))
         return b.op("neg", x) if sign == "-" else x
 
     return rule
 
 
 def _asin(sign: str) -> Rule:
+    """G / sqrt((1 - x) * (1 + x)): 1 - x^2 would lose digits near 1."""
+
     def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
-        cosine = b.op("sqrt", b.op("sub", _c(g, 1.0), b.op("mul", a[0], a[0])))
+        one = _c(g, 1.0)
+        cosine = b.op("sqrt", b.op("mul", b.op("sub", one, a[0]), b.op("add", one, a[0])))
         x = _div_by(b, g, cosine)
         return b.op("neg", x) if sign == "-" else x
 
     return rule
 
 
-def _one_plus_square(sign: str) -> Rule:
-    """G * (1 + r^2) for tan, g * (1 - r^2) for tanh."""
+def _tan(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    assert r is not None
+    return zero_stays_zero(b, g, b.op("mul", g, b.op("add", _c(g, 1.0), b.op("mul", r, r))))
+
+
+_FLAT_FROM = {16: 11.0, 32: 80.0, 64: 700.0}
+"""Where cosh still fits a type of so many bits, and the square of its reciprocal does not."""
+
+
+def _tanh(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    """G / cosh(x)^2: 1 - r^2 would lose all digits where r is close to 1."""
+    most = _FLAT_FROM[g.dtype.bits]
+    x = b.op("min", _c(g, most), b.op("max", _c(g, -most), a[0]))
+    slope = b.op("div", _c(g, 1.0), b.op("cosh", x))
+    return b.op("mul", g, b.op("mul", slope, slope))
+
+
+def _times(code: str) -> Rule:
+    """G times a function of the operand that may be infinite."""
+    return lambda b, g, a, r: zero_stays_zero(b, g, b.op("mul", g, b.op(code, a[0])))
+
+
+def _log1p(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    """G / (1 + x); NaN below -1, as the logarithm itself."""
+    outside = b.op("lt", a[0], _c(g, -1.0))
+    return zero_stays_zero(b, g, b.op("select", outside, _c(g, nan), _over(b, g, b.op("add", _c(g, 1.0), a[0]))))
+
+
+def _erf(sign: float) -> Rule:
+    """G * 2 / sqrt(pi) * exp(-x^2). The square is taken in two parts, since the exponential multiplies its error by its size: that of
+    ``near``, a multiple of 1/16, is exact, and x^2 - near^2 is small.
+    """
 
     def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
-        assert r is not None
-        factor = b.op("add" if sign == "+" else "sub", _c(g, 1.0), b.op("mul", r, r))
-        return zero_stays_zero(b, g, b.op("mul", g, factor)) if sign == "+" else b.op("mul", g, factor)
+        most = 32.0  # the slope is 0 from there on, and an infinity has no difference to itself
+        x = b.op("min", _c(g, most), b.op("max", _c(g, -most), a[0]))
+        near = b.op("detach", b.op("mul", b.op("round", b.op("mul", x, _c(g, 16.0))), _c(g, 1.0 / 16.0)))
+        rest = b.op("mul", b.op("sub", near, x), b.op("add", near, x))
+        main = b.op("exp", b.op("neg", b.op("mul", near, near)))
+        slope = b.op("mul", _c(g, sign * 2.0 / sqrt(pi)), b.op("mul", main, b.op("exp", rest)))
+        return b.op("mul", g, slope)
 
     return rule
 
@@ -182,6 +234,7 @@ ADJOINT: dict[str, tuple[Rule | None, ...]] = {
     "mul": (lambda b, g, a, r: b.op("mul", g, a[1]), lambda b, g, a, r: b.op("mul", g, a[0])),
     "div": (lambda b, g, a, r: _div_by(b, g, a[1]), _div_right),
     "mod": (_same, _mod_right),
+    "crem": (_same, _mod_right),
     "min": _left_wins("lt"),
     "max": _left_wins("gt"),
     "pow": (_pow_left, _pow_right),
@@ -190,12 +243,18 @@ ADJOINT: dict[str, tuple[Rule | None, ...]] = {
     "abs": (_abs,),
     "sin": (lambda b, g, a, r: b.op("mul", g, b.op("cos", a[0])),),
     "cos": (_cos,),
-    "tan": (_one_plus_square("+"),),
+    "tan": (_tan,),
     "asin": (_asin("+"),),
     "acos": (_asin("-"),),
-    "tanh": (_one_plus_square("-"),),
+    "sinh": (_times("cosh"),),
+    "cosh": (_times("sinh"),),
+    "tanh": (_tanh,),
     "exp": (_exp,),
+    "expm1": (_times("exp"),),
     "log": (_log,),
+    "log1p": (_log1p,),
+    "erf": (_erf(1.0),),
+    "erfc": (_erf(-1.0),),
     "sqrt": (_sqrt,),
     "rsqrt": (_rsqrt,),
     "cast": (lambda b, g, a, r: b.cast(g, a[0].dtype),),
@@ -206,7 +265,7 @@ ADJOINT: dict[str, tuple[Rule | None, ...]] = {
     ),
 }
 
-MULTIPLIES = frozenset("mul sin cos tanh abs mod".split())
+MULTIPLIES = frozenset("mul sin cos tanh erf erfc abs mod crem".split())
 """Operations whose rule is g times a factor, with no test for a zero g."""
 
 # Real operations whose derivative is zero almost everywhere: the gradient stops here, rightly.
@@ -218,7 +277,7 @@ ZERO: dict[str, str] = {
     "sgn": "constant on both sides of zero",
     "detach": "the gradient is to stop here",
     **dict.fromkeys("isnan isinf lt le gt ge eq ne not ballot".split(), "a truth value"),
-    **dict.fromkeys("bitnot popcnt clz cdiv crem and or xor shl shr sar".split(), "a function of integers"),
+    **dict.fromkeys("bitnot popcnt clz cdiv and or xor shl shr sar".split(), "a function of integers"),
     **dict.fromkeys("index shape param iter seed mark".split(), "an integer that no element changes"),
     "arg": "a scalar argument is a constant",
     **dict.fromkeys("barrier fence".split(), "without a value"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....ir.nodes import ClaimRow, Kernel, Loop, Op, Operand, Stack, StackPut, Task
+from ....ir.ops import FUNCTIONS
 from ....ir.walk import walk
 from ...abi import CTX_HEAP, PLANES, SCRATCH_CLAIMS, plane_of
 from ...llvm.emitter import Emitter
@@ -20,7 +21,6 @@ from ...llvm.function import ROLLED, unrolled
 from ...llvm.rows import check
 from .emitter import GridEmitter
 
-_LONG = frozenset("sin cos tan asin acos atan atan2 sinh cosh tanh exp log pow".split())
 _FUNCTION = 16
 OFTEN = 8
 """How often a short loop is written out: one of a quarter of the operations below, or of half where a state
@@ -177,7 +177,7 @@ def copies(e: GridEmitter, s: Loop) -> int:
         if isinstance(x, Op) and x.op == "atomic" and e.uniform.way(x):
             return 1  # what the lanes of a warp do together stands once: LLVM would not copy it
         puts |= isinstance(x, StackPut)
-        long = isinstance(x, Op) and x.op in _LONG
+        long = isinstance(x, Op) and x.op in FUNCTIONS
         functions |= long
         weight += _FUNCTION if long else 1
         if isinstance(x, Op) and x.op == "stack_get" and isinstance(x.attr, tuple):
