@@ -194,3 +194,26 @@ def test_the_gradient_of_an_angle_holds_for_points_of_any_size():
     run.grad()
     assert np.allclose(x.grad.to_numpy() * size, -4 / 25, rtol=1e-14)
     assert np.allclose(y.grad.to_numpy() * size, 3 / 25, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype, value", [(qd.f64, 0.3), (qd.f32, 0.3), (qd.i64, 2**40 + 1), (qd.i16, 7)])
+def test_a_captured_fill_of_any_type_is_recorded_on_a_gpu(dtype, value):
+    qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64)
+    x, v = qd.field(dtype, shape=66), qd.Vector.field(3, dtype, shape=40)
+
+    @qd.kernel
+    def add():
+        for i in x:
+            x[i] += 1
+
+    def run():
+        x.fill(value)
+        v.fill(value)
+        add()
+
+    run()
+    graph = qd.capture(run)
+    x.fill(0)
+    v.fill(0)
+    graph()
+    assert (x.to_numpy() == dtype.numpy.type(value) + 1).all() and (v.to_numpy() == dtype.numpy.type(value)).all()

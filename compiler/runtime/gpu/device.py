@@ -39,7 +39,7 @@ from ..base import Allocation, BlockTooLarge, Device, mirrored
 from ..compiled import Compiled, Options
 from ..runs import Runs
 from .code import GpuKernel, Source, load_code, reclaim, restore_code
-from .constants import fills
+from .constants import fills, repeated
 from .driver import Driver, Texts
 from .failing import Failing
 from .find import find
@@ -227,13 +227,14 @@ class GpuDevice(Graphs, Device):
     def _upload_constants(self, to: int, source: int, nbytes: int) -> None:
         data = np.frombuffer(ctypes.string_at(source, nbytes), np.uint8)
         found = fills(to, data) if nbytes else []
-        if found is None:
-            self._recordable(
-                f"the host writes {nbytes:,} bytes of many values to the device", "write them before, or in a kernel"
-            )
-            return
-        for at, word, count, width in found:
+        rows = repeated(to, data) if found is None and self.trials is None else []
+        if found is None and not rows:
+            self._recordable(f"the host writes {nbytes:,} bytes of many values to the device", "write before, or in a kernel")
+        for at, word, count, width in found or ():
             self.memset(at, word, count, width)
+        with self._failing():
+            for row in rows:
+                self.driver.memset_rows(*row, self.stream)
 
     def memset(self, to: int, word: int, count: int, width: int) -> None:
         """``count`` words of 1, 2 or 4 bytes, in the order of the stream."""

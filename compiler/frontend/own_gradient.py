@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import QdrunSyntaxError, QdrunTypeError
-from ...ir.nodes import Assert, Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt
-from ...ir.walk import walk
-from ...passes.forward.attached import AGAIN
-from ..state.context import Context, describe, is_runtime, rounded
-from ..values import ops
-from ..values.structs import rebuild, scalars, shape_of
-from ..values.values import Struct
-from .stopped import detached
+from ..errors import QdrunSyntaxError, QdrunTypeError
+from ..ir.nodes import Assert, Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt
+from ..ir.walk import atomic_of, walk
+from ..passes.forward.attached import AGAIN
+from .state.context import Context, describe, is_runtime, rounded
+from .values import ops
+from .values.structs import rebuild, scalars, shape_of
+from .values.values import Struct
 
 Call = Callable[[Any, Sequence[Any]], Any]
 """Inlines a function with values as its arguments."""
@@ -41,7 +40,7 @@ def call_with_gradient(cx: Context, fn: Any, values: list[Any], call: Call) -> A
     name, product = fn.__qd_func__.name, fn.own_gradient
     values = [rounded(cx.b, ops.as_value(cx.b, v)) if is_runtime(v) or ops.is_number(v) else v for v in values]
     with cx.scratch() as body:
-        result = call(fn, [_each(v, lambda x: detached(cx, x)) for v in values])
+        result = call(fn, [_each(v, lambda x: _detached(cx, x)) for v in values])
     _refuse_effects(body, name, reads=True)
     cx.splice(body)
     parts, like = _scalars(result), shape_of(result)
@@ -55,6 +54,10 @@ def call_with_gradient(cx: Context, fn: Any, values: list[Any], call: Call) -> A
         if slope is not None:
             parts[k] = cx.b.op("attach", parts[k], slope)
     return rebuild(like, parts)
+
+
+def _detached(cx: Context, x: Operand) -> Operand:
+    return cx.b.op("detach", x) if isinstance(x, Op) and x.dtype.is_real else x
 
 
 def _scalars(value: Any) -> list[Any]:
@@ -98,19 +101,23 @@ def _slope(cx: Context, values: list[Any], weights: list[Any], result: Operand) 
         for x, w in zip(_scalars(value), _scalars(weight), strict=True):
             if isinstance(x, Op) and x.dtype.is_real:
                 w = ops.cast_scalar(b, w, result.dtype)
-                fixed = b.op("detach", w) if not isinstance(w, Op) else b.put(Op("detach", (w,), w.dtype, AGAIN, b.loc))
-                term = b.op("mul", fixed, ops.cast_scalar(b, x, result.dtype))
+                if isinstance(w, Op):
+                    w = Op("detach", (w,), w.dtype, AGAIN, b.loc)
+                    b.put(w)
+                term = b.op("mul", w, ops.cast_scalar(b, x, result.dtype))
                 total = term if total is None else b.op("add", total, term)
     return total
 
 
 def _refuse_effects(body: Block, name: str, reads: bool) -> None:
     for s in walk(body):
-        place = s.place if isinstance(s, GlobalStore) else s.attr[0] if isinstance(s, Op) and s.op == "atomic" else None
-        if place is not None:
+        if isinstance(s, GlobalStore) or (isinstance(s, Op) and s.op == "atomic"):
+            place = s.place if isinstance(s, GlobalStore) else atomic_of(s)[0]
             what = f"`{name}` has a gradient of its own and writes `{place.name}`"
             raise QdrunSyntaxError(what, s.loc, "return the value, and store it in the kernel")
-        if reads and isinstance(s, Op) and s.op == "gload" and isinstance(s.attr, Place) and s.attr.grad is not None:
+        if not isinstance(s, Op):
+            continue
+        if reads and s.op == "gload" and isinstance(s.attr, Place) and s.attr.grad is not None:
             what = f"`{name}` has a gradient of its own and reads `{s.attr.name}`, whose gradient would be lost"
             raise QdrunSyntaxError(what, s.loc, f"pass the element as an argument: {name}(.., {s.attr.name}[..])")
 
