@@ -4,6 +4,7 @@
     ├── QdrunCompilationError            a kernel cannot be compiled; carries the user's line and a caret
     │   ├── QdrunSyntaxError             (SyntaxError) Python that the kernel language does not have
     │   ├── QdrunTypeError               (TypeError)
+    │   │   └── QdrunFitError            (QdrunValueError) a shape or a number that does not fit where it is to go
     │   ├── QdrunNameError               (NameError)
     │   ├── QdrunIndexError              (IndexError)
     │   └── DifferentiationError         (RuntimeError) the compiler has no correct gradient for this kernel
@@ -99,6 +100,10 @@ class QdrunRuntimeError(QdrunError, RuntimeError):
 
 class QdrunValueError(QdrunRuntimeError, ValueError):
     """A shape, a layout or an option of an array does not fit."""
+
+
+class QdrunFitError(QdrunTypeError, QdrunValueError):
+    """A shape, or a number that its type cannot hold, does not fit where it is to go."""
 
 
 class QdrunRuntimeTypeError(QdrunRuntimeError, TypeError):

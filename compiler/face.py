@@ -13,6 +13,7 @@ from .errors import (
     QdrunAssertionError,
     QdrunCompilationError,
     QdrunError,
+    QdrunFitError,
     QdrunImportError,
     QdrunIndexError,
     QdrunNameError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from ..errors import QdrunTypeError, QdrunValueError
+from ..errors import QdrunFitError, QdrunTypeError, QdrunValueError
 from ..frontend.values.tensor import TensorRef
 from ..refused import refuse
 from .data.element_types import NdarrayType
@@ -66,7 +66,7 @@ class BufferView:
         if not hasattr(array, "_packed"):
             raise QdrunTypeError(f"a view is of an ndarray, not of a {type(arr).__name__}", hint="make qd.ndarray(..)")
         if len(array.shape) != 1:
-            raise QdrunTypeError(
+            raise QdrunFitError(
                 f"a view is of an ndarray with one axis, not of shape {array.shape}", hint="use one with one axis"
             )
         begin, count = _integer("offset", offset), _integer("size", size)

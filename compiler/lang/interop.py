@@ -263,13 +263,36 @@ def host_array(value: Any, cast: bool = False) -> np.ndarray:
         return _of_torch(value, cast)
     if hasattr(value, "__dlpack__"):
         try:
-            return np.from_dlpack(value)
+            return _of_producer(value)
         except (BufferError, RuntimeError, TypeError) as e:
             raise QdrunTypeError(
                 f"this {type(value).__name__} cannot be shown to the CPU: {e}", hint="copy it to the CPU"
             ) from e
     hint = "pass numpy.array(..) of it" if isinstance(value, (list, tuple)) else ""
     raise QdrunTypeError(f"expected an ndarray, a numpy array or a torch tensor, got {type(value).__name__}", hint=hint)
+
+
+def _of_producer(value: Any) -> np.ndarray:
+    """The memory that an object shows by ``__dlpack__``. One that makes a copy each time is read-only: a write to it would be lost."""
+    shown, again = np.from_dlpack(value), np.from_dlpack(value)
+    if shown.size and shown.__array_interface__["data"][0] != again.__array_interface__["data"][0] and shown.flags.writeable:
+        shown.flags.writeable = False
+    return shown
+
+
+def bare(value: Any) -> Any:
+    """A tensor of torch itself on the memory of a tensor, outside of autograd, whatever a subclass makes of torch's methods.
+
+    Raises:
+        QdrunTypeError: it has no memory of its own.
+    """
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = torch.Tensor.detach(value)
+        shares = type(plain) is torch.Tensor and plain.data_ptr() == torch.Tensor.data_ptr(value)
+    if not shares and value.numel():
+        raise QdrunTypeError(f"a {type(value).__name__} has no memory that kernels can use", hint="pass a plain tensor of its content")
+    return plain
 
 
 def _of_torch(value: Any, cast: bool) -> np.ndarray:
@@ -279,7 +302,7 @@ def _of_torch(value: Any, cast: bool) -> np.ndarray:
         raise QdrunTypeError(
             f"a {kind} tensor of torch has no dense memory", hint="use tensor.to_dense(), or a tensor with data"
         )
-    plain = value.detach()
+    plain = bare(value)
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
     if plain.device.type != "cpu":

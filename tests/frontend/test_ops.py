@@ -132,7 +132,9 @@ def test_a_cast_rounds_a_literal_but_promotion_does_not():
     b = builder()
     assert ops.cast(b, 0.1, f32).value == float(np.float32(0.1))
     assert ops.binary(b, "*", 0.1, Const(1.0, f64)).value == 0.1
-    assert ops.cast(b, 300, u8) == Const(44, u8) and ops.cast(b, -1.7, i8) == Const(-1, i8)
+    assert ops.convert_value(b, 300, u8) == Const(44, u8) and ops.cast(b, -1.7, i8) == Const(-1, i8)
+    with pytest.raises(QdrunTypeError, match=r"the literal 300 does not fit u8 \(0 to 255\)"):
+        ops.cast(b, 300, u8)
     assert emit(lambda b, x: ops.cast(b, x, u1), F(0.5)) == np.True_
 
 

@@ -352,3 +352,67 @@ def test_dlpack_options():
     assert x[0] == 0
     with pytest.raises(qd.QdrunValueError, match="not on DLPack device"):
         x.__dlpack__(dl_device=(2, 0))
+
+
+class Copies:
+    """An array whose library exports a copy each time."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **how):
+        return self.array.copy().__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@qd.kernel
+def put(x: qd.types.ndarray(), value: qd.f64):
+    for i in range(x.shape[0]):
+        x[i] = value
+
+
+@qd.kernel
+def total(x: qd.types.ndarray()) -> qd.f64:
+    out = 0.0
+    for i in range(x.shape[0]):
+        out += x[i]
+    return out
+
+
+def test_a_write_to_a_copy_that_a_library_makes_is_refused():
+    qd.init(arch=qd.cpu)
+    made = Copies(np.arange(4.0))
+    assert total(made) == 6
+    for _ in range(2):
+        with pytest.raises(
+            qd.QdrunRuntimeError, match="`put` writes to `x`, and the array given for it is read-only, or a copy that"
+        ):
+            put(made, 1.0)
+
+
+def test_a_write_to_an_array_that_shows_one_element_in_many_places_is_refused():
+    qd.init(arch=qd.cpu)
+    one = np.lib.stride_tricks.as_strided(np.array([2.0]), (4,), (0,))
+    assert total(one) == 8
+    with pytest.raises(qd.QdrunRuntimeError, match="and the array given for it shows one element in many places"):
+        put(one, 1.0)
+
+
+@pytest.mark.parametrize("cls", [np.matrix, np.memmap, type("Own", (np.ndarray,), {"copy": None, "__setitem__": None})])
+@pytest.mark.parametrize("part", [slice(None), slice(None, None, 2), slice(None, None, -1)])
+def test_subclasses_and_views_of_numpy_arrays_are_written(cls, part, tmp_path):
+    qd.init(arch=qd.cpu)
+    base = np.memmap(tmp_path / "x", np.float64, "w+", shape=(6,)) if cls is np.memmap else np.zeros(6)
+
+    @qd.kernel
+    def rows(x: qd.types.ndarray(), value: qd.f64):
+        for i, j in qd.ndrange(x.shape[0], x.shape[1]):
+            x[i, j] = value
+
+    if cls is np.matrix:
+        rows(base.view(np.matrix)[:, part], 3.0)
+    else:
+        put(base.view(cls)[part], 3.0)
+    assert np.array_equal(np.asarray(base)[part], np.full(len(base[part]), 3.0)) and base.sum() == 3.0 * len(base[part])

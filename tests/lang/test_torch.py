@@ -443,3 +443,54 @@ def test_numpy_arrays_and_torch_tensors_serve_one_kernel():
             x = make((3, 4))
             increase(x)
             assert (np.asarray(x) == increased()).all()
+
+
+# ---- subclasses, whose methods may be anything
+class Copying(torch.Tensor):
+    def detach(self):
+        return super().detach().clone()
+
+    def numpy(self, **how):
+        return super().numpy(**how).copy()
+
+
+class Redirected(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        out = super().__torch_function__(func, types, args, kwargs or {})
+        return out.clone() if isinstance(out, torch.Tensor) else out
+
+
+@pytest.mark.parametrize("cls", [Copying, Redirected, torch.nn.Parameter])
+@pytest.mark.parametrize("part", ["contiguous", "strided", "transposed"])
+def test_writes_to_subclasses_are_not_lost(cls, part):
+    plain = {
+        "contiguous": lambda: torch.zeros(3, 4),
+        "strided": lambda: torch.zeros(6, 8)[::2, ::2],
+        "transposed": lambda: torch.zeros(4, 3).T,
+    }[part]()
+    with torch._C.DisableTorchFunctionSubclass():
+        given = plain.as_subclass(cls) if cls is not torch.nn.Parameter else cls(plain)
+    for k in range(3):
+        increase(given)
+        assert (plain.numpy() == (k + 1) * increased()).all()
+
+
+def test_gradients_of_subclasses_land_in_grad():
+    x = torch.rand(4, dtype=torch.float64).as_subclass(Copying).requires_grad_()
+    y = torch.zeros(4, dtype=torch.float64).as_subclass(Copying).requires_grad_()
+    square(x, y)
+    values = torch.Tensor.detach(x).as_subclass(torch.Tensor).numpy()
+    np.testing.assert_allclose(torch.Tensor.detach(y).as_subclass(torch.Tensor).numpy(), values**2)
+    y.grad = torch.ones(4, dtype=torch.float64)
+    square.grad(x, y)
+    np.testing.assert_allclose(np.asarray(x.grad.as_subclass(torch.Tensor)), 2 * values)
+
+
+def test_an_expanded_tensor_is_read_and_not_written():
+    x = torch.ones(1, dtype=torch.float64).expand(4)
+    y = torch.zeros(4, dtype=torch.float64)
+    square(x, y)
+    assert y.tolist() == [1.0] * 4
+    with pytest.raises(qd.QdrunRuntimeError, match="shows one element in many places"):
+        square(y, x)

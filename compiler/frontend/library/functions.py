@@ -234,11 +234,13 @@ def _numpy_type(dtype: Any) -> np.dtype:
 
 
 def _host_cast(x: Any, dtype: Any) -> Any:
-    return x.cast(dtype) if hasattr(x, "cast") else np.asarray(x).astype(_numpy_type(dtype))[()]
+    if hasattr(x, "cast"):
+        return x.cast(dtype)
+    return np.asarray(x).astype(_numpy_type(dtype))[()]
 
 
 def _lower_cast(b: FrontBuilder, x: Arg, dtype: Any) -> Value:
-    return ops.cast(b, x, ops.as_dtype(b, dtype))
+    return ops.convert_value(b, x, ops.as_dtype(b, dtype))
 
 
 def _lower_bit_cast(b: FrontBuilder, x: Arg, dtype: Any) -> Operand:

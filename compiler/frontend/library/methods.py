@@ -63,7 +63,7 @@ def attribute(b: FrontBuilder, m: Matrix, name: str) -> Any:
 
 
 def _cast(b: FrontBuilder, m: Matrix, dtype: Any) -> Value:
-    return ops.cast(b, m, ops.as_dtype(b, dtype))
+    return ops.convert_value(b, m, ops.as_dtype(b, dtype))
 
 
 def _fill(b: FrontBuilder, m: Matrix, val: Arg) -> Matrix:

@@ -30,6 +30,7 @@ from ..values.matrix import new_local
 from ..values.structs import StructMethod, rebuild, scalars, shape_of
 from ..values.values import Matrix, Struct, resolve
 from .expressions import is_target, number, resolve_target
+from .returned import check_returned
 from .statements import convert_to, new_struct
 from .targets import is_global
 
@@ -184,7 +185,11 @@ def _annotated(cx: Context, frame: Frame, value: Any) -> Any:
         what = f"`{frame.source.name}` returns a value, and its annotation says None"
         raise QdrunTypeError(what, hint="annotate the type that it returns, or leave the value out")
     refuse_missing_value(frame.source, value)
-    return value if annotation is None else convert_to(cx, value, annotation)
+    if annotation is None:
+        return value
+    if len(cx.frames) == 1:
+        check_returned(frame.source.name, value, annotation)
+    return convert_to(cx, value, annotation)
 
 
 def refuse_missing_value(source: FunctionSource, value: Any) -> None:

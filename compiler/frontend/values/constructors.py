@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...errors import QdrunTypeError
+from ...errors import QdrunFitError, QdrunTypeError
 from ...ir.nodes import Operand
 from . import matrix, ops
 from .values import Arg, Matrix, count
@@ -78,7 +78,7 @@ def lower_typed(b: FrontBuilder, shape: tuple[int, ...], dtype: Any, args: tuple
     for arg in args:
         items += _components(b, arg)
     if len(items) != count(shape):
-        raise QdrunTypeError(f"a value of shape {shape} needs {count(shape)} components, not {len(items)}")
+        raise QdrunFitError(f"a value of shape {shape} needs {count(shape)} components, not {len(items)}")
     return matrix.make(b, shape, items, dtype)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from ...errors import QdrunIndexError, QdrunTypeError
+from ...errors import QdrunFitError, QdrunIndexError, QdrunTypeError
 from ...ir.builder import convert
 from ...ir.nodes import Assert, Const, Local, Operand
 from ...ir.types import DType, i32, promote
@@ -33,7 +33,7 @@ def store_matrix(b: FrontBuilder, ml: MatrixLocal, m: Arg) -> None:
     """
     value = ops.as_value(b, m)
     if isinstance(value, Matrix) and value.shape != ml.shape:
-        raise QdrunTypeError(f"a variable of shape {ml.shape} cannot become {ops.describe_value(value)}")
+        raise QdrunFitError(f"a variable of shape {ml.shape} cannot become {ops.describe_value(value)}")
     items = value.items if isinstance(value, Matrix) else (value,) * len(ml.locals)
     for local, item in zip(ml.locals, items):
         b.store(local, ops.cast_scalar(b, item, local.dtype))

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from ...errors import QdrunTypeError
+from ...errors import QdrunFitError, QdrunTypeError
 from ...ir.builder import convert
 from ...ir.nodes import Const, Op, Operand
 from ...ir.types import DType, Unsigned, i32, i64, promote, u1, u64, unsigned
 from ..syntax import overflow
 from .fold import fold, rounded_literal
+from .literals import check_fits, check_shift
 from .values import Arg, Matrix, Struct, Value
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", 
 BITWISE = {"&": "and", "|": "or", "^": "xor"}
 SHIFTS = {"<<": "shl", ">>": "shr"}
 COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+MODULAR = frozenset("+-*")
+"""Operators whose result modulo the size of a type depends on the operands modulo that size only, as that of ``& | ^``."""
 MAX_EXPANDED_EXPONENT = 64
 
 
@@ -122,7 +125,7 @@ def common_shape(*values: Value) -> tuple[int, ...] | None:
     shapes = [v.shape for v in values if isinstance(v, Matrix)]
     for other in shapes[1:]:
         if other != shapes[0]:
-            raise QdrunTypeError(
+            raise QdrunFitError(
                 f"shapes {shapes[0]} and {other} do not fit: element by element operations need equal shapes",
                 hint="use `@` for a matrix product",
             )
@@ -215,7 +218,7 @@ def matmul(b: FrontBuilder, x: Any, y: Any) -> Value:
     if not isinstance(p, Matrix) or not isinstance(q, Matrix):
         raise QdrunTypeError(f"`@` multiplies matrices, not {describe_value(q if isinstance(p, Matrix) else p)}")
     if p.shape[-1] != q.shape[0]:
-        raise QdrunTypeError(
+        raise QdrunFitError(
             f"`@` cannot multiply shapes {p.shape} and {q.shape}: {p.shape[-1]} is not {q.shape[0]}",
             hint="transpose() one of them, or use `*` for element by element",
         )
@@ -228,13 +231,14 @@ def matmul(b: FrontBuilder, x: Any, y: Any) -> Value:
 
 def _arithmetic(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
     dtype = real_type(b, x, y) if op == "/" else number_type(b, x, y)
-    return emit(b, ARITHMETIC[op], cast_scalar(b, x, dtype), cast_scalar(b, y, dtype))
+    modular = op in MODULAR
+    return emit(b, ARITHMETIC[op], cast_scalar(b, x, dtype, modular), cast_scalar(b, y, dtype, modular))
 
 
 def _bitwise(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
     _need_int(op, x, y)
     dtype = promote(x.dtype, y.dtype)
-    return emit(b, BITWISE[op], cast_scalar(b, x, dtype), cast_scalar(b, y, dtype))
+    return emit(b, BITWISE[op], cast_scalar(b, x, dtype, modular=True), cast_scalar(b, y, dtype, modular=True))
 
 
 def _shift(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
@@ -242,6 +246,8 @@ def _shift(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
     _need_int(op, x, y)
     dtype = b.default_ip if x.dtype is u1 else x.dtype
     code = "sar" if op == ">>" and dtype.kind == "i" else SHIFTS[op]
+    if isinstance(y, Const):
+        check_shift(y, dtype)
     return emit(b, code, cast_scalar(b, x, dtype), cast_scalar(b, y, dtype))
 
 
@@ -373,12 +379,18 @@ def truth(b: FrontBuilder, x: Arg) -> Operand:
     return emit(b, "ne", value, Const(convert(0, value.dtype), value.dtype))
 
 
-def cast_scalar(b: FrontBuilder, x: Operand, dtype: DType) -> Operand:
-    """``x`` as ``dtype``; a literal stays a literal of full precision, a cast to u1 tests for zero."""
+def cast_scalar(b: FrontBuilder, x: Operand, dtype: DType, modular: bool = False) -> Operand:
+    """``x`` as ``dtype``; a literal stays a literal of full precision, a cast to u1 tests for zero.
+
+    Raises:
+        QdrunFitError: a literal that does not fit; ``modular``: see ``literals.check_fits``.
+    """
     if x.dtype is dtype:
         return x
     if dtype is u1:
         return truth(b, x)
+    if isinstance(x, Const):
+        check_fits(x, dtype, modular)
     result = b.cast(x, dtype)
     if b.overflow == "raise" and not (isinstance(x, Const) and isinstance(result, Const) and x.value == result.value):
         overflow.check_cast(b, result, x)
@@ -386,9 +398,12 @@ def cast_scalar(b: FrontBuilder, x: Operand, dtype: DType) -> Operand:
 
 
 def cast(b: FrontBuilder, x: Arg, dtype: DType) -> Value:
-    """``x`` as ``dtype``, component by component; what a user asks for by ``qd.cast`` or ``qd.f32(x)``.
+    """``x`` as ``dtype``, component by component; what a user asks for by ``qd.f32(x)`` or an annotation.
 
     Unlike the casts of promotion it rounds a float literal to the type.
+
+    Raises:
+        QdrunFitError: an integer type does not hold a literal.
     """
 
     def one(p: Operand) -> Operand:
@@ -396,6 +411,14 @@ def cast(b: FrontBuilder, x: Arg, dtype: DType) -> Value:
         return rounded_literal(out) if isinstance(out, Const) else out
 
     return elementwise(one, as_value(b, x))
+
+
+def convert_value(b: FrontBuilder, x: Arg, dtype: DType) -> Value:
+    """``x`` as ``dtype``, what a user asks for by ``qd.cast``: a literal wraps or saturates as any value does."""
+    return elementwise(
+        lambda p: cast(b, Const(p.value, p.dtype) if isinstance(p, Const) else p, dtype),  # pyright: ignore[reportArgumentType,reportReturnType]
+        as_value(b, x),
+    )
 
 
 def static_int(x: Any, what: str) -> int:

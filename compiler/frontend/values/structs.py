@@ -164,7 +164,7 @@ def _member(b: FrontBuilder, form: StructForm, name: str, value: Any) -> Any:
     try:
         return convert(b, form.members[name], value)
     except QdrunTypeError as e:
-        raise QdrunTypeError(f"the member `{name}` of {form.name}: {e.what}", e.loc, e.hint) from e
+        raise type(e)(f"the member `{name}` of {form.name}: {e.what}", e.loc, e.hint) from e
 
 
 def convert(b: FrontBuilder, form: Any, value: Any) -> Any:

@@ -22,6 +22,8 @@ from .values import Arg, Matrix, Value, count
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
 
+_MODULAR = frozenset("add sub mul and or xor".split())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorRef:
@@ -217,7 +219,7 @@ class TensorRef:
         if code in ("and", "or", "xor") and not self.dtype.is_int:
             raise QdrunTypeError(f"atomic_{code} takes integers; `{self.name}` holds {self.dtype}")
         where = self._written(b, index)
-        values = self._items(b, value)
+        values = self._items(b, value, modular=code in _MODULAR)
         changes = values
         if code == "sub":  # negated in this type: that of a narrower unsigned value would wrap elsewhere
             changes = tuple(b.op("neg", x) if b.overflow != "wrap" else self._negative(b, x) for x in values)
@@ -241,14 +243,14 @@ class TensorRef:
         values = [self._items(b, v)[0] for v in (expected, desired)]
         return b.op("atomic", *self._written(b, index), *values, dtype=self.dtype, attr=(self.places[0], "cas"))
 
-    def _items(self, b: FrontBuilder, value: Arg) -> tuple[Operand, ...]:
-        """The value's components as this tensor's type."""
+    def _items(self, b: FrontBuilder, value: Arg, modular: bool = False) -> tuple[Operand, ...]:
+        """The value's components as this tensor's type; ``modular``: see ``literals.check_fits``."""
         v = ops.as_value(b, value)
         if isinstance(v, Matrix) and v.shape != self.element:
             what = f"elements of shape {self.element}" if self.element else "scalars"
             raise QdrunTypeError(f"`{self.name}` holds {what}; {ops.describe_value(v)} cannot be stored in it")
         items = v.items if isinstance(v, Matrix) else (v,) * len(self.places)
-        return tuple(ops.cast_scalar(b, x, self.dtype) for x in items)
+        return tuple(ops.cast_scalar(b, x, self.dtype, modular) for x in items)
 
     def index(self, b: FrontBuilder, index: Sequence[Arg | None]) -> tuple[Operand, ...]:
         """The checked index as i32/i64 operands, counted from 0, in the order of the places' axes.

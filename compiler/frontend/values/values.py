@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...errors import QdrunNameError, QdrunTypeError
+from ...errors import QdrunFitError, QdrunNameError, QdrunTypeError
 from ...ir.nodes import Const, Local, Op, Operand
 from ...ir.types import DType
 
@@ -40,7 +40,7 @@ class Matrix:
         if len(self.shape) not in (1, 2):
             raise QdrunTypeError(f"a matrix has one or two axes, not {len(self.shape)}")
         if len(self.items) != count(self.shape):
-            raise QdrunTypeError(f"a matrix of shape {self.shape} needs {count(self.shape)} entries, not {len(self.items)}")
+            raise QdrunFitError(f"a matrix of shape {self.shape} needs {count(self.shape)} entries, not {len(self.items)}")
         if any(x.dtype is not self.items[0].dtype for x in self.items):
             raise QdrunTypeError("the entries of a matrix have one type")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ...errors import QdrunTypeError
+from ...errors import QdrunFitError
 from ...frontend.library.functions import cast, max, min
 from ...frontend.markers import static
 from ...ir.types import DType, i32
@@ -177,7 +177,7 @@ def compact(x: Any, flags: Any, out: Any, count: Any) -> None:
     flags = line(flags, "compact", "flags", n)
     out = typed(line(out, "compact", "out", n, scalars=False), "compact", "out", x.dtype)
     if x.element_shape != out.element_shape:
-        raise QdrunTypeError(f"algorithms.compact: elements of the shape {x.element_shape} and {out.element_shape}")
+        raise QdrunFitError(f"algorithms.compact: elements of the shape {x.element_shape} and {out.element_shape}")
     count = number(count, "compact", "count", i32)
     different("compact", x, flags, out, count)
     _pick(x, flags, out, count, _flag, _element)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ...errors import QdrunTypeError, QdrunValueError
+from ...errors import QdrunFitError, QdrunValueError
 from ...frontend.library.functions import cast, floor
 from ...frontend.markers import static
 from ...ir.types import i32
@@ -76,7 +76,7 @@ class HashGrid:
         """
         x = line(x, "HashGrid", "x", self.count, scalars=False)
         if not x.dtype.is_real or x.element_shape != (() if len(self.shape) == 1 else (len(self.shape),)):
-            raise QdrunTypeError(
+            raise QdrunFitError(
                 f"HashGrid.build: `x` holds {x.element_shape} of {x.dtype}, not positions with {len(self.shape)} axes"
             )
         self._sort(x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import QdrunTypeError
+from ...errors import QdrunFitError, QdrunTypeError
 from ...frontend.library.functions import min as lesser
 from ...frontend.markers import static
 from ...ir.types import DType, i32
@@ -175,7 +175,7 @@ def gather(x: Any, index: Any, out: Any) -> None:
     if index.dtype.kind not in "iu":
         raise QdrunTypeError(f"algorithms.gather: `index` has the type {index.dtype}, not an integer type")
     if x.element_shape != out.element_shape:
-        raise QdrunTypeError(f"algorithms.gather: elements of the shape {x.element_shape} and {out.element_shape}")
+        raise QdrunFitError(f"algorithms.gather: elements of the shape {x.element_shape} and {out.element_shape}")
     different("gather", x, index, out)
     _gather(x, index, out)
 

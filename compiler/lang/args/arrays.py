@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import QdrunRuntimeError, QdrunTypeError
+from ...errors import QdrunFitError, QdrunRuntimeError, QdrunTypeError
 from ...frontend.signature import ArrayArg
 from ...frontend.values.values import count
 from ...ir.types import DType, from_numpy
@@ -23,7 +23,7 @@ from ..data.element_types import NdarrayType
 from ..data.field import Field
 from ..data.ndarray import Ndarray, intern_key
 from ..data.tensor import Tensor
-from ..interop import host_array, lives_elsewhere, mark_written, torch_gradient
+from ..interop import bare, host_array, lives_elsewhere, mark_written, torch_gradient
 from ..interop_on_device import offers_device_memory
 from .host_staging import lend, take
 
@@ -156,7 +156,7 @@ def _pass_on_device(program: Program, array: Any, call: Call, number: Any, word:
         twin = next((k for k, other in call.sources.items() if _same_view(other, array)), None)
         call.arrays[number] = array if twin is None else call.arrays[twin]
         call.sources[number] = array
-        if not array.flags.writeable:
+        if not array.flags.writeable or _repeats(array):
             call.readonly.append(number)
     lend(program, array, call, number, word)
 
@@ -169,17 +169,17 @@ def _type_of(annotation: NdarrayType, array: Any) -> tuple[DType, int, tuple[int
     element = annotation.element or ()
     if annotation.element is None and annotation.element_dim:  # vectors or matrices of any size: the last axes
         if array.ndim < annotation.element_dim:
-            raise QdrunTypeError(f"expected element_dim {annotation.element_dim}, got an array of shape {array.shape}")
+            raise QdrunFitError(f"expected element_dim {annotation.element_dim}, got an array of shape {array.shape}")
         element = tuple(array.shape[array.ndim - annotation.element_dim :])
     if array.ndim < len(element) or array.shape[array.ndim - len(element) :] != element:
-        raise QdrunTypeError(f"expected elements of shape {element}, got an array of shape {array.shape}")
+        raise QdrunFitError(f"expected elements of shape {element}, got an array of shape {array.shape}")
     return dtype, array.ndim - len(element), element
 
 
 def _passed(array: np.ndarray, dtype: DType, call: Call, number: int) -> np.ndarray:
     """The array itself, or a copy that is written back after the launch; one copy for the same view given twice."""
     flags = array.flags
-    if not flags.writeable:
+    if not flags.writeable or _repeats(array):
         call.readonly.append(number)
     if flags.c_contiguous and flags.aligned and array.dtype.isnative:
         return array if type(array) is np.ndarray else array.view(np.ndarray)
@@ -188,6 +188,11 @@ def _passed(array: np.ndarray, dtype: DType, call: Call, number: int) -> np.ndar
     if flags.writeable:
         call.after.append((number, lambda: np.copyto(array, copy)))
     return copy
+
+
+def _repeats(array: np.ndarray) -> bool:
+    """Whether elements of an array share memory, as those of an expanded tensor: which of them a write changes has no answer."""
+    return array.size > 0 and 0 in array.strides and any(step == 0 and extent > 1 for step, extent in zip(array.strides, array.shape))
 
 
 def _same_view(a: np.ndarray, b: np.ndarray) -> bool:
@@ -212,7 +217,7 @@ def _pass_gradient(grad: Any, shape: tuple[int, ...], dtype: DType, call: Call, 
 
 def _check_gradient(array: Any, shape: tuple[int, ...], dtype: DType) -> None:
     if array.shape != shape or array.dtype != dtype.numpy:
-        raise QdrunTypeError(f"its .grad has shape {array.shape} and type {array.dtype}, not {shape} and {dtype}")
+        raise QdrunFitError(f"its .grad has shape {array.shape} and type {array.dtype}, not {shape} and {dtype}")
 
 
 def _write_back(value: Any, array: Any, call: Call, number: int, near: bool = False) -> None:
@@ -226,7 +231,7 @@ def _write_back(value: Any, array: Any, call: Call, number: int, near: bool = Fa
 def _copy_to_torch(tensor: Any, array: np.ndarray) -> None:
     import torch
 
-    tensor.detach().copy_(torch.from_numpy(array))
+    bare(tensor).copy_(torch.from_numpy(array))
 
 
 def _check_type(annotation: NdarrayType, key: Key) -> None:
@@ -257,8 +262,11 @@ def check_memory(name: str, variant: Variant, call: Call) -> None:
     names = [d.name for d in variant.head.args]
     for number in call.readonly:
         if number in written:
+            given = call.sources.get(number, call.arrays[number])
+            shared = isinstance(given, np.ndarray) and given.flags.writeable
+            why = "shows one element in many places" if shared else "is read-only, or a copy that its library made"
             raise QdrunRuntimeError(
-                f"kernel `{name}` writes to `{names[number]}`, and the array given for it is read-only\n  do: pass array.copy()"
+                f"kernel `{name}` writes to `{names[number]}`, and the array given for it {why}\n  do: pass array.copy()"
             )
     for number, original in call.sources.items():
         for other, array in call.arrays.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QdrunSyntaxError, QdrunTypeError
+from ...errors import QdrunFitError, QdrunSyntaxError, QdrunTypeError
 from ...frontend.markers import Template
 from ...frontend.signature import ArgSpec, MatrixArg, ScalarArg, TemplateArg
 from ...frontend.source.parse import FunctionSource
@@ -146,7 +146,7 @@ class Binder:
             try:
                 part, spec, number = _bind_one(p.annotation, value, options, bound.call, number)
             except QdrunTypeError as e:
-                raise QdrunTypeError(f"kernel `{self.name}`, argument `{p.name}`: {e}") from None
+                raise type(e)(f"kernel `{self.name}`, argument `{p.name}`: {e}") from None
             key.append(part)
             bound.specs[p.name] = spec
         bound.key = tuple(key)
@@ -208,7 +208,7 @@ def _number(value: Any, dtype: DType) -> int | float:
         high = (1 << (dtype.bits - (dtype.kind == "i"))) - 1
         if low <= value <= high:
             return value
-        raise QdrunTypeError(f"{value} does not fit {dtype} ({low} to {high})")
+        raise QdrunFitError(f"{value} does not fit {dtype} ({low} to {high})")
     hint = "pass a number; arrays, fields and objects need `qd.types.ndarray()` or `qd.template()` as annotation"
     if isinstance(value, float):
         hint = f"pass an integer, as int(x), or annotate the parameter with {'qd.f32' if dtype.bits < 64 else 'qd.f64'}"
@@ -226,7 +226,7 @@ def pack(value: int | float, dtype: DType) -> bytes:
 def _bind_matrix(annotation: MatrixType, value: Any, options: Options, call: Call, number: int) -> tuple[Any, ArgSpec, int]:
     data = np.asarray(value.to_numpy() if isinstance(value, Matrix) else value)
     if data.shape != annotation.shape:
-        raise QdrunTypeError(f"expected {annotation}, got a value of shape {data.shape}")
+        raise QdrunFitError(f"expected {annotation}, got a value of shape {data.shape}")
     dtype = annotation.dtype or options.default_fp
     for item in data.reshape(-1).tolist():
         call.scalars[number] = _number(item, dtype)

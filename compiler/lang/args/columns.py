@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import QdrunTypeError
+from ...errors import QdrunFitError, QdrunTypeError
 from ...ir.types import DType, limits
 from ...program.call import Call
 from ...program.program import current_program
@@ -21,7 +21,7 @@ def bind_column(values: np.ndarray, dtype: DType, call: Call, number: int) -> No
     trials = program.trials
     assert trials is not None
     if values.shape != (trials.count,):
-        raise QdrunTypeError(
+        raise QdrunFitError(
             f"expected {dtype}, or {trials.count} of them, one for each trial; got an array of shape {values.shape}"
         )
     if values.dtype.kind not in ("biuf" if dtype.is_real else "biu"):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import QdrunTypeError
 from ...program.memory.device_arrays import InOrder, NearArray, is_torch
+from ..interop import bare
 
 if TYPE_CHECKING:
     from ...program.call import Call
@@ -96,7 +97,7 @@ def take(near: NearArray, call: Call, number: int) -> NearArray:
         raise QdrunTypeError(
             f"an array of the device with strides {near.strides} is not row-major", hint="pass a contiguous copy of it"
         )
-    copy = value.detach().contiguous()
+    copy = bare(value).contiguous()
     call.kept.append(copy)
-    call.after.append((number, lambda: value.detach().copy_(copy)))
+    call.after.append((number, lambda: bare(value).copy_(copy)))
     return NearArray(copy.data_ptr(), near.shape, near.dense_strides(), near.dtype, copy, near.link, near.readonly, near.stream)

@@ -62,7 +62,7 @@ def _bind_members(form: StructForm, members: Mapping[str, Any], get: Callable[[s
         try:
             key, specs[name], number = bind(annotation, get(name), number)
         except QdrunTypeError as e:
-            raise QdrunTypeError(f"member `{name}`: {e.what}", e.loc, e.hint) from None
+            raise type(e)(f"member `{name}`: {e.what}", e.loc, e.hint) from None
         keys.append(key)
     return tuple(keys), RecordArg(form, specs), number
 
@@ -167,7 +167,7 @@ def bind_template(value: Any, bind: Bind, annotation: Any, number: int) -> Bound
         try:
             _, spec, number = bind(type(content), content, number)
         except QdrunTypeError as e:
-            raise QdrunTypeError(f"`{path[1:]}`: {e.what}", e.loc, e.hint) from None
+            raise type(e)(f"`{path[1:]}`: {e.what}", e.loc, e.hint) from None
         assert isinstance(spec, ScalarArg)
         keys.append((path, spec.dtype))
         numbers.append((path, owner, name, spec))

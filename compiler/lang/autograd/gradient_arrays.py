@@ -14,6 +14,7 @@ from ...runtime.mirror import changing, clear, copy, store
 from ..data.field import Field
 from ..data.ndarray import Ndarray
 from ..data.tensor import Tensor
+from ..interop import bare
 
 
 def has_grad(tensor: Any) -> bool:
@@ -132,7 +133,7 @@ def check_loss(loss: Any) -> None:
 def loss_gradient(loss: Any) -> Any:
     """The gradient of a loss; torch allocates its own when it is first wanted."""
     if _is_torch(loss) and loss.grad is None:
-        loss.grad = loss.detach().clone()
+        loss.grad = bare(loss).clone()
     return loss.grad
 
 
@@ -141,4 +142,4 @@ def fill_loss(tensor: Any, value: float) -> None:
     if isinstance(tensor, (Field, Ndarray)):
         tensor.fill(value)
     else:
-        tensor.detach().fill_(value)
+        bare(tensor).fill_(value)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import QdrunIndexError, QdrunTypeError
+from ...errors import QdrunFitError, QdrunIndexError, QdrunTypeError
 from ...frontend.values import matrix as front
 from ...frontend.values.values import flat_index
 from ...ir.trials import TrialLayout
 from ...ir.types import from_numpy
 from ...runtime.mirror import Mirror, copy, store
 from ...runtime.runs import unpacked
+from .fitting import fitting, numbers
 from .matrix import Matrix, Vector, wrap
 
 
@@ -198,12 +199,13 @@ def set_element(array: np.ndarray, index: tuple[int, ...], value: Any, name: str
     """Write an element: a number, or for a vector element a vector, a list or a number for every component.
 
     Raises:
-        QdrunTypeError: the shape of ``value`` is not that of an element.
+        QdrunFitError: the shape of ``value`` is not that of an element, or the type does not hold a number.
     """
     element = array.shape[len(index) :]
-    new = np.asarray(value.to_numpy() if isinstance(value, Matrix) else value)
+    new = numbers(value.to_numpy() if isinstance(value, Matrix) else value, array.dtype)
     if new.shape not in ((), element):
-        raise QdrunTypeError(f"`{name}` holds elements of shape {element}, not {new.shape}")
+        raise QdrunFitError(f"`{name}` holds elements of shape {element}, not {new.shape}")
+    new = fitting(new, array.dtype, f"`{name}`")
     if mirror is None:
         array[index] = new
     elif (place := array[(*index, ...)]).shape != element:  # of many trials
@@ -217,11 +219,12 @@ def fill_array(array: np.ndarray, value: Any, element: tuple[int, ...], name: st
     """Write ``value`` to every element.
 
     Raises:
-        QdrunTypeError: the shape of ``value`` is not that of an element.
+        QdrunFitError: the shape of ``value`` is not that of an element, or the type does not hold a number.
     """
-    new = np.asarray(value.to_numpy() if isinstance(value, Matrix) else value)
+    new = numbers(value.to_numpy() if isinstance(value, Matrix) else value, array.dtype)
     if new.shape not in ((), element):
-        raise QdrunTypeError(f"`{name}` holds elements of shape {element}, not {new.shape}")
+        raise QdrunFitError(f"`{name}` holds elements of shape {element}, not {new.shape}")
+    new = fitting(new, array.dtype, f"`{name}`")
     if mirror is not None:
         mirror.fill(array, new)
     elif new.ndim and array.flags.c_contiguous and array.size >= 2 * ROW:
@@ -262,21 +265,21 @@ def assign_array(
         trials: the trials of ``array``: ``source`` has them as first axis, or is the content of one trial, which is copied to each.
 
     Raises:
-        QdrunTypeError: the shapes differ.
+        QdrunFitError: the shapes differ, or the type does not hold a number.
     """
-    new = np.asarray(source)
+    new = fitting(np.asarray(source), array.dtype, f"`{name}`")
     if trials is not None:
         one = array.shape[2:]
         if new.shape not in (one, (trials.count, *one)):
             shapes = f"{(trials.count, *one)} with all trials, {one} with one"
-            raise QdrunTypeError(f"`{name}` has shape {shapes}; the array has shape {new.shape}")
+            raise QdrunFitError(f"`{name}` has shape {shapes}; the array has shape {new.shape}")
         content = array if mirror is None else unpacked(np.empty(array.size, array.dtype), array)
         trials.assign(content, new if new.ndim > len(one) else np.broadcast_to(new, (trials.count, *one)))
         if mirror is not None:
             mirror.assign(array, content)
         return
     if new.shape != array.shape:
-        raise QdrunTypeError(f"`{name}` has shape {array.shape}, the array has shape {new.shape}")
+        raise QdrunFitError(f"`{name}` has shape {array.shape}, the array has shape {new.shape}")
     copy(mirror, array, other, new)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ...errors import QdrunTypeError
+from ...errors import QdrunFitError
 from ...frontend.values import constructors, values
 from ...ir.types import DType, Unsigned
 from ...program.program import current_program
@@ -25,7 +25,7 @@ class MatrixType:
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         if not all(isinstance(e, int) and e > 0 for e in shape):
-            raise QdrunTypeError(f"the extents of a matrix type are positive integers, not {shape}")
+            raise QdrunFitError(f"the extents of a matrix type are positive integers, not {shape}")
         self.shape = shape
         self._dtype = dtype
 
@@ -56,7 +56,7 @@ class MatrixType:
         if len(args) == 1 and len(flat) == 1:
             flat *= values.count(self.shape)
         if len(flat) != values.count(self.shape):
-            raise QdrunTypeError(f"a value of shape {self.shape} needs {values.count(self.shape)} components, not {len(flat)}")
+            raise QdrunFitError(f"a value of shape {self.shape} needs {values.count(self.shape)} components, not {len(flat)}")
         made = Vector(flat, self.dtype)
         return made if len(self.shape) == 1 else wrap(made.to_numpy().reshape(self.shape), declared=made.dtype is not None)
 
@@ -142,7 +142,7 @@ class NdarrayType:
             self.element = ()
         self.element_dim = element_dim if self.element is None else len(self.element)
         if ndim is not None and (not isinstance(ndim, int) or ndim < 0):
-            raise QdrunTypeError(f"ndim is a number of axes, not {ndim!r}")
+            raise QdrunFitError(f"ndim is a number of axes, not {ndim!r}")
         self._dtype, self.ndim, self.needs_grad = dtype, ndim, needs_grad
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ...errors import QdrunTypeError
+from ...errors import QdrunFitError, QdrunTypeError
 from ...frontend.library.traced import builder_of, call
 from ...frontend.values import constructors, values
 from ...frontend.values import matrix as front
@@ -22,6 +22,7 @@ from ...ir.nodes import Const
 from ...ir.types import DType, from_numpy
 from ...program.program import current_program
 from .dtypes import defaults, resolve
+from .fitting import fitting, numbers
 
 
 class Matrix(NDArrayOperatorsMixin):
@@ -47,11 +48,13 @@ class Matrix(NDArrayOperatorsMixin):
         dtype = None if dt is None else resolve(dt)
         rows = [r.to_numpy() if isinstance(r, Matrix) else r for r in arr]
         try:
-            data = np.array(rows, None if dtype is None else dtype.numpy)
+            data = np.array(rows) if dtype is None else numbers(rows, dtype.numpy)
         except ValueError as e:
-            raise QdrunTypeError("the rows of a matrix have the same number of entries") from e
-        if data.ndim not in (1, 2) or data.dtype.kind not in "fiub":
+            raise QdrunFitError("the rows of a matrix have the same number of entries") from e
+        if data.ndim not in (1, 2) or (data.dtype.kind not in "fiub" and (dtype is None or data.dtype.kind != "O")):
             raise QdrunTypeError(f"a matrix is made of numbers in one or two axes, not of {arr!r}")
+        if dtype is not None:
+            data = np.array(fitting(data, dtype.numpy, f"a value of shape {data.shape}"), dtype.numpy)
         if dtype is None and isinstance(arr, (np.ndarray, Matrix)):
             dtype = arr.dtype if isinstance(arr, Matrix) else from_numpy(arr.dtype)
         self._data, self._dtype = data, dtype
@@ -119,7 +122,12 @@ class Matrix(NDArrayOperatorsMixin):
         return _comparison(part, getattr(self, "_how", None))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._data[index] = value._data if isinstance(value, Matrix) else value
+        self._data[index] = self._fitting(value)
+
+    def _fitting(self, value: Any) -> np.ndarray:
+        """A value that becomes some of the components."""
+        new = value._data if isinstance(value, Matrix) else numbers(value, self._data.dtype)
+        return fitting(new, self._data.dtype, f"a value of shape {self.shape}")
 
     def __len__(self) -> int:
         return self.n
@@ -140,7 +148,7 @@ class Matrix(NDArrayOperatorsMixin):
         positions = front.swizzle_positions(self._data.shape, name)
         if positions is None:
             raise AttributeError(f"a value of shape {self._data.shape} has no components `{name}`")
-        self._data[list(positions)] = value._data if isinstance(value, Matrix) else value
+        self._data[list(positions)] = self._fitting(value)
 
     def __eq__(self, other: Any) -> Any:
         return _comparison(np.equal(self, other), np.all)
@@ -225,7 +233,7 @@ class Matrix(NDArrayOperatorsMixin):
     def _paired(self, other: Any, f: Any, what: str) -> Any:
         right = np.asarray(other)
         if right.shape != self.shape or self.ndim != 1:
-            raise QdrunTypeError(f"{what} takes two vectors of one length, not shapes {self.shape} and {right.shape}")
+            raise QdrunFitError(f"{what} takes two vectors of one length, not shapes {self.shape} and {right.shape}")
         return self.__qd_wrap__(f(self._data, right))
 
     def determinant(self) -> float:
@@ -247,7 +255,7 @@ class Matrix(NDArrayOperatorsMixin):
             QdrunTypeError: the matrix is not square.
         """
         if self.ndim != 2 or self.n != self.m:
-            raise QdrunTypeError(f"trace() takes a square matrix, not one of shape {self.shape}")
+            raise QdrunFitError(f"trace() takes a square matrix, not one of shape {self.shape}")
         return np.trace(self._data).item()
 
     def sum(self) -> Any:
@@ -276,7 +284,7 @@ class Matrix(NDArrayOperatorsMixin):
 
     def fill(self, val: Any) -> None:
         """Set every component."""
-        self._data[...] = val
+        self._data[...] = self._fitting(val)
 
     @staticmethod
     @has_lowering(constructors.lower_zero)
@@ -385,7 +393,7 @@ class Vector(Matrix):
     def __init__(self, arr: Any, dt: Any = None) -> None:
         super().__init__(arr, dt)
         if self.ndim != 1:
-            raise QdrunTypeError(f"a vector has one axis, not shape {self.shape}")
+            raise QdrunFitError(f"a vector has one axis, not shape {self.shape}")
 
     @classmethod
     def field(  # type: ignore[override]

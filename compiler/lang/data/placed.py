@@ -21,6 +21,7 @@ from ...runtime.mirror import copied, reading, store
 from ..interop import Exchange, host_array
 from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
 from .element_types import MatrixType
+from .fitting import numbers
 
 
 def shared_gradient(what: str) -> QdrunRuntimeError:
@@ -238,10 +239,10 @@ class Placed(Exchange):
         trials as one more axis, the first, has something for each. Of a sparse field the active elements are written.
 
         Raises:
-            QdrunTypeError: the shapes differ.
+            QdrunFitError: the shapes differ, or an integer type does not hold one of the numbers.
         """
         self._written(None, arr)
-        self._assign(np.asarray(arr))
+        self._assign(numbers(arr, self.dtype.numpy))
 
     def from_torch(self, arr: Any) -> None:
         """Copy a torch tensor; see ``Exchange.from_torch``. Of a sparse field the active elements are written."""

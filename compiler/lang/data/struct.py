@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QdrunSyntaxError, QdrunTypeError
+from ...errors import QdrunFitError, QdrunSyntaxError, QdrunTypeError
 from ...frontend.values import structs, values
 from ...ir.builder import convert
 from ...ir.nodes import Const
@@ -63,7 +63,7 @@ class StructType(values.StructForm):
         try:
             return _cast(self.members[name], value)
         except QdrunTypeError as e:
-            raise QdrunTypeError(f"the member `{name}` of {self.name}: {e.what}", e.loc, e.hint) from None
+            raise type(e)(f"the member `{name}` of {self.name}: {e.what}", e.loc, e.hint) from None
 
     def __qd_lower__(self, b: Any, /, *args: Any, **members: Any) -> values.Struct:
         """The constructor inside a kernel."""
@@ -210,7 +210,7 @@ class Struct:
                 old[key] = items[key]
         elif isinstance(old, Matrix):
             if np.shape(value) not in ((), old.shape):
-                raise QdrunTypeError(f"`{name}` has shape {old.shape}, the value has shape {np.shape(value)}")
+                raise QdrunFitError(f"`{name}` has shape {old.shape}, the value has shape {np.shape(value)}")
             old.fill(value) if np.ndim(value) == 0 else old.__setitem__(slice(None), np.asarray(value))
         else:
             if isinstance(value, (list, tuple, dict, Matrix, Struct)) or np.ndim(value) != 0:

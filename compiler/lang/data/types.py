@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ...errors import QdrunTypeError
+from ...errors import QdrunFitError, QdrunTypeError
 from ...frontend.markers import Template, ref, template
 from ...refused import refuse, refused_names
 from ..assembly import Assembly
@@ -87,7 +87,7 @@ def _ndarray(
             raise QdrunTypeError(f"element_shape={shape} contradicts dtype={dtype!r}", hint="leave element_shape out")
         shape = dtype.shape
     if shape is not None and element_dim is not None and element_dim != len(shape):
-        raise QdrunTypeError(f"element_dim={element_dim} contradicts the element's shape {shape}", hint="leave element_dim out")
+        raise QdrunFitError(f"element_dim={element_dim} contradicts the element's shape {shape}", hint="leave element_dim out")
     if shape and not isinstance(dtype, MatrixType):
         dtype = MatrixType(shape, dtype)
     return NdarrayType(dtype, ndim, needs_grad, len(shape) if shape is not None else element_dim)
@@ -119,7 +119,7 @@ class ndarray:
     def __class_getitem__(cls, item: Any) -> NdarrayType:
         parts = item if isinstance(item, tuple) else (item, None)
         if len(parts) != 2:
-            raise QdrunTypeError(
+            raise QdrunFitError(
                 f"ndarray[..] takes a type and a number of axes, not {len(parts)} values", hint="write ndarray[dtype, ndim]"
             )
         return NdarrayType(*parts)
