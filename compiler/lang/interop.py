@@ -291,7 +291,9 @@ def bare(value: Any) -> Any:
         plain = torch.Tensor.detach(value)
         shares = type(plain) is torch.Tensor and plain.data_ptr() == torch.Tensor.data_ptr(value)
     if not shares and value.numel():
-        raise QdrunTypeError(f"a {type(value).__name__} has no memory that kernels can use", hint="pass a plain tensor of its content")
+        raise QdrunTypeError(
+            f"a {type(value).__name__} has no memory that kernels can use", hint="pass a plain tensor of its content"
+        )
     return plain
 
 

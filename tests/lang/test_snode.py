@@ -101,11 +101,13 @@ def test_adjacent_levels_of_one_axis_merge(program):
     assert layout_of(x) == ((32,), (4,), 0)
 
 
-def test_a_blocked_layout_is_refused_by_name(program):
-    x = make(program, name="grid")
-    program.root.dense(snode.ij, (2, 2)).dense(snode.ij, (4, 4)).place(x)
-    with pytest.raises(QdrunRuntimeError, match=r"`grid`: axis i is split into 2 blocks of 4"):
-        program.materialize()
+def test_axes_that_are_split_into_blocks_lie_as_one_array(program):
+    x, y = make(program, name="grid"), make(program)
+    top = program.root.dense(snode.ij, (2, 3))
+    top.place(y)
+    top.dense(snode.ij, (4, 5)).place(x)
+    assert layout_of(x)[:2] == ((8, 15), (60, 4)) and layout_of(y)[:2] == ((2, 3), (12, 4))
+    assert program.given == [("fields", 64 + 480)]
 
 
 def test_every_element_has_its_own_bytes(program):

@@ -192,7 +192,11 @@ def _passed(array: np.ndarray, dtype: DType, call: Call, number: int) -> np.ndar
 
 def _repeats(array: np.ndarray) -> bool:
     """Whether elements of an array share memory, as those of an expanded tensor: which of them a write changes has no answer."""
-    return array.size > 0 and 0 in array.strides and any(step == 0 and extent > 1 for step, extent in zip(array.strides, array.shape))
+    return (
+        array.size > 0
+        and 0 in array.strides
+        and any(step == 0 and extent > 1 for step, extent in zip(array.strides, array.shape))
+    )
 
 
 def _same_view(a: np.ndarray, b: np.ndarray) -> bool:

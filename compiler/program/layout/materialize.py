@@ -12,7 +12,7 @@ from ...errors import OutOfMemory, QdrunRuntimeError
 from ...ir.nodes import Buffer, CellBlocks, Place
 from ...ir.trials import TRIAL_ALIGNMENT, TrialLayout, trial_bytes
 from ...runtime.base import Allocation
-from .offsets import BLOCKS, CHILD_ALIGNMENT, Dense, Layout, Leaf, Placement, layout, total_size
+from .offsets import BLOCKS, CHILD_ALIGNMENT, Dense, Layout, Leaf, Placement, is_blocked, layout, total_size
 from .tree import Root, SNode, TreeLeaf, leaves_of, levels_of
 
 Allocate = Callable[[int, str], Allocation]
@@ -31,11 +31,13 @@ def _tree(node: SNode | TreeLeaf, category: str, per_trial: bool | None) -> Dens
 
 
 def _trees(node: SNode | TreeLeaf, category: str, per_trial: bool | None) -> Iterator[Dense | Leaf]:
-    """The layout trees of a child of the root. A dense child has one. Of a child with sparse levels, each level that holds fields has one,
-    in which the cells of all blocks lie as one array, and each activity has one: loops read it alone.
+    """The layout trees of a child of the root. A dense child has one. Of a child with sparse levels, or with axes that are split into
+    blocks, each level that holds fields has one, in which the cells of all blocks lie as one array, and each activity has one: loops read
+    it alone.
     """
-    if not isinstance(node, SNode) or not _has_sparse(node):
-        found = [_tree(node, category, per_trial)]
+    whole = _tree(node, category, per_trial)
+    if not isinstance(node, SNode) or not (_has_sparse(node) or (whole is not None and is_blocked(whole))):
+        found = [whole]
     else:
         found = []
         for level in levels_of(node):
@@ -53,7 +55,10 @@ def _array_of(leaf: TreeLeaf) -> dict[int, int]:
     """The axes of the array in which a leaf of a sparse tree lies, outermost first: all cells, or blocks."""
     level = leaf.level
     assert level is not None
-    order = {a: level.cells[a] for up in reversed([*level.upward()]) for a in up.axes}
+    order: dict[int, int] = {}
+    for up in reversed([*level.upward()]):
+        for axis, extent in zip(up.axes, up.extents):
+            order[axis] = order.get(axis, 1) * extent
     pool = None if leaf.hidden else level.pool
     if pool is None:
         return order
@@ -98,9 +103,6 @@ def pending_layout(pending: Sequence[SNode | TreeLeaf], category: str, per_trial
         pending: levels and leaves, each of which begins on a cache line.
         category: of memory.
         per_trial: of a batched program, the layout of what each trial has its own of, or of what they share; None: it is not batched.
-
-    Raises:
-        QdrunRuntimeError: a blocked layout.
     """
     trees = [t for c in pending for t in _trees(c, category, per_trial)]
     return layout(Dense(children=trees), TRIAL_ALIGNMENT if per_trial else CHILD_ALIGNMENT)
@@ -130,7 +132,6 @@ def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], Non
         part: a tree of its own, which gets memory of its own; None: what waits under the root.
 
     Raises:
-        QdrunRuntimeError: a blocked layout.
         OutOfMemory: from ``allocate``; names the largest field. What was allocated before it is given back with ``free``.
     """
     pending = _waiting(root, part)

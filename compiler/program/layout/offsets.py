@@ -218,9 +218,6 @@ def layout(root: Dense, align: int = CHILD_ALIGNMENT) -> Layout:
     Args:
         root: of the tree.
         align: children of the root start at multiples of it.
-
-    Raises:
-        QdrunRuntimeError: an axis is split over levels that are not adjacent in memory (a blocked layout).
     """
     placements: dict[Leaf, Placement] = {}
     offsets, size = cell_offsets(root, align)
@@ -234,32 +231,45 @@ def _visit(node: Leaf | Dense, offset: int, levels: Levels, placements: dict[Lea
         placements[node] = _placement(node, offset, levels)
         return
     offsets, stride = cell_offsets(node)
-    here: list[tuple[int, int, int]] = []
-    for axis, extent in zip(reversed(node.axes), reversed(node.extents)):
-        here.insert(0, (axis, extent, stride))
-        stride *= extent
+    here = _own_levels(node, stride)
     for child, inside in zip(node.children, offsets):
         _visit(child, offset + inside, (*levels, *here), placements)
 
 
+def is_blocked(node: Leaf | Dense, levels: Levels = ()) -> bool:
+    """Whether an axis of a leaf is split over levels that are not adjacent in memory, so that its elements have no single stride."""
+    if isinstance(node, Leaf):
+        return any(_merged(levels, axis) is None for axis in {axis for axis, _, _ in levels})
+    _, stride = cell_offsets(node)
+    return any(is_blocked(child, (*levels, *_own_levels(node, stride))) for child in node.children)
+
+
+def _own_levels(node: Dense, stride: int) -> Levels:
+    """A node's axes as levels; ``stride``: bytes of its cell."""
+    here: list[tuple[int, int, int]] = []
+    for axis, extent in zip(reversed(node.axes), reversed(node.extents)):
+        here.insert(0, (axis, extent, stride))
+        stride *= extent
+    return tuple(here)
+
+
 def _placement(leaf: Leaf, offset: int, levels: Levels) -> Placement:
     """Merge the levels of each axis; indices are in the order of the axes' letters."""
-    axes = sorted({axis for axis, _, _ in levels})
-    merged = [_merge(leaf, axis, [(e, s) for a, e, s in levels if a == axis]) for axis in axes]
-    return Placement(tuple(e for e, _ in merged), tuple(s for _, s in merged), offset)
+    merged = [_merged(levels, axis) for axis in sorted({axis for axis, _, _ in levels})]
+    known = [found for found in merged if found is not None]
+    assert len(known) == len(merged), f"`{leaf.name}` is in a blocked layout"
+    return Placement(tuple(e for e, _ in known), tuple(s for _, s in known), offset)
 
 
-def _merge(leaf: Leaf, axis: int, levels: list[tuple[int, int]]) -> tuple[int, int]:
-    """The extents and strides of the levels of an axis, outermost first."""
-    while len(levels) > 1:
-        (inner, inner_stride), (outer, outer_stride) = levels.pop(), levels.pop()
+def _merged(levels: Levels, axis: int) -> tuple[int, int] | None:
+    """The extent and the stride of an axis over all its levels; None: it is split into blocks."""
+    rest = [(extent, stride) for a, extent, stride in levels if a == axis]
+    while len(rest) > 1:
+        (inner, inner_stride), (outer, outer_stride) = rest.pop(), rest.pop()
         if inner == 1:
-            levels.append((outer, outer_stride))
+            rest.append((outer, outer_stride))
         elif outer == 1 or outer_stride == inner * inner_stride:
-            levels.append((outer * inner, inner_stride))
+            rest.append((outer * inner, inner_stride))
         else:
-            raise QdrunRuntimeError(
-                f"`{leaf.name}`: axis {axis_name(axis)} is split into {outer} blocks of {inner}, and blocked layouts are not available; "
-                f"do: use one dense level of {outer * inner} for this axis"
-            )
-    return levels[0]
+            return None
+    return rest[0]
