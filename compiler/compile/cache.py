@@ -70,7 +70,7 @@ class CompileCache:
     def __init__(self) -> None:
         self._lock = new_lock(self, "_lock")
         self._entries: OrderedDict[str, Entry] = OrderedDict()
-        self._lists: dict[str, list[list[Path]]] = {}  # by base key
+        self._lists: OrderedDict[str, list[list[Path]]] = OrderedDict()  # by base key
         self._making = Turns()
         self.lowered = 0
         self.refusals: deque[str] = deque(maxlen=64)
@@ -180,15 +180,24 @@ class CompileCache:
         with self._lock:
             known = self._lists.get(base)
             if known is not None:
+                self._lists.move_to_end(base)
                 return list(known)
         lists = _read_paths(base) if on_disk else []
         with self._lock:
-            return list(self._lists.setdefault(base, lists))
+            return list(self._list(base, lists))
+
+    def _list(self, base: str, lists: list[list[Path]]) -> list[list[Path]]:
+        """The lists of a base key, which are these if it is new; the least recently used key goes."""
+        found = self._lists.setdefault(base, lists)
+        self._lists.move_to_end(base)
+        if len(self._lists) > MOST:
+            self._lists.popitem(last=False)
+        return found
 
     def _add_paths(self, base: str, new: list[list[Path]], last: bool = False) -> list[list[Path]]:
         """Add lists, in front or behind the others; gives them all."""
         with self._lock:
-            lists = self._lists.setdefault(base, [])
+            lists = self._list(base, [])
             new = [paths for paths in new if paths not in lists]
             lists[:] = [*lists, *new][:LISTS] if last else [*new, *lists][:LISTS]
             return list(lists)

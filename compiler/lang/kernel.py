@@ -40,11 +40,13 @@ class KernelFunction:
     A call is launched natively where the program knows it (``native``, ``runtime.native.launch``): these methods are then builtins.
     """
 
+    __slots__ = ("__dict__", "__weakref__", "token")  # the native launcher reads the token
     __qd_kernel__ = True
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
+        self.token = object()  # stands for the kernel where it must not be kept alive
 
     @once
     def source(self) -> FunctionSource:
@@ -69,7 +71,7 @@ class KernelFunction:
     def variants(self) -> dict[tuple[Any, ...], Variant]:
         """The specialisations in the current program."""
         program = current_program()
-        return program.variants.setdefault((self, "second order") if program.second_order else self, {})
+        return program.lifetimes.variants(self, self.token, program.second_order is not None)
 
     def variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         """The specialisation for these arguments in the current program, compiled if it is new."""
@@ -96,9 +98,9 @@ class KernelFunction:
             if variant is None:
                 if program.recording is not None:
                     program.recording.new(self)
-                variant = variants[bound.key] = Variant(
-                    program, self.source, bound.specs, bound.keeps(), program.second_order is not None
-                )
+                program.lifetimes.reap()
+                variant = Variant(program, self.source, bound.specs, program.second_order is not None)
+                program.lifetimes.begin(variants, bound.key, variant, bound.keeps())
                 if program.tape is not None:
                     variant.begin_gradient()
         return variant
@@ -141,7 +143,7 @@ class KernelFunction:
         """The launch in Python: compiles, converts, raises. What it has compiled is launched natively from then on."""
         recording = current_program().recording
         if recording is not None:
-            recording.keep(args, kwargs)
+            recording.keep(self, args, kwargs)
         return self._run(*self.variant(args, kwargs))
 
     def _run(self, variant: Variant, bound: Bound) -> Any:
@@ -166,7 +168,7 @@ class KernelFunction:
         if program.tangents:
             _ = variant.tangent
         if recording is None and variant.native and current_program().second_order is None and _calls_are_native():
-            enter(current_program().native_launches, self, executable, bound)
+            enter(current_program().native_launches, self.token, executable, bound)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; runs nothing."""
@@ -181,9 +183,7 @@ class KernelFunction:
     def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
         """The memory that ``prepare`` would add to the program, without machine code: none if the kernel is compiled already.
 
-        Compiles nothing.
-
-        By what it is, so that the results of several launches can be put together: equal launches share one kernel.
+        Compiles nothing. By what it is, so that the results of several launches can be put together: equal launches share one kernel.
         """
         return self.variant(args, kwargs)[0].uncompiled(gradient=False)
 
@@ -260,7 +260,7 @@ class KernelGradient:
             and not (gradient.stores.asks or variant.before())
             and _calls_are_native()
         ):
-            enter(current_program().native_gradients, self.kernel, gradient, bound)
+            enter(current_program().native_gradients, self.kernel.token, gradient, bound)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile the kernel and its gradient for these arguments; runs nothing."""
@@ -343,7 +343,7 @@ class KernelGradient:
         if recording is not None:
             if "gradient" not in variant.__dict__:
                 recording.new_gradient(variant.head.name)
-            recording.keep(args, kwargs)
+            recording.keep(self, args, kwargs)
         refuse_one_array_twice(self.kernel.source.name, variant, bound)
         return variant, bound
 

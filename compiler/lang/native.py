@@ -9,10 +9,13 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..codegen.abi import arg_words
 from ..frontend.signature import ArrayArg, ScalarArg, TemplateArg
 from ..ir.nodes import ArgDecl
 from ..ir.types import DType
+from ..program.memory.lifetimes import is_mortal
 from ..runtime.native.launch import ArgSpec, Launch, Same, Watched, arg_row
 from ..runtime.native.watch import ITSELF, Entry, Row, Watch, dict_offset
 from ..runtime.native.watch_ir import (
@@ -50,7 +53,7 @@ def enter(lists: dict[object, list[Launch]], kernel: object, executable: Executa
 
     Args:
         lists: those of the program, for kernels or for gradients.
-        kernel: that is called.
+        kernel: the token of the one that is called.
         executable: what was compiled for the call.
         bound: the call.
     """
@@ -63,7 +66,7 @@ def enter(lists: dict[object, list[Launch]], kernel: object, executable: Executa
             _add(launches, owner, executable, bound)
     elif any(watch.missed for watch in known.watches):
         with executable.program.alone():
-            if _args(executable, bound, {id(w.value): w for w in known.watches}) is None:
+            if _args(executable, bound, {w.owner: w for w in known.watches}) is None:
                 launches[:] = [x for x in launches if x is not known]
 
 
@@ -120,11 +123,13 @@ def _template(
     if value is not spec.value:
         return None  # a tensor is around it
     if isinstance(value, (int, float, str, DType, type(None))):
-        return Same(value)
+        return Same(id(value), value)
     if template_key(value) != ("id", id(value)):
         return None  # it is known by its content
     if not is_container(value):
-        return Same(value)
+        return Same(id(value), None if is_mortal(value) else value)
+    if not is_mortal(value):
+        return None
     found = held_by(value)
     arrays = {id(unwrap(x)): unwrap(x) for _, x in found.arrays}
     if any(isinstance(x, BufferView) for x in arrays.values()):
@@ -158,11 +163,14 @@ class _Rows:
                 entries = [self._entry(x) for x in (owner if whole else owner[:FIRST])]
                 rows.append(Row(ROW_LIST if whole else ROW_FIRST, owner, tuple(entries)))
             elif isinstance(owner, dict):
-                if type(owner) is not dict:
+                if type(owner) is not dict or not all(isinstance(key, (str, int)) for key in owner):
                     return None
                 entries = [self._entry(x, key) for key, x in owner.items()]
                 rows.append(Row(ROW_DICT, owner, tuple(entries), ITSELF))
-            elif not isinstance(owner, tuple):  # which cannot change; what it holds has rows of its own
+            elif isinstance(owner, tuple):  # which cannot change; what it holds has rows of its own
+                if not _is_leaf(owner):
+                    return None  # keeping it may keep the object alive
+            else:
                 members = self._members(owner)
                 at = None if members is None else dict_offset(owner)
                 if members is None or at is None:
@@ -197,6 +205,13 @@ class _Rows:
         if isinstance(value, (list, tuple, dict, Tensor)) or is_container(value):
             return Entry(ENTRY_SAME, name, value)
         return Entry(ENTRY_TYPE, name, type(value))  # objects of this type are not searched
+
+
+def _is_leaf(value: Any) -> bool:
+    """Whether a value cannot refer to the object that holds it."""
+    if isinstance(value, tuple):
+        return all(map(_is_leaf, value))
+    return value is None or isinstance(value, (int, float, str, DType, np.generic)) or isinstance(unwrap(value), Ndarray)
 
 
 def _dict_of(owner: Any) -> dict[str, Any] | None:

@@ -32,9 +32,15 @@ class Pending:
         self._device = device
 
     def enter(self, kernel: Reporting, status: np.ndarray) -> None:
-        """A kernel, and its status record, which lives as long as the program."""
+        """A kernel, and its status record, which lives until it ``leave``s."""
         self._codes.append(status[:1].view(np.int64).data)
         self._users.append(weakref.ref(kernel))
+
+    def leave(self, kernel: Reporting) -> None:
+        """A kernel is closed, and its record is given back."""
+        at = next((k for k, user in enumerate(self._users) if user() is kernel), None)
+        if at is not None:
+            del self._codes[at], self._users[at]
 
     def look(self) -> None:
         """Raise the first failure that a kernel has reported, by the order in which they were compiled; others stay for the next look.
@@ -44,11 +50,11 @@ class Pending:
             AdStackOverflow: a loop ran further than its adstack was planned for.
             DeviceError: the driver refused a launch.
         """
-        for number, code in enumerate(self._codes):
+        for user, code in list(zip(self._users, self._codes)):
             if code[0]:
-                user = self._users[number]()
-                if user is None:
+                kernel = user()
+                if kernel is None:
                     code[0] = 0
                     self._device.reported()
                 else:
-                    user.raise_status()
+                    kernel.raise_status()

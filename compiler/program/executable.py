@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +28,7 @@ from ..codegen.abi import (
 from ..compile.pipeline import device_input
 from ..errors import OutOfMemory, QdrunError, QdrunRuntimeError
 from ..ir.nodes import Buffer, Loop
+from ..ir.threads import Living
 from ..ir.trials import TRIAL_PARAMS
 from ..runtime.base import Allocation
 from ..runtime.cpu.device import register_context, unregister_context
@@ -80,6 +82,7 @@ class Executable:
             program.device.keep_source(self.compiled, lambda: device_input(lazy.kernel, program.options, nested=False))
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
+        self.closed, self.users = False, Living[object]()  # recordings, whose graphs need its context
         self.context = words_of(self._host_words(layout.words))
         status = self._host_words(STATUS_WORDS)
         self._status = words_of(status)
@@ -117,6 +120,7 @@ class Executable:
         self.passed_over = 0  # calls in Python since other launches took the room of a native one
         self.refused = 0  # calls that could not be launched natively
         register_context(self.context_address, self.compiled)
+        self._unregister = weakref.finalize(self, unregister_context, self.context_address)
         program.data.enter(self.context, owners, lazy.stores)
 
     def _seed(self) -> int:
@@ -278,8 +282,15 @@ class Executable:
         return [self._returned[k : k + 1].view(np.uint8)[: d.size].view(d.numpy)[0].item() for k, d in enumerate(self.returns)]
 
     def close(self) -> None:
-        """Forget the context. Its memory goes with the program."""
-        unregister_context(self.context_address)
+        """Give the context back. The device has done all that was launched with it."""
+        if not self.closed:
+            self.closed, program = True, self.program
+            self._unregister()
+            program.data.leave(self.context)
+            for keeper in filter(None, (program.trial_state, program.pending)):
+                keeper.leave(self)
+            for allocation in self._memory:
+                program.device.free(allocation)
 
 
 class GradientExecutable(Executable):

@@ -18,10 +18,11 @@ from typing import Any
 from ..errors import QdrunIndexError, QdrunRuntimeError
 from ..ir.threads import Living, Turns
 from ..options import Arch, Options
-from ..runtime.native.launch import Launch, forget_bound
+from ..runtime.native.launch import Launch
 from .factory import TensorFactory
 from .launch_lock import wait_until
 from .layout.tree import SNode, leaves_of
+from .memory.lifetimes import Lifetimes
 from .memory.memory_regions import memory_of, shown
 from .memory.process_memory import Accounts
 from .memory.versions import Versions
@@ -59,8 +60,10 @@ class Program(Accounts):
         super().__init__(arch, options)
         self.number, self.factory = next(_numbers), factory
         self.making = Turns()  # of specialisations
+        self.lifetimes = Lifetimes(self)
         _programs.add(self)
         self._new = True  # nothing was done in it yet: `with qd.init()`, not `with program`
+        self._owned = False  # a `with` block closes it
         self._outer: weakref.ref[Program] | None = None
         self.native_launches: dict[object, list[Launch]] = {}
         self.native_gradients: dict[object, list[Launch]] = {}
@@ -111,7 +114,10 @@ class Program(Accounts):
     # ---- being current
     def __enter__(self) -> Program:
         before = CURRENT.get()
-        _BLOCKS.set((*_BLOCKS.get(), (self, before, before is self and self._new)))  # else it is only borrowed
+        closes = before is self and self._new  # else it is only borrowed
+        self._owned = self._owned or closes
+        open_blocks = (block for block in _BLOCKS.get() if not block[0].closed)  # they may have ended in another thread
+        _BLOCKS.set((*open_blocks, (self, before, closes)))
         self._new = False
         if before is not None:
             before._new = False
@@ -119,9 +125,14 @@ class Program(Accounts):
         return self
 
     def __exit__(self, *error: object) -> None:
-        *blocks, (_, before, closes) = _BLOCKS.get()
-        _BLOCKS.set(tuple(blocks))
-        CURRENT.set(before)
+        blocks = list(_BLOCKS.get())
+        at = next((k for k in reversed(range(len(blocks))) if blocks[k][0] is self), None)
+        if at is None:  # the block began in another thread, or another context
+            closes = self._owned
+        else:
+            _, before, closes = blocks.pop(at)
+            _BLOCKS.set(tuple(blocks))
+            CURRENT.set(before)
         if closes:
             try:
                 self.close()
@@ -131,6 +142,17 @@ class Program(Accounts):
             outer = self._outer() if self._outer else None
             if CURRENT.get() is None and outer is not None and not outer.closed:
                 CURRENT.set(outer)
+
+    @contextmanager
+    def current_here(self) -> Iterator[None]:
+        """It is the current program inside, in a thread that did not open it; the end changes nothing but that."""
+        before = CURRENT.get()
+        CURRENT.set(self)
+        try:
+            yield
+        finally:
+            if before is not self:
+                CURRENT.set(None if before is not None and before.closed else before)
 
     def activate(self) -> Program:
         """Make this the current program of this thread. At the end of a ``with`` the one before is current again."""
@@ -153,9 +175,9 @@ class Program(Accounts):
             failure = self._end()
             for variant in [v for found in list(self.variants.values()) for v in list(found.values())]:
                 variant.close()
+            self.lifetimes.close()
             for known in (self.variants, self.native_launches, self.native_gradients):
                 known.clear()
-            forget_bound()
             for f in self.root.fields():
                 f.release()
             if self._on_host is not None:
@@ -178,6 +200,7 @@ class Program(Accounts):
                 "  do: destroy them after the tape, the forward mode or the graph"
             )
         self.synchronize()
+        self.lifetimes.reap()
         leaves: list[Any] = list(leaves_of(part))
         memory = {f._storage.serial: f._storage for f in leaves if f._storage is not None}
         with self.alone():
@@ -186,8 +209,9 @@ class Program(Accounts):
                     if any(map(variant.uses, memory.values())):
                         variants.pop(key).close()
                         for native in (self.native_launches, self.native_gradients, *self._first_order):
-                            native.pop(kernel, None)
-            forget_bound()
+                            native.pop(kernel[0] if isinstance(kernel, tuple) else kernel, None)
+                if not variants:
+                    self.variants.pop(kernel, None)
             for leaf in leaves:
                 leaf.release()
             self.root.forget(part)

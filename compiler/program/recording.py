@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from ..errors import QdrunRuntimeError
+from ..ir.threads import Living
 from ..runtime.base import Allocation
 from ..runtime.recording import Unrecordable
 from ..tape.heap_plan import HeapPlan
@@ -44,6 +45,7 @@ class Launchable(Hashable, Protocol):
     last_seed: int | None
     lazy: LazyKernel
     owners: Mapping[Buffer, Allocation]
+    users: Living[object]
 
     @property
     def returns(self) -> Sequence[object]:
@@ -163,6 +165,7 @@ class Recording:
         if self._draws and not (call.own | call.parts).issuperset(call.arrays):
             self._refuse(f"kernel `{executable.name}` is given an array of another library", "give it a qd.ndarray")
         self.executables[executable] = executable.compiled
+        executable.users.add(self)
         self.kept.append(call)
 
     def drawing(self, executable: Launchable) -> None:

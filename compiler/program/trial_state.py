@@ -62,6 +62,10 @@ class TrialState:
         self._kernels[status] = kernel
         return self.count if name == TRIALS else self._memory[name].ptr
 
+    def leave(self, kernel: Reports) -> None:
+        """A kernel is closed."""
+        self._kernels = {status: known for status, known in self._kernels.items() if known is not kernel}
+
     def set_seeds(self, seeds: Sequence[int] | np.ndarray) -> None:
         """The random seed of each trial: it draws what a program made with ``qd.init(random_seed=)`` of it would draw.
 

@@ -39,7 +39,6 @@ class Variant:
         program: the program.
         source: the source of the kernel.
         specs: the properties of each argument that the front end needs.
-        keeps: objects that it is specialised for by identity; they must live as long as it does.
         second_order: it is the forward-mode kernel as a kernel of its own, for second derivatives.
     """
 
@@ -48,11 +47,10 @@ class Variant:
         program: ProgramState,
         source: FunctionSource,
         specs: Mapping[str, ArgSpec],
-        keeps: list[object],
         second_order: bool = False,
     ) -> None:
         self.program, self.lock = program, new_lock(self, "lock")
-        self.keeps = keeps
+        self.keeps: list[object] = []  # objects that it is specialised for by identity, or weak references to them
         self.no_gradient: str | None = (
             None  # why its gradient would do nothing; empty: it does something; None: not looked for yet
         )
@@ -175,11 +173,13 @@ class Variant:
         }
 
     def close(self) -> None:
-        """Forget the launch contexts; the program is being closed."""
-        for name in ("executable", "gradient", "tangent"):
-            made = self.__dict__.get(name)
-            if made is not None:
-                made.close()
+        """Give the launch contexts back."""
+        for made in self.made():
+            made.close()
+
+    def made(self) -> list[Executable]:
+        """What is compiled."""
+        return [e for e in map(self.__dict__.get, ("executable", "gradient", "tangent")) if e is not None]
 
     def begin_gradient(self) -> None:
         """Compile the gradient on another thread: a tape will need it."""
@@ -222,6 +222,5 @@ def kernels_of(known: Mapping[object, Mapping[tuple[Any, ...], Variant]]) -> lis
     found: list[Executable] = []
     for variants in list(known.values()):
         for variant in list(variants.values()):
-            made = (variant.__dict__.get(name) for name in ("executable", "gradient", "tangent"))
-            found += [e for e in made if e is not None and e not in found]
+            found += [e for e in variant.made() if e not in found]
     return found

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..ir.byte_bounds import byte_bounds
 from .recording import Unrecordable
 from .runs import Runs, elements_of, packed, runs_of, tile_of, unpacked
 
@@ -340,7 +341,7 @@ class Mirror:
         if array.flags.c_contiguous:
             first = array.__array_interface__["data"][0] - self._base
             return first, first + array.nbytes, True
-        low, high = np.lib.array_utils.byte_bounds(array)
+        low, high = byte_bounds(array)
         return low - self._base, high - self._base, high - low == array.nbytes
 
     def _runs(self, array: np.ndarray) -> Runs | None:

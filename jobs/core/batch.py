@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..planning.groups import group_key, why_not_batched
 from .debug import Debug
 from .job import Job
 from .outcome import Outcome
+from .session import in_turn
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class BatchOutcome:
 
 
 class BatchSession:
-    """An open batch: one program with room for ``trials`` trials of one group, which runs batch after batch.
+    """An open batch: one program with room for ``trials`` trials of one group, which runs batch after batch, from any thread.
 
     ``with BatchSession.open(MassSpring, params[0], 1000) as batch: outcome = batch.run(params)``
 
@@ -75,6 +77,7 @@ class BatchSession:
         self.used: dict[str, int] = {}
         self.peak_bytes: int | None = None
         self._open = ExitStack()
+        self._turn = RLock()
         self._differ: set[str] = set()  # inputs that have differed between the trials of a run
 
     @classmethod
@@ -123,6 +126,7 @@ class BatchSession:
         self.job.program.trial_state.keep_failures = True
         self._counted = False  # the seeds that the trials have are 0, 1, 2 and so on
 
+    @in_turn
     def run(self, params: Sequence[BaseModel], seeds: Sequence[int] | np.ndarray = ()) -> BatchOutcome:
         """Run trials of the group: at most ``trials``, fewer are possible. ``seeds``: see ``run_columns``.
 
@@ -138,6 +142,7 @@ class BatchSession:
         columns = {name: np.array([getattr(one, name) for one in params]) for name in self.job.declared.inputs}
         return self.run_columns(columns, seeds if len(seeds) else range(len(params)))
 
+    @in_turn
     def run_columns(self, inputs: Mapping[str, np.ndarray], seeds: Sequence[int] | np.ndarray = ()) -> BatchOutcome:
         """Like ``run``, with the inputs as columns: for each input of the job (B, ...); a missing one has the value of ``open``.
 
@@ -203,10 +208,12 @@ class BatchSession:
             )
         return count
 
+    @in_turn
     def measure(self) -> None:
         """Bring ``used`` and ``peak_bytes`` up to date."""
         self.used, self.peak_bytes = self.job.used(), self.job.peak_bytes()
 
+    @in_turn
     def close(self) -> None:
         """Close the program; once is enough."""
         if self.job.program is not None:

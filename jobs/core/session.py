@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from threading import RLock
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from pydantic import BaseModel
 
@@ -17,9 +19,35 @@ from .declared import same
 from .job import Job
 from .outcome import Outcome, check_outcome
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class InTurn(Protocol):
+    """A session: it has a lock, and a job with the open program."""
+
+    job: Any
+    _turn: RLock  # type: ignore[valid-type]
+
+
+S = TypeVar("S", bound=InTurn)
+
+
+def in_turn(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """One thread at a time runs the method, with the session's program as its current one."""
+
+    @functools.wraps(method)
+    def run(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._turn:
+            program = self.job.program
+            with nullcontext() if program is None else program.current_here():
+                return method(self, *args, **kwargs)
+
+    return run
+
 
 class Session:
-    """``with Session(job, backend="cpu") as session: session.run(params)``, again and again.
+    """``with Session(job, backend="cpu") as session: session.run(params)``, again and again, from any thread.
 
     The program is kept from one run to the next as long as only inputs change (``Job.set``); else it is closed, and the job built in a
     new one. A job that overrides ``run`` is built for each run.
@@ -40,6 +68,7 @@ class Session:
         self._open = ExitStack()
         self._fresh = False
         self._plan: MemoryPlan | None = None
+        self._turn = RLock()
         self._beside: list[PlanEntry] = []
 
     def __enter__(self) -> Self:
@@ -51,10 +80,12 @@ class Session:
             self.measure()
         self.close()
 
+    @in_turn
     def close(self) -> None:
         """Close the program."""
         self._open.close()
 
+    @in_turn
     def renew(self, params: BaseModel, wanted: Sequence[str] | None, seed: int) -> bool:
         """Make the open job that of another trial: what follows, its numbers and its bytes, is what it would be in a job built for it.
 
@@ -78,6 +109,7 @@ class Session:
         self._fresh, self.used, self.peak_bytes = True, {}, None
         return True
 
+    @in_turn
     def plan(self) -> MemoryPlan:
         """The memory plan of the open job with its parameters, and of what ``runs_beside`` it."""
         if self._plan is None:
@@ -85,6 +117,7 @@ class Session:
             self._plan = plan.model_copy(update={"entries": (*plan.entries, *self._beside)}) if self._beside else plan
         return self._plan
 
+    @in_turn
     def runs_beside(self, entry: PlanEntry, used: int) -> None:
         """Another program has run beside that of the job, with these bytes planned and used."""
         self._beside, self._plan = [entry], None
@@ -92,6 +125,7 @@ class Session:
         self.measure()
         self.peak_bytes = (self.peak_bytes or 0) + used
 
+    @in_turn
     def run(self, params: BaseModel | None = None) -> Outcome:
         """Run the job, with other parameters if they are given; the outcome is that of a job built with them.
 
@@ -114,6 +148,7 @@ class Session:
             check_outcome(outcome, type(job).__name__, job.params, job.wanted)
         return outcome
 
+    @in_turn
     def measure(self) -> None:
         """Bring ``used`` and ``peak_bytes`` up to date."""
         for kind, amount in self.job.used().items():

@@ -143,7 +143,7 @@ def test_a_fixed_gradient_is_planned_anew_without_a_budget():
     for budget in (8 * 40, 8 * 20, None, 8 * 15, None):
         got = point.gradient(lambda budget=budget: k.grad() if budget is None else k.grad(budget=budget))
         assert got.tobytes() == first.tobytes()
-    (variant,) = program.variants[k].values()
+    (variant,) = program.variants[k.token].values()
     assert variant.gradient._set == k.grad.plan()
 
 

@@ -194,7 +194,7 @@ def test_a_launch_with_a_budget_does_not_last(counts):
     s.chain.grad(600, 1.0, 0)
     whole = s.taken()
     small = s.chain.grad.remedies(600, 1.0, 0)["the smallest budget"].bytes
-    executable = next(iter(s.program.variants[s.chain].values())).gradient
+    executable = next(iter(s.program.variants[s.chain.token].values())).gradient
     for _ in range(3):
         s.chain.grad(600, 1.0, 0, budget=small)
         assert executable._set.bytes == small and s.taken().tobytes() == whole.tobytes()

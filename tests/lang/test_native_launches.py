@@ -68,7 +68,7 @@ def test_programs_in_turn_launch_a_kernel_and_its_gradient_natively(monkeypatch)
         with program:
             assert np.allclose(y.to_numpy(), 21 * x.to_numpy() ** 3, rtol=1e-13)
             assert np.allclose(x.grad.to_numpy(), 21 * 3 * x.to_numpy() ** 2, rtol=1e-13)
-            assert len(program.native_launches[scale]) == len(program.native_gradients[scale]) == 1
+            assert len(program.native_launches[scale.token]) == len(program.native_gradients[scale.token]) == 1
             program.close()
             assert not program.native_launches and not program.native_gradients
 
@@ -290,7 +290,7 @@ def test_there_are_so_many_launches_of_a_kernel_and_all_objects_get_theirs(monke
         for _ in range(20):
             for cell in cells:
                 cell.add()
-            assert len(program.native_launches[Cell.add]) == 4
+            assert len(program.native_launches[Cell.add.token]) == 4
         assert [c.x[None] for c in cells] == [20 * k for k in range(7)]
         for _ in range(native.PATIENCE + 1):
             cells[0].add()
@@ -318,7 +318,7 @@ def test_a_method_of_an_object_with_slots_goes_through_python_and_is_right():
             s.a = array(values)
             s.copy()
             assert s.x.to_numpy().tolist() == values
-        assert not program.native_launches.get(Slotted.copy)
+        assert not program.native_launches.get(Slotted.copy.token)
 
 
 def test_a_bound_kernel_says_what_it_is():

@@ -428,7 +428,7 @@ def test_launches_are_native_and_in_the_order_of_the_queue():
             x[None] = k
             expected = k
     assert x[None] % 2**64 == expected
-    assert len(current_program().native_launches[step]) == 1
+    assert len(current_program().native_launches[step.token]) == 1
 
 
 def test_threads_write_their_arrays_while_others_launch():

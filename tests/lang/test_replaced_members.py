@@ -170,8 +170,8 @@ def test_a_long_list_of_numbers_may_grow_while_native_launches_go_on(program):
         s.run()
         s.values.append(float(k))
     assert s.x.to_numpy().tolist() == [5, 5]
-    if program.device.native and program.native_launches.get(History.run):
-        launch = program.native_launches[History.run][0]
+    if program.device.native and program.native_launches.get(History.run.token):
+        launch = program.native_launches[History.run.token][0]
         assert not any(watch.missed for watch in launch.watches)
 
 

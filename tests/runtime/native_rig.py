@@ -17,8 +17,10 @@ class Program:
 class Kernel:
     """``fallback`` takes what no launch knows."""
 
+    __slots__ = ("__dict__", "__weakref__", "token")
+
     def __init__(self, fallback):
-        self.slow_call = fallback
+        self.slow_call, self.token = fallback, object()
         self.grad, self.taped = _Of(self), _Taped(self)
 
     def __call__(self, *args, **kwargs):

@@ -50,7 +50,7 @@ class Rig:
             prepare=self.prepare if prepare else None,
         )
         assert made is not None
-        self.program.native_launches[self.call] = [made]
+        self.program.native_launches[self.call.token] = [made]
 
     def fallback(self, *args):
         self.slow += 1

@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import QdrunFitError, QdrunRuntimeError, QdrunTypeError
 from ...frontend.signature import ArrayArg
 from ...frontend.values.values import count
+from ...ir.byte_bounds import byte_bounds
 from ...ir.types import DType, from_numpy
 from ...ir.walk import kernel_places
 from ...program.call import Call, Key
@@ -308,7 +309,7 @@ def _check_field(name: str, variant: Variant, memory: Allocation, arg: str, arra
 def _bytes_of(array: np.ndarray) -> tuple[int, int]:
     """The first address of an array's memory, and the one after its last."""
     first = array.__array_interface__["data"][0]
-    return (first, first + array.nbytes) if array.flags.c_contiguous else np.lib.array_utils.byte_bounds(array)
+    return (first, first + array.nbytes) if array.flags.c_contiguous else byte_bounds(array)
 
 
 def _share(a: np.ndarray, b: np.ndarray) -> bool:

@@ -23,6 +23,7 @@ class DataVersions:
     Attributes:
         from_python: writes from Python so far: of fields by their components, of other memory by its base.
         kernels: what each kernel stores to, and its context, in which it counts its launches.
+        generation: counts the changes of ``kernels``.
         changes: counts new kernels, and memory that is handed out: what has no version then, or is written by more.
     """
 
@@ -30,6 +31,7 @@ class DataVersions:
         self.from_python: dict[object, ctypes.c_int64] = {}
         self.kernels: list[tuple[frozenset[Stored], np.ndarray]] = []
         self.changes = ctypes.c_int64(0)
+        self.generation = 0
 
     def writes(self, what: object) -> ctypes.c_int64:
         """The counter of the writes from Python to a component of a field, or to a base. Native launchers read it, too."""
@@ -47,6 +49,16 @@ class DataVersions:
         stored = frozenset((memory_base(owners[b]), offset) for b, offset in stores)
         if stored:
             self.kernels.append((stored, context))
+            self.generation += 1
+            self.changes.value += 1
+
+    def leave(self, context: np.ndarray) -> None:
+        """A kernel is closed. Its launches are counted as writes from Python from now on, so that no version falls."""
+        for stored in [to for to, at in self.kernels if at is context]:
+            for what in stored:
+                self.writes(what).value += int(context[CTX_LAUNCHES])
+            self.kernels[:] = [one for one in self.kernels if one[1] is not context]
+            self.generation += 1
             self.changes.value += 1
 
     def wrote(self, tensor: Any) -> None:

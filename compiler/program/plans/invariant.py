@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...ir.byte_bounds import byte_bounds
 from ...ir.nodes import Buffer, Op, Place
 from ...ir.walk import index_of, place_of, task_blocks
 from ...passes.dependence.argument_forms import Form, forms
@@ -201,7 +202,7 @@ def _part(tensor: Any) -> SharedPart | None:
     memory, whole = memory_of(tensor), tensor._all
     if not whole.size:
         return None
-    low, high = np.lib.array_utils.byte_bounds(whole[0])
+    low, high = byte_bounds(whole[0])
     if high - low != whole[0].nbytes:
         return None
     address = memory.ptr + low - memory.view.ctypes.data

@@ -55,8 +55,8 @@ class _Watched:
         if not self._versioned or (self._shown and self.memory is not None and self._program.was_shown(self.memory)):
             return None
         data = self._data
-        if len(data.kernels) != self._kernels:
-            self._kernels, self._counters = len(data.kernels), data.counters(self._base, self.place.offset)
+        if data.generation != self._kernels:
+            self._kernels, self._counters = data.generation, data.counters(self._base, self.place.offset)
         version = 0
         for counter in self._counters:
             version += counter.value

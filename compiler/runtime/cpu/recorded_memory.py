@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...ir.byte_bounds import byte_bounds
 from ...ir.trials import TrialLayout
 from ..mirror import Mirror
 from ..recording import Unrecordable
@@ -67,7 +68,7 @@ class Recorder:
     # ---- writes that go past the recorder
     def expect(self, form: np.ndarray, name: str) -> None:
         """Python is about to write to an array."""
-        low, high = np.lib.array_utils.byte_bounds(form)
+        low, high = byte_bounds(form)
         self._expected.append((low, high, name))
 
     def settled(self) -> None:

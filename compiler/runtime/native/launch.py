@@ -31,8 +31,6 @@ from .watch import Watch
 
 _METHOD_DESCRIPTOR = 1 << 17  # Py_TPFLAGS_METHOD_DESCRIPTOR
 _MAX_WORDS = 4096  # of an argument buffer on the caller's stack
-_one = [object()]
-_IDLE = sys.getrefcount(_one[0])  # of an object in a list
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
@@ -56,8 +54,9 @@ class Natives:
 
     Attributes:
         variable: holds the current program.
-        program: its class, with the slots ``native_launches`` and ``native_gradients``: dicts from kernels to lists of launches.
-        kernel: its ``slow_call``, as that of the others, makes a call in Python.
+        program: its class, with the slots ``native_launches`` and ``native_gradients``: dicts from the tokens of kernels to lists of
+            launches.
+        kernel: it has the slot ``token``; its ``slow_call``, as that of the others, makes a call in Python.
         gradient: of a kernel, which is in the slot ``kernel``.
         taped: launches a kernel although a tape records; the same slot.
         bound_kernel, bound_gradient: of an object, with the slots ``kernel`` and ``instance``.
@@ -84,6 +83,7 @@ def install(natives: Natives) -> bool:
     slots = {
         "LAUNCHES_AT": slot_offset(natives.program, "native_launches"),
         "GRADIENTS_AT": slot_offset(natives.program, "native_gradients"),
+        "TOKEN_AT": slot_offset(natives.kernel, "token"),
         "GRADIENT_KERNEL_AT": slot_offset(natives.gradient, "kernel"),
         "BOUND_KERNEL_AT": slot_offset(natives.bound_kernel, "kernel"),
         "BOUND_INSTANCE_AT": slot_offset(natives.bound_kernel, "instance"),
@@ -134,25 +134,11 @@ def _process(natives: Natives, wrapper: type | None, view: type | None) -> ctype
         pack_ir.P_VIEW: view,
         pack_ir.P_SLOW: sys.intern("slow_call"),
         pack_ir.P_BOUND: natives.bound_kernel,
-        pack_ir.P_SPARE: natives.bound_kernel(None, None),
     }
-    _spares.append(objects[pack_ir.P_SPARE])
     words = (ctypes.c_int64 * pack_ir.P_WORDS)(*(id(objects[k]) for k in range(pack_ir.P_WORDS)))
-    kept = [x for k, x in objects.items() if k != pack_ir.P_SPARE]  # which has one reference while it is unused
-    for one in (words, natives, *kept):
+    for one in (words, natives, *objects.values()):
         jit.keep_for_ever(one)
     return words
-
-
-_spares: list[Any] = []
-"""The bound kernels that are used again and again."""
-
-
-def forget_bound() -> None:
-    """Let go of the object that a kernel was bound to last."""
-    for k in range(len(_spares)):
-        if sys.getrefcount(_spares[k]) == _IDLE:
-            _spares[k].kernel = _spares[k].instance = None
 
 
 def _set_slots(cls: type, call: int, get: int = 0) -> None:
@@ -201,9 +187,15 @@ def arg_row(spec: ArgSpec) -> list[int]:
 
 @dataclass(frozen=True)
 class Same:
-    """An argument that must be this very object; it has no words."""
+    """An argument that must be this very object; it has no words.
 
-    value: object
+    Attributes:
+        key: the object's ``id``.
+        kept: the object, unless the launch goes when it ends.
+    """
+
+    key: int
+    kept: object = None
 
 
 @dataclass(frozen=True)
@@ -295,7 +287,7 @@ def _row(arg: ArgSpec | Same | Watched) -> list[int]:
     row = [0] * pack_ir.A_WORDS
     if isinstance(arg, Watched):
         row[pack_ir.A_KIND], row[pack_ir.A_SIZE] = pack_ir.KIND_WATCHED, arg.words
-        row[pack_ir.A_KEY], row[pack_ir.A_WATCH] = id(arg.watch.value), arg.watch.address
+        row[pack_ir.A_KEY], row[pack_ir.A_WATCH] = arg.watch.owner, arg.watch.address
     else:
-        row[pack_ir.A_KIND], row[pack_ir.A_KEY] = pack_ir.KIND_SAME, id(arg.value)
+        row[pack_ir.A_KIND], row[pack_ir.A_KEY] = pack_ir.KIND_SAME, arg.key
     return row

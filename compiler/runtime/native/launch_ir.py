@@ -255,14 +255,17 @@ typed:
   br i1 %is_program, label %look, label %release
 look:
   %of_program = call ptr @at(ptr %now, i64 %at)
+  %token = call ptr @at(ptr %kernel, i64 $TOKEN_AT$)
   %empty = icmp eq ptr %of_program, null
-  br i1 %empty, label %release, label %find
+  %nameless = icmp eq ptr %token, null
+  %nothing = or i1 %empty, %nameless
+  br i1 %nothing, label %release, label %find
 find:
   br label %loop
 loop:
   ; a launch may run Python, which may close the program: the list is looked up after each, and the program and the launch are kept
   %i = phi i64 [0, %find], [%i1, %next]
-  %list = call ptr @PyDict_GetItemWithError(ptr %of_program, ptr %kernel)
+  %list = call ptr @PyDict_GetItemWithError(ptr %of_program, ptr %token)
   %unknown = icmp eq ptr %list, null
   br i1 %unknown, label %release_clear, label %some
 some:

@@ -11,7 +11,7 @@ KIND_F32, KIND_F64, KIND_INT, KIND_U64, KIND_BOOL, KIND_ARRAY, KIND_SAME, KIND_W
 
 # the process: objects of the interpreter, by address
 P_VAR, P_PROGRAM, P_NONE, P_NUMPY, P_FLOAT, P_INT, P_BOOL, P_BYTES, P_TRUE, P_HOST, P_WRAPPER, P_VIEW = range(12)
-P_SLOW, P_BOUND, P_SPARE, P_WORDS = range(12, 16)
+P_SLOW, P_BOUND, P_WORDS = range(12, 15)
 
 # numpy's flags: C-contiguous, aligned, writeable
 ARRAY_FLAGS = 0x0001 | 0x0100 | 0x0400

@@ -112,41 +112,19 @@ plain:
   call void @Py_IncRef(ptr %self)
   ret ptr %self
 make:
-  ; the one object that is kept for this, unless it is referenced elsewhere: a bound kernel rarely lives longer than its call
-  %spare_i = call i64 @word(ptr @qd_process, i64 $P_SPARE$)
-  %spare = inttoptr i64 %spare_i to ptr
-  %references = load i64, ptr %spare
-  %idle = icmp eq i64 %references, 1
-  br i1 %idle, label %reuse, label %allocate
-reuse:
-  call void @Py_IncRef(ptr %spare)
-  %old_kernel = call ptr @at(ptr %spare, i64 $BOUND_KERNEL_AT$)
-  %old_instance = call ptr @at(ptr %spare, i64 $BOUND_INSTANCE_AT$)
-  %same_kernel = icmp eq ptr %old_kernel, %self
-  %same_instance = icmp eq ptr %old_instance, %instance
-  %same = and i1 %same_kernel, %same_instance
-  br i1 %same, label %known, label %fill
-known:
-  ret ptr %spare
-allocate:
   %type_i = call i64 @word(ptr @qd_process, i64 $P_BOUND$)
   %type = inttoptr i64 %type_i to ptr
   %made = call ptr @PyType_GenericAlloc(ptr %type, i64 0)
   %no_memory = icmp eq ptr %made, null
   br i1 %no_memory, label %error, label %fill
 fill:
-  %b = phi ptr [%spare, %reuse], [%made, %allocate]
-  %lost_kernel = phi ptr [%old_kernel, %reuse], [null, %allocate]
-  %lost_instance = phi ptr [%old_instance, %reuse], [null, %allocate]
   call void @Py_IncRef(ptr %self)
   call void @Py_IncRef(ptr %instance)
-  %pk = getelementptr i8, ptr %b, i64 $BOUND_KERNEL_AT$
+  %pk = getelementptr i8, ptr %made, i64 $BOUND_KERNEL_AT$
   store ptr %self, ptr %pk
-  %pi = getelementptr i8, ptr %b, i64 $BOUND_INSTANCE_AT$
+  %pi = getelementptr i8, ptr %made, i64 $BOUND_INSTANCE_AT$
   store ptr %instance, ptr %pi
-  call void @Py_DecRef(ptr %lost_kernel) ; null is nothing
-  call void @Py_DecRef(ptr %lost_instance)
-  ret ptr %b
+  ret ptr %made
 error:
   ret ptr null
 }

@@ -76,11 +76,11 @@ class Watch:
     """The memory that a native launcher reads and writes, for one object. It is filled with the interpreter's lock held.
 
     Args:
-        value: the object, which is kept.
+        value: the object. It is not kept alive, nor is anything that may refer to it: the launch goes with it.
     """
 
     def __init__(self, value: object) -> None:
-        self.value = value
+        self.owner = id(value)
         self._head = (ctypes.c_int64 * W_WORDS)()
         self._head[W_MISSED] = 1
         self._kept: tuple[object, ...] = ()
@@ -111,11 +111,11 @@ class Watch:
             numbers: how each is packed.
         """
         array_words, number_args = _words([x for _, row in arrays for x in row]), [_words(row) for row in numbers]
-        kept: list[object] = [tuple(rows), array_words, number_args]
+        kept: list[object] = [array_words, number_args]
         row_words: list[int] = []
         for row in rows:
             entries = _words([x for e in row.entries for x in _entry_words(e, number_args)])
-            kept.append(entries)
+            kept += [entries, [(e.key, *_kept(e)) for e in row.entries]]
             row_words += [row.kind, id(row.owner), row.dict_at, 0, len(row.entries), ctypes.addressof(entries)]
         packed, values, current = _words(row_words), _words([0] * len(numbers)), _words([id(a) for a, _ in arrays])
         head = self._head
@@ -129,9 +129,18 @@ class Watch:
         head[W_MISSED] = 0
 
 
+def _kept(entry: Entry) -> tuple[object, ...]:
+    """Whose address must not become that of something else: types, and tuples, which have no row."""
+    if entry.kind == ENTRY_SAME:
+        return type(entry.value), entry.value if isinstance(entry.value, tuple) else None
+    return (entry.value,) if entry.kind == ENTRY_TYPE else ()
+
+
 def _entry_words(entry: Entry, number_args: Sequence[ctypes.Array[ctypes.c_int64]]) -> tuple[int, ...]:
     value, arg = entry.value, 0
-    if entry.kind in (ENTRY_TYPE, ENTRY_SAME):
+    if entry.kind == ENTRY_SAME:  # another object of the type may come to lie there: its content is compared in its own row
+        value, arg = id(value), id(type(value))
+    elif entry.kind == ENTRY_TYPE:
         value = id(value)
     elif entry.kind == ENTRY_NUMBER:
         assert isinstance(value, int)

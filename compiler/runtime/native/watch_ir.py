@@ -41,7 +41,13 @@ type:
 object:
   %value_i = ptrtoint ptr %value to i64
   %same = icmp eq i64 %value_i, %wanted
-  ret i1 %same
+  br i1 %same, label %kind_too, label %no
+kind_too:
+  %wanted_type = call i64 @word(ptr %e, i64 $E_ARG$)
+  %its = call ptr @at(ptr %value, i64 $TYPE$)
+  %its_i = ptrtoint ptr %its to i64
+  %typed = icmp eq i64 %its_i, %wanted_type
+  ret i1 %typed
 array:
   %own = call ptr @own_array(ptr %value)
   %foreign = icmp eq ptr %own, null
