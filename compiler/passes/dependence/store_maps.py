@@ -37,8 +37,10 @@ from ...tape.bounds.sizeexpr import (
     Unknown,
     as_type,
     inner,
+    minus,
     plus,
     rebuilt,
+    times,
     truth,
     wide,
 )
@@ -138,6 +140,8 @@ class StoreReader(Reader):
         return found if size <= MOST_PARTS else Unknown(TOO_LARGE)
 
     def _operation(self, x: Op) -> SizeExpr:
+        if x.op == "iter":
+            return self._flat_number()
         if not (x.op in TABLE and TABLE[x.op].pure and TABLE[x.op].arity > 0) or x.op == "bitcast":
             return Unknown(f"a value of `{x.op}`")
         if x.op in ("detach", "attach"):
@@ -146,6 +150,18 @@ class StoreReader(Reader):
             return self._select(x.args[0], self._raw(x.args[1]), self._raw(x.args[2]), x.dtype)
         args = tuple(map(self._raw, x.args))
         return next((a for a in args if isinstance(a, Unknown)), None) or Bin(x.op, args, x.dtype)
+
+    def _flat_number(self) -> SizeExpr:
+        """The number of an iteration, of which a lane is the remainder: axes row by row."""
+        number: SizeExpr = Lit(0)
+        for r in self.axes():
+            assert r.end is not None
+            unknown = next((e for e in r.ends if isinstance(e, Unknown)), None)
+            if unknown is not None:
+                return unknown
+            begin, end = map(wide, r.ends)
+            number = plus(times(number, minus(end, begin)), minus(wide(Index(r.index)), begin))
+        return number
 
     def _cast(self, x: Op) -> SizeExpr:
         arg = self._raw(x.args[0])
