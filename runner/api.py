@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compiler.errors import QdrunError
 from . import clock
+from .config.values import expanded
 from .live.points import Series, live_values
 from .observe import table
 from .observe.arrays import Arrays
@@ -298,7 +299,7 @@ def submit(
     keys |= {"params": params, "sweep": sweep, "gradients": gradients}
     prepared, job, source = _prepared(config, overrides, keys, address=address, debug=debug)
     now = clock.now()
-    where = os.fspath(output) if output is not None else prepared.loaded.config.uri
+    where = expanded(os.fspath(output)) if output is not None else prepared.loaded.config.uri
     timing, more = Timing(command_t=now, submitted_t=now), {KEPT_OF: NOTEBOOK} if source.own else None
     if detach or (address is not None and address.startswith(("http://", "https://"))):
         from .remote.detach import Order, follow, submit_detached

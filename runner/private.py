@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import stat
 import tempfile
@@ -15,12 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..compiler.errors import QdrunError
+from ..compiler.runtime.cache import home_folder
 
 LONGEST_PATH = 40
 """Maximum length of the folder of Ray's sockets: their paths must fit into 107 bytes."""
 SESSION, LOCK = "qdrun-ray-", "lock"
 STALE_S = 600.0
-MACHINE_VARIABLE = "QDRUN_MACHINE_DIR"
+MACHINE_VARIABLE, SHARED_FOLDER = "QDRUN_MACHINE_DIR", "/tmp/qdrun-{}"
 
 
 class NotPrivate(QdrunError, PermissionError):
@@ -43,15 +45,24 @@ def private(path: Path) -> Path:
     except OSError as error:
         raise NotPrivate(f"the folder {path} cannot be made: {error.strerror}\n  do: see who owns {path.parent}") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise NotPrivate(f"{path} is not a folder of yours: others could replace what lies in it\n  do: remove it")
-    if found.st_mode & 0o077:
+        raise NotPrivate(f"{path} is not a folder of yours: others could replace what lies in it\n  do: {_remedy(path, found)}")
+    if found.st_mode & 0o777 != 0o700:
         path.chmod(0o700)
     return path
 
 
+def _remedy(path: Path, found: os.stat_result) -> str:
+    """What a user can do about a path that is no private folder: in a folder such as ``/tmp``, none but the owner can remove it."""
+    above = path.parent.stat()
+    others = found.st_uid != os.getuid() and above.st_uid != os.getuid() and os.getuid() != 0
+    if others and (above.st_mode & stat.S_ISVTX or not os.access(path.parent, os.W_OK)):
+        return f"ask its owner (user {found.st_uid}) to remove it, or set the variable that names its place to another folder"
+    return f"remove it: `rm -r {path}`"
+
+
 def state_folder() -> Path:
     """The folder of this user's records on this machine: ``$XDG_STATE_HOME/qdrun`` or ``~/.local/state/qdrun``."""
-    above = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    above = os.environ.get("XDG_STATE_HOME") or home_folder() / ".local" / "state"
     return private(Path(above) / "qdrun")
 
 
@@ -59,9 +70,26 @@ def machine_folder() -> Path:
     """The folder that all processes of this user on this machine share until the next boot: ``/tmp/qdrun-<user id>``, or
     ``$QDRUN_MACHINE_DIR``.
 
-    Not in ``$TMPDIR`` or ``$XDG_RUNTIME_DIR``: two shells may have two of them.
+    Not in ``$TMPDIR`` or ``$XDG_RUNTIME_DIR``: two shells may have two of them. Anybody can make the one in ``/tmp`` first; then all
+    processes of this user find that it is not theirs, and share one in their home folder, named after this boot of this machine.
+
+    Raises:
+        NotPrivate: the folder that ``$QDRUN_MACHINE_DIR`` names is not private.
+        NoHome: there is none in ``/tmp``, and no home folder.
     """
-    return private(Path(os.environ.get(MACHINE_VARIABLE) or f"/tmp/qdrun-{os.getuid()}"))
+    if named := os.environ.get(MACHINE_VARIABLE):
+        return private(Path(named))
+    try:
+        return private(Path(SHARED_FOLDER.format(os.getuid())))
+    except NotPrivate:
+        return private(private(state_folder() / "machines") / _boot())
+
+
+def _boot() -> str:
+    """A name of this boot of this machine: home folders may be those of several machines."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return platform.node() or "machine"
 
 
 def write_private(path: Path, data: bytes) -> None:

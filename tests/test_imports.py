@@ -57,7 +57,7 @@ RUNNER = (
         "regular_files",
         "text_grid",
     ),
-    *("store.files", "optimize.update_rules", "config", "optimize", "packing", "ledger", "study"),
+    *("store.files", "jobcode", "optimize.update_rules", "config", "optimize", "packing", "ledger", "study"),
     *(
         "store",
         "live",

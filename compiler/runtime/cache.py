@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import QdrunRuntimeError
+from ..errors import QdrunError, QdrunRuntimeError
 from ..ir.threads import Turns, new_lock
 from . import jit
 from .jit import LoadedCode
@@ -34,13 +34,34 @@ _SWEEP_EVERY = 64  # stores between two looks at the folder's size
 _STALE_SECONDS = 3600  # a temporary file older than this was left by a writer that died
 
 
+class NoHome(QdrunError, RuntimeError):
+    """This user has no home folder."""
+
+    exit_code = 2
+
+
+def home_folder() -> Path:
+    """The home folder of this user.
+
+    Raises:
+        NoHome: ``HOME`` is not set, and the system does not know this user: in a container that runs as some number, say.
+    """
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise NoHome(
+            f"there is no home folder: the variable HOME is not set, and user {os.getuid()} has no entry in /etc/passwd\n"
+            "  do: set HOME to a folder of yours, as in `HOME=/tmp/me qdrun ..`"
+        ) from error
+
+
 def cache_dir() -> Path:
     """``$QDRUN_CACHE_DIR``, else ``$XDG_CACHE_HOME/qdrun``, else ``~/.cache/qdrun``."""
     own = os.environ.get("QDRUN_CACHE_DIR")
     if own:
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "qdrun"
+    return (Path(base) if base else home_folder() / ".cache") / "qdrun"
 
 
 def key_of(*parts: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ..jobcode import places
 from ..stops import is_command
 from . import config_commands, looking, machine, planning, running, watching
 from .output import print_document
@@ -117,6 +118,7 @@ def main() -> None:
     """Entry point of the ``qdrun`` command."""
     _open_streams()
     is_command()
+    places.drop_unsafe_entries()
     app()
 
 

@@ -21,7 +21,7 @@ def run_apart(words: Sequence[str]) -> int:
     """
     streams = [_descriptor(sys.stdout), _descriptor(sys.stderr)]
     sys.stdout.flush()
-    command = [sys.executable, "-X", "faulthandler", "-c", MAIN, *words]
+    command = [sys.executable, "-P", "-X", "faulthandler", "-c", MAIN, *words]
     process = subprocess.Popen(command, stdin=None, stdout=streams[0], stderr=streams[1])
     copies = [
         threading.Thread(target=_copy, args=(source, to), daemon=True)

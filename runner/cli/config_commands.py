@@ -84,7 +84,7 @@ def _apart(config: Path, changes: list[str], words: list[str], as_json: bool) ->
             from ..study.check import died
             from ..study.prepare import prepare
 
-            raise died(prepare(config, overrides=changes)[0], signal_name(code), f"python -c '{MAIN}' {shlex.join(words)}")
+            raise died(prepare(config, overrides=changes)[0], signal_name(code), f"python -P -c '{MAIN}' {shlex.join(words)}")
     raise typer.Exit(code)
 
 

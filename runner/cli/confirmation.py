@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ...compiler.errors import QdrunError
 from ...jobs.base import Job
@@ -55,4 +55,26 @@ def asked(prepared: Prepared, job: type[Job[Any]], *, local: bool = True) -> Seq
     return planned
 
 
-__all__ = ["MANY", "NotWanted", "asked", "on_terminal"]
+def which_code(changes: Sequence[str], code: str | None) -> Literal["kept", "new"] | None:
+    """The code that a resumed run goes on with, once the user of a terminal was asked, if the job's files have changed.
+
+    Args:
+        changes: how they have.
+        code: what the command line says.
+
+    Raises:
+        NotWanted: the user wants neither.
+    """
+    if code is not None:
+        return "new" if code == "new" else "kept"
+    if not changes or not on_terminal():
+        return None
+    print("the code of the run has changed since it was made", *(f"  {text}" for text in changes), sep="\n", file=sys.stderr)
+    print("go on with the kept code, or with the new one? [kept/new/N] ", end="", file=sys.stderr, flush=True)
+    said = sys.stdin.readline().strip().lower()
+    if said not in ("kept", "new"):
+        raise NotWanted("nothing was started\n  do: `qdrun resume --code kept` or `--code new` does not ask")
+    return "new" if said == "new" else "kept"
+
+
+__all__ = ["MANY", "NotWanted", "asked", "on_terminal", "which_code"]

@@ -218,6 +218,9 @@ class Resume(Part):
     skipped: dict[str, str] = about(
         "trials that failed by an error of their own, each with the reason; --failed runs them again"
     )
+    code_changes: list[str] = about(
+        "how the job's files differ from the code that the run keeps; not compared with --code or --force"
+    )
     ended: Submit | None = about("end of the run, as for submit; null with --dry-run")
 
 

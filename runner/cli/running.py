@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -37,6 +38,13 @@ Wait = Annotated[
 ]
 
 
+class Code(StrEnum):
+    """The code that a run goes on with."""
+
+    kept = "kept"
+    new = "new"
+
+
 def submit(
     config: Config,
     changes: Set = [],  # noqa: B006 - typer makes a list of its own
@@ -61,6 +69,7 @@ def submit(
 
     command_t = process_started()
     with reported(as_json):
+        from ..config.values import expanded
         from ..remote.cluster_inventory import devices_at
         from ..search.warm_start import warm_started
         from ..study.prepare import prepare
@@ -71,7 +80,7 @@ def submit(
         prepared = warm_started(prepared, job)
         planned = () if yes or quiet or as_json else asked(prepared, job, local=address is None)
         timing = Timing(command_t=command_t, submitted_t=now())
-        folder = output or prepared.loaded.config.uri
+        folder = expanded(output) if output else prepared.loaded.config.uri
         if address == "slurm":
             from ..remote.slurm import submit_slurm
 
@@ -132,7 +141,16 @@ def _detached(
 def resume(
     run: Run,
     config: Annotated[Path | None, typer.Option(help="Use this config instead of the copy in the run's folder.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Continue although the config or the job's file has changed.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Continue although the config or the job's files have changed, with the present ones."),
+    ] = False,
+    code: Annotated[
+        Code | None,
+        typer.Option(
+            "--code", help="If the job's files have changed: continue with the code the run keeps, or with the new code."
+        ),
+    ] = None,
     failed: Annotated[
         bool, typer.Option("--failed", help="Also run trials again that failed by an error of their own.")
     ] = False,
@@ -159,12 +177,16 @@ def resume(
         from ..engine.resume import look, over
         from ..engine.resume import resume as go_on
         from ..observe import show
+        from ..provenance.versions import code_changes
         from ..store.layout import find
+        from .confirmation import which_code
 
         folder = find(run, runs)
         plan = look(folder, failed=failed)
         data = {"run": folder.name, "state": plan.state, "kept": list(plan.kept)}
-        data |= {"retried": dict(plan.retried), "skipped": dict(plan.skipped), "ended": None}
+        data |= {"retried": dict(plan.retried), "skipped": dict(plan.skipped), "ended": None, "code_changes": []}
+        if plan.retried and (dry_run or code is None) and not force:
+            data["code_changes"] = code_changes(folder)
         if not as_json and not quiet:
             print(show.resume_text(data), file=sys.stdout if dry_run else sys.stderr)
         if dry_run:
@@ -178,12 +200,14 @@ def resume(
         elif detach or is_dashboard(address):
             from ..remote.detach import Order, resume_detached
 
+            chosen = which_code(data["code_changes"], code)
             made = resume_detached(
-                folder, Order(timing, address, dashboard), config=config, force=force, failed=failed, debug=debug
+                folder, Order(timing, address, dashboard), config=config, force=force, failed=failed, debug=debug, code=chosen
             )
             _detached(made, timing, wait or not detach, quiet, as_json, data)
         else:
             how = {"address": address, "dashboard": dashboard, "quiet": quiet, "timing": timing}
+            how |= {"code": which_code(data["code_changes"], code)}
             done = go_on(folder, config=config, force=force, failed=failed, debug=debug, **how)
             if not as_json:
                 print(show.summary_text(done))

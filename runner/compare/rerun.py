@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ...compiler.errors import QdrunError
 from .. import clock
 from ..engine.session import Submitted, submit
 from ..observe.table import rows_of
@@ -22,6 +25,20 @@ from .numbers import Comparison, compared
 
 TOLERANCES = {"f64": 1e-9, "f32": 1e-4}
 """Relative differences that count as rounding: sums of a batch, and of another device, have another order."""
+
+
+class SeveralCodes(QdrunError, ValueError):
+    """Trials of several versions of a job's code are to run again at once, or those of one that no row has."""
+
+    def __init__(self, folder: RunFolder, labels: Mapping[str, str], code: str | None) -> None:
+        count = Counter(labels.values())
+        said = ", ".join(f"{number} of {f'code {label}' if label else 'the first code'}" for label, number in count.items())
+        head = (
+            f"no row of {folder.name} comes from code {code}" if code else f"the rows of {folder.name} come from several codes"
+        )
+        super().__init__(
+            f"{head}: {said}\n  do: `qdrun rerun {folder.uri} --code HASH` for those of one version, or name a trial"
+        )
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,7 @@ def rerun(
     folder: RunFolder,
     trial: str | None = None,
     *,
+    code: str | None = None,
     output: str | os.PathLike[str],
     tolerance: float | None = None,
     address: str | None = None,
@@ -68,6 +86,7 @@ def rerun(
     Args:
         folder: of the earlier run.
         trial: this trial alone; None: all.
+        code: the trials whose rows come from this version of the code, as the column `code` has it; None: all.
         output: folder or URI that gets the new run.
         tolerance: largest relative difference of numbers that are called equal; None: that of the job's precision.
         address: of a Ray cluster to join.
@@ -75,13 +94,20 @@ def rerun(
         timing: when the command began.
 
     Raises:
+        SeveralCodes: the trials come from several versions of the code.
         NotKept, ConfigError, Damaged: see ``prepared_again``.
         ClusterError: Ray cannot be started or joined.
         StorageFull: there is no room for the run.
     """
     before = folder.trials()
     chosen = before if trial is None else [one for one in before if one.id == trial]
-    found = kept(folder)
+    labels = {str(row["trial"]): str(row.get("code") or "") for row in rows_of(folder, replay(folder, slim=True))}
+    if code is not None:
+        chosen = [one for one in chosen if labels[one.id].startswith(code) and labels[one.id]]
+    several = sorted({labels[one.id] for one in chosen})
+    if len(several) > 1 or not chosen:
+        raise SeveralCodes(folder, labels, code)
+    found = kept(folder, *several)
     with options_as_then(found.provenance):
         prepared, job = prepared_again(folder, found, chosen, local=address is None)
         prepared, now = _silent(prepared), clock.now()

@@ -34,6 +34,7 @@ from .values import (
     TargetText,
     Uri,
     allowed_count,
+    expanded,
     is_whole,
     refuse,
 )
@@ -275,8 +276,12 @@ class RunConfig(Section):
 
     @property
     def uri(self) -> str:
-        """Where the run's folder is made: a local path or an fsspec URI."""
-        return self.storage or self.output
+        """Where the run's folder is made: a local path or an fsspec URI, with ``~`` and variables of the environment replaced.
+
+        Raises:
+            NoVariable: one is not set.
+        """
+        return expanded(self.storage or self.output)
 
     @property
     def elastic(self) -> bool:

@@ -6,6 +6,7 @@ Each is a type for pydantic models that says what is wrong, what is allowed and 
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ...compiler.amounts import bytes_in
+from ...compiler.errors import QdrunError
 
 EMULATED = "emulated"
 """The ``device.id`` of a GPU that this machine's CPU plays: for tests, and to try a config where there is none. Slow."""
@@ -30,12 +32,35 @@ TARGET = re.compile(r"(?:[^:\s]+|[^:\n]+\.py):[A-Za-z_]\w*")
 SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION = re.compile(r"\s*(\d+(?:\.\d*)?)\s*([a-z]*)\s*")
 PERCENT = re.compile(r"(\d+(?:\.\d*)?)\s*%")
+VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://.*")
 
 
 def refuse(what: str, *, allowed: Sequence[str] = (), hint: str = "") -> PydanticCustomError:
     """An error of a validator that carries the allowed values and what to do."""
     return PydanticCustomError("refused", "{what}", {"what": what, "allowed": list(allowed), "hint": hint})
+
+
+class NoVariable(QdrunError, ValueError):
+    """A path names a variable of the environment that is not set."""
+
+    exit_code = 2
+
+
+def expanded(text: str) -> str:
+    """A path or URI with its ``~``, ``$NAME`` and ``${NAME}`` replaced, as a shell does.
+
+    Raises:
+        NoVariable: a variable is not set, or empty.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1].strip("{}")
+        if not os.environ.get(name):
+            raise NoVariable(f"`{text}`: the variable {name} is not set\n  do: set it, or write the path itself")
+        return os.environ[name]
+
+    return os.path.expanduser(VARIABLE.sub(value, text))
 
 
 def is_whole(value: Any) -> TypeGuard[int]:

@@ -21,6 +21,7 @@ from ..provenance.again import KEPT_OF, prepared_again
 from ..provenance.inputs import changed
 from ..provenance.kept import kept
 from ..provenance.record import inputs_of
+from ..provenance.versions import CodeChange, adopt, code_for
 from ..ray_adapter.jobs_api import known_dead
 from ..store.attempts import Failure, missing_file, requeued
 from ..store.journal import Journal, read
@@ -148,13 +149,14 @@ def resume(
     timing: Timing | None = None,
     shipped: Shipped | None = None,
     asks: str | None = None,
+    code: CodeChange | None = None,
 ) -> Submitted:
     """Take a run over and bring it to its end. One that has ended and has nothing left to run stays as it is.
 
     Args:
         folder: the run's folder; no process runs it now.
         config: replaces the config in the folder.
-        force: continue although the config, or the file of the job, has changed since; the trials stay those of the run.
+        force: continue although the config, or the files of the job, have changed since; the trials stay those of the run.
         failed: run trials again that failed by an error of their own.
         debug: in debug mode, as ``submit --debug``; the rows of these trials say what was checked.
         address: of a cluster, see ``submit``.
@@ -163,17 +165,20 @@ def resume(
         timing: when the command began.
         shipped: where the config and the job lie, when they came along to a cluster: then they are those of the run.
         asks: the dashboard of a cluster that the user has named: whether the run's old process still lives there.
+        code: where the files of the job have changed: go on with the code that the run keeps, or with the new one.
 
     Raises:
+        CodeChanged: they have, and ``code`` is not given.
         ConfigChanged: the config is another one than the run was made from, or is gone.
         RunAlive: the run is alive.
     """
     if done := over(folder, look(folder, failed=failed)):
         return done
-    prepared, job = config_of(folder, config, force=force, debug=debug, local=address is None, shipped=shipped)
+    prepared, job = config_of(folder, config, force=force, debug=debug, local=address is None, shipped=shipped, code=code)
     now = clock.now()
 
     def stage(journal: Journal) -> tuple[list[TrialAt], dict[str, int]]:
+        adopt(folder, prepared.target)
         state = recover(folder, journal)
         plan = _plan(folder, state, failed, "lost")
         again = {name: why for name, why in plan.retried.items() if state.trials[name].entry is not None}
@@ -184,7 +189,7 @@ def resume(
 
     how = How(timing or Timing(now, now), address, dashboard, quiet)
     gone = _gone(folder, asks)
-    groups = [] if debug or prepared.loaded.config.elastic else folder.plan()
+    groups = [] if debug or prepared.loaded.config.elastic or prepared.target.label else folder.plan()
     return attend(prepared, job, folder, how, stage, [(group, ()) for group in groups], gone=gone)
 
 
@@ -205,8 +210,11 @@ def config_of(
     debug: bool = False,
     local: bool = True,
     shipped: Shipped | None = None,
+    code: CodeChange | None = None,
 ) -> tuple[Prepared, type[Job[Any]]]:
     """The config of a run, read again; its trials are those of the run.
+
+    The job is the one that the run keeps, unless ``code`` asks for the present one.
 
     It is the copy in the run's folder, whose relative paths begin where the config lay that it was made from. What lies there now is
     compared and never run.
@@ -219,10 +227,12 @@ def config_of(
         local: the trials run on this machine.
         shipped: where it lies when it came along; then there is nothing to compare. Nor is there where the run was made from the folder of
             another one, and has all of it in its own.
+        code: see ``resume``.
 
     Raises:
-        NotKept: of such a run, something of this is missing.
-        ConfigChanged: it has changed since, or its job has.
+        NotKept: something of the code that the run keeps is missing.
+        CodeChanged: see ``resume``.
+        ConfigChanged: it has changed since, or its files have.
         ConfigError: it is wrong.
     """
     info, resolved = folder.info(), folder.config()
@@ -235,20 +245,22 @@ def config_of(
         raise ConfigChanged(
             f"there is no config at {place}\n  do: `qdrun resume {folder.uri}` takes the copy in the run's folder"
         )
-    prepared, job = prepare(place, local=local, overrides=overrides, backend=resolved["device"]["backend"], text=text)
+    target = code_for(folder, "new" if code is None and force else code, home="" if shipped is None else shipped.root)
+    how = {"backend": resolved["device"]["backend"], "text": text, "target": target}
+    prepared, job = prepare(place, local=local, overrides=overrides, **how)
     changes: dict[str, Any] = {"trials": Trials.of(_trials(folder, prepared))}
     if debug and prepared.loaded.config.debug is None:
         changes["loaded"] = load_config(place, [*overrides, "debug=true"], text)
     if shipped is not None:
-        there = {"target": shipped.target(prepared.target), "inputs": input_files({"folder": os.path.dirname(shipped.config)})}
-        return prepared.model_copy(update=changes | there), job
+        changes["inputs"] = input_files({"folder": os.path.dirname(shipped.config)})
+        return prepared.model_copy(update=changes), job
     if not force:
         folder.check_config(prepared.resolved)
         if text is not None:
             _check_original(folder, place, text, prepared)
-        source = prepared.target.source
+        source = prepared.target.source if target is None else None
         digest = source and hashlib.sha256(source.encode()).hexdigest()[:16]
-        if digest != info.get("source_hash"):
+        if target is None and digest != info.get("source_hash"):
             raise ConfigChanged(
                 f"{prepared.target.file} has changed since {folder.name} was made\n"
                 f"  do: submit it as a run of its own, or go on with the new file: `qdrun resume {folder.uri} --force`"

@@ -19,6 +19,7 @@ from ..exit_codes import exit_code
 from ..export import exporting
 from ..export.callbacks import calling, commands_of
 from ..export.tracker import named_in
+from ..jobcode.imports import IMPORTS
 from ..ledger.account import Account
 from ..ledger.client import LedgerClient, LocalLedger
 from ..ledger.leases import Terms
@@ -48,6 +49,7 @@ from ..store.owner import OwnerLost, cancel_requests
 from ..store.replay import replay
 from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
+from ..study.target import notes_of
 from ..study.trials import Trial, counted
 from ..upkeep.caches import trim
 from ..upkeep.removal import discarding
@@ -224,7 +226,7 @@ def attend(
         _show_kept(board, folder, prepared, before)
         if work is not None and not work:
             return _nothing_left(journal, before, timing)
-        journal.write("submitted", sync=True, command_t=timing.command_t)
+        journal.write("submitted", sync=True, command_t=timing.command_t, code=prepared.target.code)
         board.check = first_check(prepared, job, screen.note, board.warnings) if how.address is None else None
         starting = ray_thread.submit(_start, timing, how, prepared.ray_devices, metadata(folder, prepared))
         try:
@@ -265,9 +267,12 @@ def attend(
 
 @contextmanager
 def _telling(folder: RunFolder, prepared: Prepared, note: Callable[[str], None], stops: Stops) -> Iterator[None]:
-    """Tell trackers and callbacks of the run while the block runs."""
+    """Tell trackers and callbacks of the run while the block runs. Afterwards this process imports nothing of the job any more."""
     loaded = prepared.loaded
+    for text in notes_of(prepared.target):
+        note(text)
     with (
+        IMPORTS.released(),
         exporting(folder, loaded.config.export, note, stops),
         calling(folder, loaded.config.callbacks, loaded.folder, note, stops),
     ):

@@ -28,7 +28,7 @@ from ..store.encoding import plain
 from ..store.journal import Event
 from ..store.layout import RunFolder
 from ..store.replay import FINAL
-from ..study.target import TargetError, resolve
+from ..study.target import TargetError, laid_out, resolve
 from .feed import Tail
 
 LOOK_EVERY_S = 0.5
@@ -37,16 +37,10 @@ TAIL_BYTES, TAIL_SHOWN, TAIL_S = 1 << 16, 500, 1.0
 SHOWN = 5
 """Failures of calls that the user is told of one by one; the others are counted."""
 CHILD = """
-import importlib, importlib.util, json, sys, traceback
-where, name, root = sys.argv[1:]
-sys.path.append(root)
-if where.endswith(".py"):
-    spec = importlib.util.spec_from_file_location("qdrun_callbacks", where)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-else:
-    module = importlib.import_module(where)
-call, failed = getattr(module, name), 0
+import json, sys, traceback
+from qdrun.runner.jobcode.store import imported
+module, name, place = sys.argv[1:]
+call, failed = getattr(imported(module, place), name), 0
 for line in sys.stdin:
     try:
         call(json.loads(line))
@@ -55,7 +49,8 @@ for line in sys.stdin:
         traceback.print_exc()
 sys.exit(3 if failed else 0)
 """
-"""Calls a function with each document on its stdin: one process for all rows that have come at once."""
+"""Calls a function with each document on its stdin: one process for all rows that have come at once. It imports the copy of the function's
+files that was made when the run began, and nothing from the working directory."""
 
 
 class CallbackMissing(QdrunError, ValueError):
@@ -84,7 +79,7 @@ class Calls:
         self._words = commands_of(section, base)
         self._tail, self._counts = Tail(folder), Counter[str]()
         self._trials = {trial.id: trial for trial in folder.found_trials().trials}
-        self._failed = 0
+        self._failed, self._told = 0, set[str]()
         for event in self._tail.news():
             self._rows(event)
 
@@ -110,7 +105,11 @@ class Calls:
         elif event["event"] == "ended" and event.get("status") in FINAL:
             ends = [(str(event["trial"]), event)]
         else:
+            if event["event"] == "requeued":  # `qdrun resume --failed`: the row before does not count
+                self._told.discard(str(event["trial"]))
             return []
+        ends = [(name, end) for name, end in ends if name not in self._told]  # the first one is the row
+        self._told.update(name for name, _ in ends)
         self._counts.update(str(end.get("status") or "done") for _, end in ends)
         return [row_of(self._trials[name], end) for name, end in ends if name in self._trials]
 
@@ -154,7 +153,8 @@ def _words(name: str, call: str | list[str], base: os.PathLike[str], timeout_s: 
         target = resolve(call, Path(base))
     except TargetError as error:
         raise CallbackMissing(f"callbacks.{name}: {str(error).replace('the job', 'the function')}") from error
-    words = [sys.executable, "-c", CHILD, target.file or target.module or "", target.name, target.import_root]
+    module, place = laid_out(target)
+    words = [sys.executable, "-P", "-c", CHILD, module, target.name, str(place)]
     _check_function(name, call, tuple(words), timeout_s)
     return words
 

@@ -16,7 +16,7 @@ from ..live.points import Reader
 from ..stops import Stops, join
 from ..store.columns import BEGUN, ROWS, event_of
 from ..store.encoding import NewLines, unsealed
-from ..store.journal import Event, segments
+from ..store.journal import Event, counted, segments
 from ..store.layout import RunFolder
 from ..store.replay import FINAL, replay, run_state
 from .tracker import Beginning, Tracker, named_in, open_tracker
@@ -29,16 +29,19 @@ CLOSE_S = 60.0
 
 
 class Tail:
-    """Reads a journal again and again: ``news`` gives the events that came since the last call."""
+    """Reads a journal again and again: ``news`` gives the events that came since the last call.
+
+    It gives what ``journal.read`` gives: of a former owner of the run, the lines alone that its successor has counted.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder, self._lines = folder, NewLines(folder.files)
 
     def news(self) -> list[Event]:
         """The new events. The line of a batch is one of them. A damaged line is left out."""
-        found = list[Event]()
+        found, limit = list[Event](), counted(self._folder)
         for path in segments(self._folder):
-            for line in self._lines.of(path):
+            for line in self._lines.of(path, most=limit(path)):
                 try:
                     found.append(unsealed(line))
                 except (ValueError, RecursionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter  # pyright: ig
 
 from ...compiler.errors import QdrunError
 from ..config.export_section import TensorBoardExport
+from ..config.values import expanded
 from ..live.points import Logged
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
@@ -88,7 +88,7 @@ def open_tracker(folder: RunFolder, options: TensorBoardExport) -> TensorBoard:
     """
     if options.folder is None and not isinstance(folder.files, LocalFiles):
         raise NoFolder(f"{folder.uri} is not on this machine\n  do: name a folder: export.tensorboard.folder")
-    where = folder.path / "tensorboard" if options.folder is None else Path(os.path.expanduser(options.folder)) / folder.name
+    where = folder.path / "tensorboard" if options.folder is None else Path(expanded(options.folder)) / folder.name
     return TensorBoard(where)
 
 

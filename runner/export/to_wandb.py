@@ -9,6 +9,7 @@ from typing import Any
 import wandb  # pyright: ignore[reportMissingImports]
 
 from ..config.export_section import WandbExport
+from ..config.values import expanded
 from ..live.points import Logged
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
@@ -55,7 +56,10 @@ class Wandb:
 def open_tracker(folder: RunFolder, options: WandbExport) -> Wandb:
     """The tracker of a run."""
     where = folder.path if isinstance(folder.files, LocalFiles) else Path.cwd()
-    given = {"project": options.project or str(folder.info()["name"]), "dir": str(options.folder or where)}
+    given = {
+        "project": options.project or str(folder.info()["name"]),
+        "dir": expanded(options.folder) if options.folder else str(where),
+    }
     given |= {name: value for name in ("entity", "mode") if (value := getattr(options, name)) is not None}
     return Wandb(folder.name, **given)
 

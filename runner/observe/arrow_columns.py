@@ -15,7 +15,7 @@ Row = dict[str, Any]
 Array = np.ndarray[Any, Any]
 INTEGERS = ("index", "replicate", "seed", "attempts", "planned_bytes", "used_bytes")
 REALS = ("loss", "gradient_norm", "used_of_planned", "seconds")
-TEXTS = ("trial", "status", "device", "launched", "checks", "failure", "error_type", "error")
+TEXTS = ("trial", "status", "device", "launched", "checks", "code", "failure", "error_type", "error")
 
 
 def fixed_type(name: str) -> Any:

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
+from ...compiler.errors import QdrunError
 from ..query.picking import columns_of
-from ..query.table_file import TableFile, Wanted, current_file, is_damaged
+from ..query.table_file import TableFile, Wanted, current_file, is_changed, is_damaged
 from ..store import status
 from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
 from ..store.encoding import plain
@@ -150,7 +151,8 @@ def table_of(
     """
     wanted = Wanted(where, best, sort, columns and [name.strip() for name in columns], limit)
     whole = not columns or "*" in columns  # then what is damaged is said, too: the journal's way finds it
-    file = current_file(folder) if columns or shown else None
+    repaired = _made_again(folder) if is_changed(folder) else []
+    file = current_file(folder) if (columns or shown) and not repaired else None
     file = None if file is not None and whole and is_damaged(folder) else file
     picked = None if file is None else _from_file(folder, file, wanted)
     if picked is not None:
@@ -162,7 +164,20 @@ def table_of(
     kept = columns_of(wanted.columns, names) if wanted.columns else names
     rows = wanted.rows(rows, names)
     chosen = columns is not None
-    return Table(folder, found, state, found.problems(folder), kept, rows[:limit], chosen, swept, total=len(rows))
+    problems = [*repaired, *found.problems(folder)]
+    return Table(folder, found, state, problems, kept, rows[:limit], chosen, swept, total=len(rows))
+
+
+def _made_again(folder: RunFolder) -> list[str]:
+    """Write the table of a run again from its journal, as it is not what it was; says so."""
+    said = "results.parquet is not as it was written, or gone"
+    try:
+        if replay(folder, light=True).problems(folder):  # the file may have what the journal has lost
+            return [f"{said}; the journal is damaged, too, so the file stays"]
+        table.write_table(folder)
+    except (OSError, QdrunError) as error:
+        return [f"{said}; the rows are those of the journal, and the file stays: {str(error).splitlines()[0]}"]
+    return [f"{said}; it was made again from the journal"]
 
 
 def _from_file(folder: RunFolder, file: TableFile, wanted: Wanted) -> Table | None:

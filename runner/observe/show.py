@@ -424,6 +424,7 @@ def resume_text(data: Mapping[str, Any]) -> str:
         rest = reasons[SHOWN_FAILURES:]
         lines += [[word, str(sum(count for _, count in rest)), f"{len(rest)} other reasons"]] if rest else []
     hint = ["`--failed` runs the skipped ones again"] if data["skipped"] else []
+    hint += [f"code: {text}" for text in data.get("code_changes", ())]
     return "\n".join([f"{data['run']}: {data['state']}", grid(["", "trials", "why"], lines), *hint])
 
 

@@ -23,7 +23,7 @@ from ..store.journal import EVENTS, Event, Events, Lines, read, shape_of
 from ..store.layout import NoPlace, RunFolder, TrialList
 from ..store.refusals import why_of
 from ..store.replay import Block, Replay, replay, run_state, split
-from ..store.summary import keep, shown_status, unfinished_word
+from ..store.summary import Hashing, keep, shown_status, unfinished_word
 from ..study.plan import planned_bytes
 from ..study.trial_list import Trial, Trials
 from .arrow_columns import ArrowRows, column_of, fixed_type, in_order, of_numbers, plain_array
@@ -153,6 +153,8 @@ def _end(row: Row, event: Event) -> None:
         row["used_of_planned"] = row["used_bytes"] / row["planned_bytes"]
     if event.get("error"):
         row |= {"error_type": event["error"]["type"], "error": event["error"]["message"]}
+    if event.get("code"):
+        row["code"] = event["code"]
     if event.get("artifacts"):
         row |= {"artifacts": event["artifacts"]["names"], "artifacts_folder": event["artifacts"]["path"]}
     for prefix, kind in PREFIXES:
@@ -305,9 +307,10 @@ def write_table(folder: RunFolder, path: str | os.PathLike[str] | None = None, t
             _batches(table, lambda group: each_row(folder, found, group)) if made is None else made.slices(_group_rows(found))
         )
         with folder.files.writing("results.parquet") if path is None else writing(path) as stream:
-            _stream(stream, batches, said)
+            hashing = Hashing(stream)
+            _stream(hashing, batches, said)
         if path is None:
-            keep(folder, sizes, events, found)
+            keep(folder, sizes, events, found, hashing.sha256.hexdigest())
         return table
 
 
@@ -400,7 +403,7 @@ def _group_rows(found: Replay) -> int:
     return max(1, min(GROUP_ROWS, GROUP_NUMBERS // max(1, *numbers)))
 
 
-def _stream(stream: IO[bytes], batches: Iterator[Any], said: dict[str, str]) -> None:
+def _stream(stream: Any, batches: Iterator[Any], said: dict[str, str]) -> None:
     import pyarrow.parquet as pq
 
     first = next(batches)

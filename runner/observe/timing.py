@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,16 +14,21 @@ from typing import Any, NamedTuple
 from ..clock import now
 
 _IMPORTED = now()
-IMPORTS_S = 30.0
-"""The most that Python and its modules may take to load. ``sh -c "pip install ..; qdrun submit .."`` runs the command in the shell's own
-process, which began long before.
+_LOADED_S = time.process_time()
+_WAS_SHELL = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt > 0
+"""``sh -c "pip install ..; qdrun submit .."`` runs the command in the shell's own process, which began long before: it has waited for
+children, and the system counts them on after it has become this command.
 """
+IMPORTS_S = 30.0
+"""The most that Python and its modules may take to load."""
 
 
 def process_started() -> float:
     """When this command began, in seconds since the epoch: when its process did, or, where the system does not say or the process was a
-    shell before, when this module was imported.
+    shell before, when this module was imported, less the seconds of computing time until then.
     """
+    if _WAS_SHELL:
+        return _IMPORTED - _LOADED_S
     try:
         with open("/proc/self/stat", encoding="ascii") as stream:
             ticks = int(stream.read().rpartition(")")[2].split()[19])

@@ -14,7 +14,7 @@ from .state import Descents, Key, header_of, unpacked
 
 EVERY_S, SHARE = 1.0, 0.005
 """A descent is saved so often, and less often where that would take a larger share of the time. A crash costs what came after that."""
-BATCHES = "descents"
+BATCHES, DESCENT = "descents", "/descent.safetensors"
 HEAD_BYTES = 8
 
 
@@ -41,7 +41,7 @@ class Kept(Protocol):
 
 def path_of(trial: str) -> str:
     """The file of a descent that runs alone."""
-    return f"trials/{escaped(trial)}/descent.safetensors"
+    return f"trials/{escaped(trial)}{DESCENT}"
 
 
 def batch_path(owner: int, launch: int) -> str:

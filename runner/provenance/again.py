@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...jobs.base import Job
+from ..jobcode.store import KEPT
 from ..store.layout import RunFolder
 from ..study.plan import Prepared
 from ..study.prepare import prepare
+from ..study.target import kept_target
 from ..study.trial_list import Trial, Trials
-from .kept import Kept, check_imports
+from .kept import Kept
 
-TARGET = "job.target="
 KEPT_OF = "kept_of"
 """The member of ``run.json`` of a run that has its code in its folder alone: it was made from the folder of another one, whose URI it is,
 or in a notebook: ``NOTEBOOK``.
@@ -35,18 +35,14 @@ def prepared_again(
         debug: in debug mode, see ``prepare``.
 
     Raises:
-        NotKept: an import finds another module than the kept one.
         ConfigError: this machine lacks something, such as the device.
         Damaged: the folder is.
     """
     resolved = folder.config()
-    overrides = list(resolved.get("overrides", ()))
-    if found.target != found.provenance.target:
-        overrides = [text for text in overrides if not text.startswith(TARGET)] + [TARGET + json.dumps(found.target)]
     place, backend = Path(str(folder.info()["config"])), resolved["device"]["backend"]
-    how = {"backend": backend, "text": folder.config_text(), "root": str(found.root), "copies": found.copies}
-    prepared, job = prepare(place, local=local, overrides=overrides, debug=debug, **how)
-    check_imports(found)
+    target = kept_target(found.provenance.target, found.code, home=KEPT, label=found.label)
+    how = {"backend": backend, "text": folder.config_text(), "target": target, "copies": found.copies}
+    prepared, job = prepare(place, local=local, overrides=list(resolved.get("overrides", ())), debug=debug, **how)
     return prepared.model_copy(update={"trials": Trials.of(trials)}), job
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,8 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...compiler.errors import QdrunError
 from ...compiler.runtime.cache import cache_dir
+from ..jobcode import store
+from ..jobcode.modules import ENTRY, JobCode, Module
+from ..jobcode.store import NotKept, written
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..study.input_files import input_files
@@ -24,29 +25,27 @@ OPTIONS = "QD_"
 SHOWN = 8
 
 
-class NotKept(QdrunError, LookupError):
-    """A run folder has not what it takes to run it again."""
-
-
 @dataclass(frozen=True)
 class Kept:
     """The code and the inputs of a run, on this machine.
 
     Attributes:
         provenance: of the run.
-        root: the folder in which imports begin.
-        target: of the job, as a config names it.
+        code: of the job.
+        label: what rows say of that code, see ``jobcode.store.Versions``.
         copies: of inputs, see ``InputFiles``.
     """
 
     provenance: Provenance
-    root: Path
-    target: str
+    code: JobCode
+    label: str
     copies: Mapping[str, str]
 
 
-def kept(folder: RunFolder) -> Kept:
-    """The code and the inputs that a run folder keeps. Sources are copied to the user's cache, as Python writes beside modules.
+def kept(folder: RunFolder, label: str | None = None) -> Kept:
+    """The code and the inputs that a run folder keeps.
+
+    ``label``: of a version of the code, as the rows have it; None: the current one.
 
     Raises:
         NotKept: the folder keeps none, lacks some, or has others than those of its run.
@@ -58,13 +57,48 @@ def kept(folder: RunFolder) -> Kept:
             f"  do: `qdrun resume {folder.uri}` runs trials that have no row, from the job's present file"
         )
     place = cache_dir() / "kept" / f"{folder.name}-{hashlib.sha256(found.model_dump_json().encode()).hexdigest()[:16]}"
-    root = place / SOURCE
-    for one in found.sources:
-        data = _checked(folder, f"{SOURCE}/{one.path}", one)
-        _written(root / one.path, data)
+    code, said = kept_code(folder, found, label)
+    copies = {one.path: _input(folder, one, place) for one in found.inputs}
     with suppress(FileNotFoundError):
         os.utime(place)  # the last use, see ``upkeep.caches``
-    return Kept(found, root, _target(folder, found, root), {one.path: _input(folder, one, place) for one in found.inputs})
+    return Kept(found, code, said, copies)
+
+
+def kept_code(folder: RunFolder, found: Provenance, label: str | None = None) -> tuple[JobCode, str]:
+    """The code of a run, and its label. ``label``: see ``kept``.
+
+    Raises:
+        NotKept: the folder lacks it.
+    """
+    known = store.versions(folder.files)
+    if not known.all:
+        return _listed(folder, found), ""
+    digest = next((one for one in known.all if known.label(one) == label), known.current if label is None else "")
+    if not digest:
+        raise NotKept(
+            f"{folder.uri} has no code `{label}`; it has {', '.join(known.label(one) or 'the first' for one in known.all)}\n"
+            "  do: give one of these"
+        )
+    return store.read(folder.files, digest), known.label(digest)
+
+
+def _listed(folder: RunFolder, found: Provenance) -> JobCode:
+    """The code of a run that was made before its modules were listed by their names: they are those of the paths."""
+    where = found.target.rpartition(":")[0]
+    if where.endswith(".py") and not any(one.origin == where for one in found.sources):
+        raise NotKept(
+            f"{folder.uri} keeps no copy of the job's file {where}: {'; '.join(found.notes)}\n  do: submit the file again"
+        )
+    modules = []
+    for one in found.sources:
+        data = _checked(folder, f"{SOURCE}/{one.path}", one)
+        parts = one.path.removesuffix(".py").split("/")
+        package = parts[-1] == "__init__"
+        name = ENTRY + one.sha256[:16] if one.origin == where else ".".join(parts[:-1] if package else parts)
+        modules.append(Module(name, one.path, one.origin, data, package))
+    known = {one.name for one in modules}
+    above = {name.rpartition(".")[0] for name in known if "." in name} - known
+    return JobCode.of(found.root, modules, {name: [os.path.join(found.root, *name.split("."))] for name in above})
 
 
 def _checked(folder: RunFolder, path: str, one: RecordedFile) -> bytes:
@@ -77,29 +111,6 @@ def _checked(folder: RunFolder, path: str, one: RecordedFile) -> bytes:
             f"{folder.uri}/{path} is not as it was written\n  do: put {one.origin} there, as it was when the run was made"
         )
     return data
-
-
-def _written(path: Path, data: bytes) -> None:
-    with suppress(FileNotFoundError):
-        if path.read_bytes() == data:
-            return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(data)
-    os.replace(partial, path)
-
-
-def _target(folder: RunFolder, found: Provenance, root: Path) -> str:
-    """The target of the kept copy. A module that was installed, and so has none, is that of this machine."""
-    where, _, name = found.target.rpartition(":")
-    if not where.endswith(".py"):
-        return found.target
-    path = next((one.path for one in found.sources if one.origin == where), None)
-    if path is None:
-        raise NotKept(
-            f"{folder.uri} keeps no copy of the job's file {where}: {'; '.join(found.notes)}\n  do: submit the file again"
-        )
-    return f"{root / path}:{name}"
 
 
 def _input(folder: RunFolder, one: RecordedFile, place: Path) -> str:
@@ -115,40 +126,11 @@ def _input(folder: RunFolder, one: RecordedFile, place: Path) -> str:
     here = Path(os.path.abspath(folder.uri), one.kept) if isinstance(folder.files, LocalFiles) else place / one.kept
     if not isinstance(folder.files, LocalFiles):
         for path in folder.files.below(f"{INPUTS}/{one.kept.split('/')[1]}"):
-            _written(place / path, folder.files.read(path))
+            written(place / path, folder.files.read(path))
     with suppress(OSError):
         if digest(here).hex() == one.sha256:
             return str(here)
     raise NotKept(f"{folder.uri}/{one.kept} is not as it was written\n  do: put {one.origin} there, as the run has read it")
-
-
-def check_imports(kept: Kept) -> None:
-    """Check that Python finds the kept copy of each module of the job, and no other.
-
-    Raises:
-        NotKept: an import finds another file with other content.
-    """
-    for one in kept.provenance.sources:
-        name = one.path.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
-        if kept.target.startswith(str(kept.root / one.path)) or not all(part.isidentifier() for part in name.split(".")):
-            continue
-        module = sys.modules.get(name)
-        with suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(name) if module is None else module.__spec__
-            origin = None if spec is None else spec.origin
-            if origin is None or _same(Path(origin), one.sha256):
-                continue
-            raise NotKept(
-                f"`import {name}` finds {origin}, which is not what the run has imported: {one.origin}, kept as {kept.root / one.path}\n"
-                "  do: run the command in another folder, without PYTHONPATH, or in another environment"
-            )
-
-
-def _same(path: Path, sha256: str) -> bool:
-    """Whether a file has that content; not, where it is gone."""
-    with suppress(OSError):
-        return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
-    return False
 
 
 @contextmanager
@@ -184,4 +166,4 @@ DECISIVE = ("numpy", "llvmlite", "ray", "scipy", "torch")
 """Packages whose version may change numbers; they are named first."""
 
 
-__all__ = ["Kept", "NotKept", "check_imports", "differences", "kept", "options_as_then"]
+__all__ = ["Kept", "NotKept", "differences", "kept", "kept_code", "options_as_then"]

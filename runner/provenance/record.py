@@ -1,8 +1,8 @@
 """Records the provenance of a run in its folder: source files, inputs, git state, package versions and the command line.
 
-``provenance.json`` describes the run, ``source/`` holds the job's file and the modules that it imports from its own folder, ``inputs/`` the
-files that its parameters name, and ``source.diff`` the uncommitted changes. ``kept.py`` reads all of it to run trials again. A resume
-compares the checksums of the files that trials read.
+``provenance.json`` describes the run, ``source/`` holds the job's file and the modules that it imports, which workers import from there
+(``jobcode.store``), ``inputs/`` the files that its parameters name, and ``source.diff`` the uncommitted changes. ``kept.py`` reads all of
+it to run trials again. A resume compares the checksums of the files that trials read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from ...jobs.base import Job
+from ..jobcode import store
+from ..jobcode.modules import Found, JobCode
+from ..jobcode.store import SOURCE
 from ..store.files import Files
 from ..study.plan import Prepared
-from ..study.target import Target
+from ..study.target import Target, code_of
 from .inputs import RecordedFile, contents, keep, recorded
-from .sources import sources_of
 
-FILE, SOURCE, DIFF = "provenance.json", "source", "source.diff"
-SOURCE_BYTES, DIFF_BYTES, GIT_S = 4 << 20, 4 << 20, 5.0
+FILE, DIFF = "provenance.json", "source.diff"
+DIFF_BYTES, GIT_S = 4 << 20, 5.0
 _VARIABLES = ("QD_", "QDRUN_", "OMP_NUM_THREADS")
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
@@ -57,7 +59,8 @@ class Provenance(BaseModel):
         variables: environment variables that influence the run; none with a token, key or password in its name.
         target: of the job.
         root: the folder in which imports of the job began; paths of ``sources`` are relative to it.
-        sources: the copied files.
+        sources: the copied files, without those that may only be imported by a computed name.
+        code: the digest of all of them, see ``jobcode``.
         inputs: the files that the parameters of trials name, and those that jobs were built from.
         git: None: the job's file is in no repository, or git cannot be run.
         notes: what could not be kept, and why.
@@ -75,6 +78,7 @@ class Provenance(BaseModel):
     target: str
     root: str = ""
     sources: tuple[RecordedFile, ...] = ()
+    code: str = ""
     inputs: tuple[RecordedFile, ...] = ()
     git: GitState | None = None
     notes: tuple[str, ...] = ()
@@ -92,7 +96,8 @@ def record(files: Files, prepared: Prepared, job: type[Job[Any]]) -> None:
 
 
 def record_data(files: Files, prepared: Prepared, names: Iterable[str]) -> None:
-    """Add the files that a job was built from (``Job.data``) to the provenance of its run. They are known once it is planned.
+    """Add the files that a job was built from (``Job.data``), and the modules that it has imported by computed names, to the provenance
+    of its run. They are known once it is planned.
 
     Raises:
         InputMissing: one of them has disappeared meanwhile.
@@ -101,10 +106,16 @@ def record_data(files: Files, prepared: Prepared, names: Iterable[str]) -> None:
     made = provenance_of(files)
     known = set() if made is None else {one.path for one in made.inputs}
     found = recorded(prepared.inputs, [name for name in dict.fromkeys(names) if name not in known])
-    if made is None or not found:
+    if made is None:
+        return
+    code = code_of(prepared.target, files.root)
+    sources = _sources(code) if made.code == code.digest else made.sources
+    if len(sources) > len(made.sources):
+        store.save(files, code)
+    elif not found:
         return
     kept, notes = keep(files, prepared.inputs, found, made.inputs)
-    made = made.model_copy(update={"inputs": (*made.inputs, *kept), "notes": (*made.notes, *notes)})
+    made = made.model_copy(update={"sources": sources, "inputs": (*made.inputs, *kept), "notes": (*made.notes, *notes)})
     files.put(FILE, _document(made), durable=False)
 
 
@@ -126,23 +137,13 @@ def files_of(target: Target, inputs: Sequence[RecordedFile] = (), notes: Sequenc
     """The files that describe where a run comes from, by their paths in the run folder.
 
     Args:
-        target: of the job; its module should be imported already, so that the modules it imports are known.
+        target: of the job.
         inputs: see ``Provenance``.
         notes: see ``Provenance``.
     """
-    notes = list(notes)
-    out: dict[str, bytes] = {}
-    sources: list[RecordedFile] = []
-    room = SOURCE_BYTES
-    root = Path(target.import_root or os.getcwd()).resolve()
-    for origin, data in sources_of(target, root):
-        room -= len(data)
-        if room < 0:
-            notes.append(f"{origin} and what comes after it are not kept: more than {SOURCE_BYTES >> 20} MiB of source files")
-            break
-        path = _below(origin, root)
-        sources.append(RecordedFile(path=path, origin=str(origin), sha256=hashlib.sha256(data).hexdigest()))
-        out[f"{SOURCE}/{path}"] = data
+    code = code_of(target)
+    notes, out = [*notes, *code.notes], store.documents(code)
+    root = Path(target.import_root or os.getcwd())
     git = _git_state(Path(target.file).parent if target.file else root, notes, out)
     made = Provenance(
         command=tuple(sys.argv),
@@ -154,7 +155,8 @@ def files_of(target: Target, inputs: Sequence[RecordedFile] = (), notes: Sequenc
         variables={name: value for name, value in sorted(os.environ.items()) if _told(name)},
         target=target.text,
         root=str(root),
-        sources=tuple(sources),
+        sources=_sources(code),
+        code=code.digest,
         inputs=tuple(inputs),
         git=git,
         notes=tuple(notes),
@@ -195,8 +197,9 @@ def own_digest() -> str:
     return found.hexdigest()
 
 
-def _below(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+def _sources(code: JobCode) -> tuple[RecordedFile, ...]:
+    rows = {one.path: one for one in list(code.modules.values()) if one.found is not Found.spare}
+    return tuple(RecordedFile(path=path, origin=one.origin, sha256=one.sha256) for path, one in rows.items())
 
 
 def _git_state(folder: Path, notes: list[str], out: dict[str, bytes]) -> GitState | None:

@@ -5,6 +5,7 @@ The journal is the truth about a run, and the table is made from it. While ``sum
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from ..regular_files import open_regular
 from ..store.encoding import is_sealed
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
-from ..store.summary import summary_of
+from ..store.summary import summary_of, table_checksum
 from .picking import LARGEST, Row, best_row, column_of, columns_of, ordered
 from .where import condition
 
@@ -101,6 +102,18 @@ def current_file(folder: RunFolder) -> TableFile | None:
     return TableFile(file, str(found["state"]), folder.files.sizes("").get("results.parquet", 0))
 
 
+def is_changed(folder: RunFolder) -> bool:
+    """Whether the table of a run on this machine is not the file that was written with its summary: was damaged or removed."""
+    if not isinstance(folder.files, LocalFiles) or summary_of(folder) is None:
+        return False
+    wanted = table_checksum(folder)
+    try:
+        with open(folder.table, "rb") as stream:
+            return bool(wanted) and hashlib.file_digest(stream, "sha256").hexdigest() != wanted
+    except OSError:
+        return bool(wanted)
+
+
 def is_damaged(folder: RunFolder) -> bool:
     """Whether the trials or the plan of a run are not as they were written, by their checksums; nothing of them is decoded."""
     lines = folder.files.read("trials.jsonl").splitlines()
@@ -159,4 +172,4 @@ class Wanted:
             return None
 
 
-__all__ = ["TableFile", "Wanted", "current_file", "is_damaged"]
+__all__ = ["TableFile", "Wanted", "current_file", "is_changed", "is_damaged"]

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ...compiler.errors import QdrunError
+from ...compiler.runtime.cache import home_folder
 from ..exit_codes import RESUMABLE
+from ..jobcode.places import clean_variable
 from ..private import SessionFolder, make_private
 from ..study.devices import cores
 from . import compat
@@ -150,6 +152,7 @@ def set_up(*, quiet: bool) -> None:
     wanted = {"RAY_AUTH_MODE": "token", "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     wanted["RAY_raylet_start_wait_time_s"] = START_WAIT_S
     wanted |= {"RAY_BACKEND_LOG_LEVEL": "error"} if quiet else {}
+    clean_variable()
     late = compat.loaded() and "RAY_AUTH_MODE" not in os.environ
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
@@ -167,7 +170,6 @@ def set_up(*, quiet: bool) -> None:
 def _join(gpus: int, job: Mapping[str, str]) -> str:
     """Join the Ray that stands on this machine, if it suits; the address of its dashboard. Workers get the variables of this process."""
     import ray
-    from ray.job_config import JobConfig
 
     if standing() is None:
         return ""
@@ -177,7 +179,7 @@ def _join(gpus: int, job: Mapping[str, str]) -> str:
         os.close(users)
         return ""
     changes = found.changes()
-    config = JobConfig(metadata=dict(job), runtime_env={"env_vars": changes} if changes else None)
+    config = compat.job_config(job, {"env_vars": changes} if changes else None)
     try:
         check_address(found.address)  # Ray itself would wait for a head that is gone
         ray.init(address=found.address, job_config=config, **SILENT)
@@ -194,9 +196,8 @@ def _join(gpus: int, job: Mapping[str, str]) -> str:
 def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str], keep: bool) -> str:
     """Start or join; the address of the dashboard, if there is one."""
     import ray
-    from ray.job_config import JobConfig
 
-    metadata = JobConfig(metadata=dict(job))
+    metadata = compat.job_config(job)
     folder = None
     try:
         if address is None:
@@ -382,7 +383,7 @@ def _local_options(dashboard: bool, gpus: int, folder: SessionFolder) -> dict[st
 
 def token_file() -> Path:
     """Where Ray keeps the token of this user."""
-    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or home_folder() / ".ray" / "auth_token")
 
 
 def make_token() -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -133,6 +133,40 @@ def _lacks_node() -> str:
     return ", ".join(name for name, there in wanted.items() if name not in there)
 
 
+# ---- from where workers import
+
+
+class _NoPlaces(list[str]):
+    """Ray extends this list by the folder of the command and the working directory, and puts them in front of its workers' paths."""
+
+    def extend(self, places: Iterable[str]) -> None:
+        """Leave them out."""
+
+
+def job_config(metadata: Mapping[str, str], runtime_env: dict[str, Any] | None = None) -> Any:
+    """A ``JobConfig`` of Ray whose workers import nothing from the directory in which a command is given: a module there would come
+    before an installed one.
+    """
+    from ray.job_config import JobConfig
+
+    made = JobConfig(metadata=dict(metadata), runtime_env=runtime_env)
+    if hasattr(made, "_py_driver_sys_path"):
+        made._py_driver_sys_path = _NoPlaces()
+    return made
+
+
+def drop_places_of_driver() -> None:
+    """In a worker: take the places off its path that Ray has put there. A program of a user's may have opened Ray itself, and workers of
+    a version of Ray that ``job_config`` does not know have them, too.
+    """
+    with suppress(ImportError, AttributeError):
+        from ray._private import worker
+
+        for place in worker.global_worker.core_worker.get_job_config().py_driver_sys_path:
+            if place in sys.path:
+                sys.path.remove(place)
+
+
 # ---- its settings, once it has been loaded
 
 
@@ -167,6 +201,32 @@ def loaded() -> bool:
     return "ray" in sys.modules
 
 
+# ---- its client of the Jobs API
+
+
+def direct_client() -> Any:
+    """Ray's client of the Jobs API as a class that sends the token to the given address alone: through no proxy of the environment
+    (``http_proxy`` and its like), and after no redirection.
+
+    Raises:
+        RuntimeError: this version of Ray sends its requests in another way.
+    """
+    from ray.job_submission import JobSubmissionClient
+
+    if not hasattr(JobSubmissionClient, "_do_request"):
+        raise RuntimeError("this version of Ray may send the token to a proxy\n  do: install a version that qdrun supports")
+
+    class DirectClient(JobSubmissionClient):
+        def _do_request(self, method: str, endpoint: str, **how: Any) -> Any:
+            return super()._do_request(method, endpoint, **how, proxies=dict(_NO_PROXIES), allow_redirects=False)
+
+    return DirectClient
+
+
+_NO_PROXIES = {"http": "", "https": "", "all": ""}
+"""For ``requests``: an empty address is no proxy, and keeps those of the environment away."""
+
+
 # ---- whether a head wants a token
 
 
@@ -181,7 +241,7 @@ def asks_for_token(head: str) -> bool | None:
         return None
     refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
     passing = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-    with grpc.insecure_channel(head) as channel:
+    with grpc.insecure_channel(head, options=[("grpc.enable_http_proxy", 0)]) as channel:
         for _ in range(ASK_TIMES):
             try:
                 channel.unary_unary(ALIVE_METHOD)(b"", timeout=ANSWER_S)
@@ -218,7 +278,11 @@ def missing() -> list[str]:
 
         out += [] if hasattr(worker, "_worker_logs_enabled") else ["worker._worker_logs_enabled"]
         from ray.core.generated import gcs_service_pb2
+        from ray.job_config import JobConfig
+        from ray.job_submission import JobSubmissionClient
 
+        out += [] if hasattr(JobSubmissionClient, "_do_request") else ["JobSubmissionClient._do_request"]
+        out += [] if hasattr(JobConfig(), "_py_driver_sys_path") else ["JobConfig._py_driver_sys_path"]
         service, method = ALIVE_METHOD.strip("/").removeprefix("ray.rpc.").split("/")
         out += [] if method in gcs_service_pb2.DESCRIPTOR.services_by_name[service].methods_by_name else [ALIVE_METHOD]
     except (ImportError, KeyError) as error:
@@ -231,6 +295,9 @@ __all__ = [
     "Beside",
     "RayChanged",
     "asks_for_token",
+    "direct_client",
+    "drop_places_of_driver",
+    "job_config",
     "loaded",
     "missing",
     "quiet_deaths",

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from ..store.layout import RunFolder
 from ..store.owner import Owner
+from . import compat
 from .cluster import CONNECT_S, ClusterError, about_token, token_file
 from .known_clusters import trusted
 
@@ -54,13 +55,11 @@ class Jobs:
         os.environ.setdefault(
             "RAY_AUTH_MODE", "token"
         )  # Ray looks when it is loaded, and never again: this process may run something, too
-        from ray.job_submission import JobSubmissionClient
-
         for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
             logging.getLogger(name).setLevel(logging.WARNING)  # the run reports its shipped files itself
         try:
             # with a header of ours Ray looks for no token itself; a cluster without tokens needs none
-            self._client = JobSubmissionClient(self.address, headers=headers() or {"Authorization": ""})
+            self._client = compat.direct_client()(self.address, headers=headers() or {"Authorization": ""})
         except Exception as error:  # of Ray or of requests: RuntimeError, ConnectionError, AuthenticationError
             raise ClusterError(f"cannot submit to {self.address}: {first_line(error)}") from error
 
@@ -71,7 +70,7 @@ class Jobs:
             ClusterError: the cluster refuses.
         """
         environment = {} if parcel is None else {"working_dir": str(parcel)}
-        command = shlex.join([PYTHON, "-m", "qdrun.runner.remote.entry", *words])
+        command = shlex.join([PYTHON, "-P", "-m", "qdrun.runner.remote.entry", *words])
         end = time.monotonic() + AGENT_S
         while True:
             try:

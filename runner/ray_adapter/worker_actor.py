@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from ..jobcode.imports import IMPORTS
 from ..workers import Worker
 from ..workers.spec import LeaseNews, Progress, WorkerInfo, WorkerSpec
 from ..workers.wire import Row, packed_news, unpacked
+from .compat import drop_places_of_driver
 
 PARENT_EVERY_S, PARENT_GRACE_S = 2.0, 5.0
 
@@ -25,6 +27,8 @@ class WorkerActor:
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
+        drop_places_of_driver()
+        IMPORTS.sole = True
         self._worker = Worker(spec)
         on_notice(self._worker.preempt)
         end_with_parent()

@@ -19,9 +19,11 @@ from ...compiler.errors import QdrunError
 from ..engine.early_plans import EarlyPlans
 from ..engine.resume import config_of
 from ..engine.session import Submitted, metadata
+from ..jobcode.store import versions
 from ..observe.live import watch
 from ..observe.timing import Timing
 from ..provenance.record import record
+from ..provenance.versions import CodeChange, adopt
 from ..ray_adapter.cluster import ClusterError, check_environment
 from ..ray_adapter.jobs_api import OVER, Jobs, is_dashboard, known_dead, launched, note_launch
 from ..ray_adapter.known_clusters import JOB, remember, trusted
@@ -30,7 +32,7 @@ from ..store import status as states
 from ..store.files import LocalFiles
 from ..store.journal import Journal
 from ..store.layout import RunFolder, check_shared, create
-from ..store.owner import OwnerLost, RunAlive, latest_owner, owner_numbers
+from ..store.owner import OwnerLost, RunAlive, latest_owner, lives, owner_numbers
 from ..store.replay import replay, run_state
 from ..study.plan import Prepared
 from ..study.shipping import Parcel, pack
@@ -138,16 +140,21 @@ def resume_detached(
     force: bool = False,
     failed: bool = False,
     debug: bool = False,
+    code: CodeChange | None = None,
 ) -> Detached:
-    """Resume a run detached; see ``submit_detached``.
+    """Resume a run detached; see ``submit_detached``, and of ``code`` ``resume``.
 
     Raises:
+        CodeChanged: see ``resume``.
         ConfigChanged: its config is another one, or is gone.
         RunAlive: another process runs it.
     """
     jobs = _jobs(order.address)
     check_shared(folder.uri)
-    prepared, _ = config_of(folder, config, force=force, local=order.address is None)
+    prepared, _ = config_of(folder, config, force=force, local=order.address is None, code=code)
+    if prepared.target.code != versions(folder.files).current and lives(folder):
+        raise RunAlive(f"{folder.name} is running\n  do: wait for its end, or stop it with `qdrun cancel {folder.uri}`")
+    adopt(folder, prepared.target)
     words = ["--resume", *["--failed"] * failed, *["--force"] * force, *["--debug"] * debug]
     words += ["--config", os.path.abspath(config)] if config is not None and jobs is None else []
     return _handed(folder, prepared, Order(order.timing, order.address, order.dashboard, tuple(words)), jobs)

@@ -20,6 +20,7 @@ from typing import Any
 from ...compiler.errors import QdrunError
 from .. import clock
 from ..exit_codes import exit_code
+from ..jobcode import places
 from ..observe.timing import Timing
 from ..ray_adapter.cluster import ClusterError
 from ..ray_adapter.jobs_api import headers
@@ -33,6 +34,7 @@ FAILED = "qdrun-failed:"
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run; the exit code of the process."""
+    places.drop_unsafe_entries()
     options = _parser().parse_args(words)
     try:
         return run(options)
@@ -47,8 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="qdrun.runner.remote.entry", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", help="folder or URI of the run")
     parser.add_argument("--config", help="its config, where it is not at its old place")
-    parser.add_argument("--root", help="of a config that came along: where imports begin")
-    parser.add_argument("--file", help="of a config that came along: the job's file")
+    parser.add_argument("--root", help="of a config that came along: where files beside its modules are")
     parser.add_argument("--address", help="of a cluster; `job`: of the one whose job this is")
     parser.add_argument("--asks", help="the dashboard of the cluster, as the user gave it")
     parser.add_argument("--dashboard", action="store_true", help="of the Ray that is started here")
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     from ..engine.session import How, attend
 
     folder = reached(options.run)
-    shipped = Shipped(options.config, options.file, options.root) if options.root is not None else None
+    shipped = Shipped(options.config, options.root) if options.root is not None else None
     address = options.address
     if address == "job":
         address = os.environ.get("RAY_ADDRESS")
@@ -80,8 +81,6 @@ def run(options: argparse.Namespace) -> int:
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     now = clock.now()
     how: dict[str, Any] = {"timing": Timing(options.since or now, now), "address": address, "dashboard": options.dashboard}
-    if shipped is not None and shipped.file is None:
-        sys.path.append(os.path.abspath(shipped.root))
     others = [] if options.resume else owner_numbers(folder.files)
     if others and (ended := replay(folder).finished) is not None and ended.get("state") != "lost":
         state = str(ended.get("state"))
@@ -89,9 +88,9 @@ def run(options: argparse.Namespace) -> int:
         return exit_code(state)
     if options.resume or others:  # while the job was queued, another process has started the run
         more = {"config": options.config, "force": options.force, "failed": options.failed, "shipped": shipped}
-        more |= {"asks": options.asks, "debug": options.debug}
+        more |= {"asks": options.asks, "debug": options.debug, "code": "kept"}
         return resume(folder, **more, **how).exit_code
-    prepared, job = config_of(folder, options.config, local=address is None, shipped=shipped)
+    prepared, job = config_of(folder, options.config, local=address is None, shipped=shipped, code="kept")
     return attend(prepared, job, folder, How(**how), lambda journal: (None, {}), EarlyPlans(prepared, job)).exit_code
 
 

@@ -37,7 +37,7 @@ def start(*, dashboard: bool) -> tuple[Standing, bool]:
     write_private(log, b"")
     with log.open("ab") as printed:
         made = subprocess.Popen(
-            [sys.executable, "-m", __name__, *words],
+            [sys.executable, "-P", "-m", __name__, *words],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,

@@ -24,12 +24,14 @@ from ..engine.session import submit
 from ..observe.table import rows as rows_of
 from ..observe.timing import Timing
 from ..optimize.descent import optimized
+from ..provenance.versions import CodeChange, CodeChanged, code_for
 from ..ray_adapter.cluster import kept_open
 from ..stops import Stops, counted_signals
 from ..store.files import Files, LocalFiles, open_files
 from ..store.layout import BEAT_EVERY_S, RunFolder
 from ..store.owner import RunAlive, give_up, latest_owner, take
 from ..study.prepare import prepare
+from ..study.target import Target
 from .plans import NotSearchable, Round, Row, rounds_of
 
 RECORD, BELOW = "search.json", "rounds"
@@ -84,11 +86,12 @@ class Search:
 
 @dataclass(frozen=True)
 class Where:
-    """With which Ray the rounds run, and how much is shown."""
+    """With which Ray the rounds run, how much is shown, and the code of a search that goes on, see ``versions.code_for``."""
 
     address: str | None = None
     quiet: bool = False
     debug: bool = False
+    code: CodeChange | None = None
 
 
 def search(
@@ -111,6 +114,7 @@ def search(
     Raises:
         NotSearchable: the config has no ``search``, or one that does not fit its other sections.
         SearchChanged: the search in the folder is another one.
+        CodeChanged: the files of its job have changed, and ``where`` does not say which code it goes on with.
         ConfigError, ClusterError, CannotPlan: as ``submit`` does.
     """
     loaded = load_config(config, overrides)
@@ -127,11 +131,12 @@ def search(
     one = (
         ["sweep.samples=1"] if sweep.samples is None and any(a.draws and a.count is None for a in sweep.params.values()) else []
     )
-    prepared, _ = prepare(config, local=where.address is None, overrides=[*overrides, *one])
+    files, found = open_files(folder), Search(folder, section.evaluations)
+    target = _Record(files, found, _identity(loaded)).code(f"qdrun search {config} --output {folder}", where.code)
+    prepared, _ = prepare(config, local=where.address is None, overrides=[*overrides, *one], target=target)
     optimize = loaded.config.optimize
     names = [] if optimize is None else optimized(optimize, prepared.gradients, prepared.trials.params(0))
     chooser = rounds_of(section, sweep, optimize, names)
-    files, found = open_files(folder), Search(folder, section.evaluations)
     with (
         _claimed(folder, files),
         kept_open(where.address, prepared.ray_devices),
@@ -142,7 +147,7 @@ def search(
             if stops.asked:
                 found.state = "interrupted"
                 break
-            run, found.state = record.run(config, overrides, asked, where)
+            run, found.state = record.run(config, overrides, asked, where, prepared.target)
             if found.state not in ("done", "failed"):
                 break
             rows = rows_of(run)
@@ -210,8 +215,16 @@ class _Record:
             )
         self._known: list[dict[str, Any]] = record["rounds"]
 
-    def run(self, config: Path, overrides: Sequence[str], asked: Round, where: Where) -> tuple[RunFolder, str]:
-        """Run a round, or bring one to its end that has begun; its folder and its state."""
+    def code(self, command: str, code: CodeChange | None) -> Target | None:
+        """The code of the latest round, which all rounds to come have; None: there is none yet, or it keeps none."""
+        run = next((run for one in reversed(self._known) if one["run"] and (run := self._begun(one["run"]))), None)
+        try:
+            return None if run is None else code_for(run, code)
+        except CodeChanged as error:
+            raise CodeChanged(run or RunFolder(self._found.folder), error.changes, command) from None
+
+    def run(self, config: Path, overrides: Sequence[str], asked: Round, where: Where, target: Target) -> tuple[RunFolder, str]:
+        """Run a round with the code of ``target``, or bring one to its end that has begun; its folder and its state."""
         found = self._found
         before = self._known[len(found.rounds)] if len(found.rounds) < len(self._known) else None
         entry = {"run": "", "trials": asked.trials, "overrides": asked.overrides, "evaluations": 0, "loss": None}
@@ -224,11 +237,14 @@ class _Record:
         run = None if before is None else self._begun(before["run"])
         if run is not None:
             entry["run"] = run.name
-            return run, resume(run, address=where.address, quiet=where.quiet, debug=where.debug).state
+            return run, resume(
+                run, address=where.address, quiet=where.quiet, debug=where.debug, code=where.code or "kept"
+            ).state
         self._keep()  # its trials are on disk before its run begins
         sweep = {"method": "list", "trials": asked.trials}
         sets = [f"sweep={json.dumps(sweep)}", *(f"{key}={json.dumps(value)}" for key, value in asked.overrides.items())]
-        prepared, job = prepare(config, local=where.address is None, overrides=[*overrides, *sets], debug=where.debug)
+        how = {"local": where.address is None, "debug": where.debug, "target": target}
+        prepared, job = prepare(config, overrides=[*overrides, *sets], **how)
         timing = Timing(command_t=now(), submitted_t=now())
         done = submit(
             prepared,

@@ -37,7 +37,7 @@ def checked(folder: RunFolder, samples: Samples, count: int) -> list[CheckedTria
     Raises:
         ConfigChanged: the config or the job has changed since the run.
     """
-    prepared, job = config_of(folder)
+    prepared, job = config_of(folder, code="kept")
     places = np.unique(np.linspace(0, len(samples.trials) - 1, min(count, len(samples.trials))).round().astype(int))
     out = []
     for name in (samples.trials[k] for k in places):

@@ -61,12 +61,14 @@ class NewLines:
     def __init__(self, files: Files) -> None:
         self._files, self._read = files, defaultdict[str, int](int)
 
-    def of(self, path: str, size: int | None = None) -> list[bytes]:
-        """The lines of a file since the last call. One that is still being written waits. ``size``: of the file, where it is known."""
+    def of(self, path: str, size: int | None = None, most: int | None = None) -> list[bytes]:
+        """The lines of a file since the last call. One that is still being written waits. ``size``: of the file, where it is known.
+        ``most``: the bytes of the file that count; None: all.
+        """
         start = self._read[path]
-        if size is not None and size <= start:
+        if (size is not None and size <= start) or (most is not None and most <= start):
             return []
-        data = self._files.read(path, start)
+        data = self._files.read(path, start, most)
         whole = data.rfind(b"\n") + 1
         self._read[path] += whole
         return data[:whole].splitlines()

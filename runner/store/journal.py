@@ -197,6 +197,17 @@ def _last_word(folder: RunFolder, names: Sequence[str]) -> tuple[int, dict[str, 
     return 0, {}
 
 
+def counted(folder: RunFolder) -> Callable[[str], int | None]:
+    """How many bytes of a segment, by its path, count now: those of a former owner that its successor has counted; None: all."""
+    last, lengths = _last_word(folder, [name for name in folder.files.names(EVENTS) if _owner_of(name)])
+
+    def limit(path: str) -> int | None:
+        name = path.rpartition("/")[2]
+        return lengths.get(name, 0) if _owner_of(name) < last else None
+
+    return limit
+
+
 def _cut_name(owner: int) -> str:
     return f"{OWNERS}/{owner:06}.cut"
 

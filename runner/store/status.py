@@ -21,9 +21,12 @@ def status(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> dic
     ``alive``: whether the process behind a run lives.
     """
     info, found = folder.info(), summary(folder, alive)
-    last = found.pop("last_t")
-    end = last if found["state"] != "running" and last is not None else folder.clock()
-    asked = {"cancel_requested": cancel_requests(folder).whole, "seconds": max(0.0, end - info["created"])}
+    last, timing = found.pop("last_t"), found["timing"] or {}
+    if found["state"] != "running" and timing.get("ended_s") is not None:
+        seconds = float(timing["ended_s"])  # as `submit` and `resume` say it: from the command on
+    else:
+        seconds = (last if found["state"] != "running" and last is not None else folder.clock()) - info["created"]
+    asked = {"cancel_requested": cancel_requests(folder).whole, "seconds": max(0.0, seconds)}
     return {"id": info["id"], "folder": folder.uri, **found, **asked}
 
 

@@ -2,13 +2,16 @@
 
 ``summary.json`` is written beside the table, and says from how many bytes of which segments it was made. A journal only grows: as long as
 its sizes are the same, so is what stands in it. A run that goes on again writes a segment of its own, and its summary counts no more.
+It has the checksum of the table, too.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 from .columns import decoded
 from .encoding import document, read_document
@@ -47,7 +50,7 @@ def summary(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> Su
     return _summed(state, events, found)
 
 
-def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay) -> None:
+def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay, table: str = "") -> None:
     """Write the summary of a run that has ended; of another, nothing.
 
     Args:
@@ -55,12 +58,13 @@ def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay
         sizes: of its segments before they were read: lines that came meanwhile make the summary count no more.
         events: what was read.
         found: the run as they have it.
+        table: the SHA-256 of ``results.parquet``.
 
     Raises:
         StorageFull: no room; the run is read in full, as before.
     """
     if found.finished is not None and sizes:
-        said = {"journal": sizes, "summary": _summed(run_state(folder, found), events, found)}
+        said = {"journal": sizes, "table": table, "summary": _summed(run_state(folder, found), events, found)}
         folder.files.put(SUMMARY, document(said, indent=1), durable=False)
 
 
@@ -76,6 +80,38 @@ def summary_of(folder: RunFolder) -> Summary | None:
         return said["summary"] if said["journal"] == folder.files.sizes(EVENTS) else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
+
+
+class Hashing(io.RawIOBase):
+    """Writes to a stream, and computes the SHA-256 of what it writes."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__()
+        self._stream, self._written, self.sha256 = stream, 0, hashlib.sha256()
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """The number of bytes so far."""
+        return self._written
+
+    def write(self, data: Any) -> int:
+        """Write all of the bytes."""
+        part = memoryview(data).cast("B")
+        self._stream.write(part)
+        self.sha256.update(part)
+        self._written += len(part)
+        return len(part)
+
+
+def table_checksum(folder: RunFolder) -> str:
+    """The SHA-256 that ``results.parquet`` had when it was written; empty where there is no summary, or an older qdrun wrote it."""
+    try:
+        return str(read_document(folder.files.read(SUMMARY)).get("table", ""))
+    except (FileNotFoundError, ValueError):
+        return ""
 
 
 def _summed(state: str, events: Events, found: Replay) -> Summary:

@@ -34,6 +34,7 @@ def prepare(
     text: str | None = None,
     root: str = "",
     copies: Mapping[str, str] | None = None,
+    target: Target | None = None,
 ) -> tuple[Prepared, type[Job[Any]]]:
     """Load a config, its job, its device and its trials; start nothing.
 
@@ -47,6 +48,7 @@ def prepare(
         cluster: the devices where the trials will run, if not here; asked for where ``auto`` is to be decided.
         root: the folder in which imports of the job's module begin; empty: the working directory, or that of the job's file.
         copies: see ``InputFiles``.
+        target: the job whose code a run keeps, instead of the files that the config names.
 
     Raises:
         ConfigError: anything in the config is wrong, each problem with its line.
@@ -55,7 +57,7 @@ def prepare(
     loaded = load_config(Path(path), overrides, text)
     if debug and loaded.config.debug is None:
         loaded = load_config(Path(path), [*overrides, "debug=true"], text)
-    target, job = load_job(loaded, root)
+    target, job = load_job(loaded, root, target)
     inputs = input_files({"folder": str(loaded.folder), "copies": copies or {}})
     device = loaded.config.device
     elsewhere = cluster if backend is None and device.backends == AUTO and device.id is None else None
@@ -83,14 +85,14 @@ def _first_to_end(
     return prepared.model_copy(update={"place": place, "choice": choice})
 
 
-def load_job(loaded: Loaded, root: str = "") -> tuple[Target, type[Job[Any]]]:
-    """The job of a config. ``root``: see ``prepare``.
+def load_job(loaded: Loaded, root: str = "", target: Target | None = None) -> tuple[Target, type[Job[Any]]]:
+    """The job of a config. ``root``, ``target``: see ``prepare``.
 
     Raises:
         ConfigError: its target names no job.
     """
     try:
-        target = resolve(loaded.config.job.target, loaded.folder, root)
+        target = target or resolve(loaded.config.job.target, loaded.folder, root)
         job = load(target)
         check_params(job.Params)
         return target, job

@@ -6,7 +6,6 @@ below its own working directory, so that the places in ``Shipped`` are relative.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import site
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from .plan import Prepared
-from .target import Target
 
 FOLDER = "shipped"
 """Below the working directory of the cluster's processes: Python looks there first, and no file of the user is to hide a module."""
@@ -30,29 +28,20 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Shipped:
-    """The paths in a parcel, relative to the working directory: the config, the job's file (None: a module), and the root of imports."""
+    """The paths in a parcel, relative to the working directory: the config, and what was the root of imports. Modules are imported from
+    the run's folder; files beside them are found below that root.
+    """
 
     config: str
-    file: str | None
     root: str
 
     def words(self) -> list[str]:
         """As arguments of ``remote.entry``."""
-        file = [] if self.file is None else ["--file", self.file]
-        return ["--config", self.config, "--root", self.root, *file]
-
-    def target(self, found: Target) -> Target:
-        """A target that was found in the parcel, as a worker on another machine finds it: from its own working directory."""
-        return found.model_copy(update={"file": self.file, "import_root": self.root})
+        return ["--config", self.config, "--root", self.root]
 
     def overrides(self, config: Mapping[str, Any]) -> list[str]:
-        """What makes the config name the job's file where it lies now, and the backend that the resolved ``config`` has chosen."""
-        backend = [f"device.backend={config['device']['backend']}"]
-        if self.file is None:
-            return backend
-        name = str(config["job"]["target"]).rpartition(":")[2]
-        there = os.path.relpath(self.file, os.path.dirname(self.config))
-        return [*backend, f"job.target={json.dumps(f'{there}:{name}')}"]
+        """The backend that the resolved ``config`` has chosen."""
+        return [f"device.backend={config['device']['backend']}"]
 
 
 @dataclass
@@ -107,8 +96,7 @@ def pack(prepared: Prepared, into: Path) -> Parcel:
     def place(path: Path) -> str:
         return os.path.normpath(os.path.join(FOLDER, os.path.relpath(path, common)))
 
-    file = None if target.file is None else place(Path(target.file))
-    parcel = Parcel(into, Shipped(place(config), file, place(root)))
+    parcel = Parcel(into, Shipped(place(config), place(root)))
     for path, text in must.items():  # as they were read, whatever has become of them since
         _make(parcel, into / place(path), text.encode())
     found: dict[Path, int] = {}
@@ -137,7 +125,7 @@ def _make(parcel: Parcel, place: Path, what: bytes | Path) -> None:
 
 def _found(home: Path, parcel: Parcel, runs: str) -> dict[Path, int]:
     """The files of a folder that may be taken, with their bytes."""
-    if home in (Path.home(), Path(home.anchor)):
+    if home in (Path(os.path.expanduser("~")), Path(home.anchor)):
         parcel.left_out.append((str(home), "no folder of a sweep; put the config and its job into one of their own"))
         return {}
     out: dict[Path, int] = {}

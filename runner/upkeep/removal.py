@@ -27,8 +27,8 @@ PARTS = (
         "summary.json",
         "remarks.json",
     ),
-    *("labels.json", "launch.json", "runner.log", "provenance.json", "source.diff", "report.html"),
-    *("requests", "events", "trials", "workers", "source", "inputs", "descents", "tensorboard", "wandb"),
+    *("labels.json", "launch.json", "runner.log", "provenance.json", "source.diff", "code.json", "report.html"),
+    *("requests", "events", "trials", "workers", "source", "code", "inputs", "descents", "tensorboard", "wandb"),
     *(OWNERS, "run.json"),
 )
 """What a run consists of, in the order of removal: while ``run.json`` is there, what is left can be removed by its name."""

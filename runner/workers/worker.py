@@ -23,6 +23,8 @@ from ...jobs.base import Job, Stopped
 from ...jobs.core.debug import BOUNDS, Debug
 from ..clock import now
 from ..config.values import INTERPRETER
+from ..jobcode.imports import IMPORTS
+from ..jobcode.store import USED
 from ..live.points import Logged
 from ..live.writer import LiveWriter
 from ..optimize.descent import body_of
@@ -219,6 +221,8 @@ class Worker:
         record.update(self._who, lane=lane.number, started_t=started, ended_t=now())
         if checks := BOUNDS if batch.checked else Debug.of(self.spec.job.get("debug")):
             record["checks"] = str(checks)
+        if label := _label(self.spec):
+            record["code"] = label
         record["worker_seconds"] = time.perf_counter() - clock
         lane.save()
         if trial.attempt > 1 or record["status"] != "done":
@@ -259,6 +263,8 @@ class Worker:
                 shared |= {"ended_t": now(), "claim_bytes": None if batch.claim_bytes is None else batch.claim_bytes // count}
                 if checks := Debug.of(self.spec.job.get("debug")):
                     shared["checks"] = str(checks)
+                if label := _label(self.spec):
+                    shared["code"] = label
                 shared["worker_seconds"] = (time.perf_counter() - clock) / count
                 found, alone = split(ran, trials, shared)
                 ends += alone
@@ -322,7 +328,7 @@ class Worker:
     def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
         key = tuple(target.values())
         if key not in self._jobs:
-            self._jobs[key] = load(Target.model_validate(target))
+            self._jobs[key] = load(Target.model_validate(target), self.spec.run)
         return self._jobs[key]
 
     def _spec_of(self, batch: BatchSpec, trial: TrialSpec) -> dict[str, Any]:
@@ -427,6 +433,9 @@ class Worker:
     def _ended(self, lane: Lane, record: Record) -> None:
         if record.get("restart"):
             self._lose(f"its device is lost to the process: {record['error']['message'].splitlines()[0]}")
+        for name in IMPORTS.used():
+            with suppress(OSError):
+                self.folder.files.claim(f"{USED}/{name}", b"")
         with self._wear_lock:
             self._wear.ended()
             now = time.monotonic()
@@ -470,6 +479,11 @@ class Worker:
             return self._held.memory()
         except QdrunError:
             return 0, 0  # the device has failed: the next trial says so
+
+
+def _label(spec: WorkerSpec) -> str:
+    """What rows say of the code that they come from, see ``Target.label``."""
+    return str((spec.job.get("target") or {}).get("label", ""))
 
 
 def _node() -> str:

@@ -119,10 +119,10 @@ def test_leases_of_the_local_ledger_stay_when_the_clock_is_set(wall, jump_s):
 
 def test_the_time_of_a_shell_that_became_the_command_does_not_count():
     ask = (
-        "from qdrun.runner import clock; from qdrun.runner.observe import timing; timing.IMPORTS_S = 1.0; "
-        "print(clock.now() - timing.process_started())"
+        "from qdrun.runner import clock; from qdrun.runner.observe import timing; print(clock.now() - timing.process_started())"
     )
     done = subprocess.run(
         ["sh", "-c", f'sleep 2; exec "{sys.executable}" -c "{ask}"'], capture_output=True, text=True, check=True
     )
-    assert float(done.stdout) < 1.0
+    own = float(done.stdout)
+    assert 0.0 < own < 2.0, "the two seconds of the shell are not among them"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from qdrun.runner.jobcode import closure
 from qdrun.runner.provenance import record as provenance
 from qdrun.runner.provenance.record import Provenance, files_of
-from qdrun.runner.study.target import load, resolve
+from qdrun.runner.study.target import TargetError, load, resolve
 
 JOB = """
 from provenance_helper import GAIN
@@ -77,6 +79,10 @@ def test_modules_that_are_named_and_not_yet_loaded_are_kept_too(tmp_path):
         *(f"provenance_pack/{name}.py" for name in ("__init__", "inner", "deep", "other")),
     }
     assert "provenance_pack" not in sys.modules and told.root == str(tmp_path) and len(told.qdrun) == 64
+    (note,) = (text for text in told.notes if "numpy" in text)
+    assert re.match(
+        r"`import numpy` finds the installed /.*/numpy/__init__\.py, not /.*/numpy\.py beside the job\n  do: ", note
+    )
 
 
 def test_the_commit_and_what_is_not_committed_are_kept(job):
@@ -102,11 +108,10 @@ def test_variables_that_change_what_runs_are_kept_and_secrets_are_not(job, monke
     assert b"AWS_SECRET" not in text
 
 
-def test_more_source_than_the_limit_is_named_and_not_kept(job, monkeypatch):
-    monkeypatch.setattr(provenance, "SOURCE_BYTES", len(JOB))
-    files, told = described(job[1])
-    assert [name for name in files if name.startswith("source/")] == ["source/mine.py"]
-    assert "provenance_helper.py and what comes after it are not kept" in told.notes[0]
+def test_more_source_than_the_limit_is_refused_by_name(job, monkeypatch):
+    monkeypatch.setattr(closure, "CODE_BYTES", len(JOB))
+    with pytest.raises(TargetError, match=r"more than 0 MiB .*provenance_helper\.py is beyond that"):
+        resolve("mine.py:Mine", job[0])
 
 
 def test_a_repository_cannot_run_a_command(job, tmp_path):

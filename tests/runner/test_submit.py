@@ -110,23 +110,27 @@ def test_a_trial_whose_plan_is_larger_than_its_limit_is_not_started(local_ray, t
     assert large["error"] == "the plan needs 16777216 bytes, limits.memory is 1048576; the trial was not started"
 
 
-def test_a_job_file_that_the_worker_does_not_have_is_shipped(local_ray, tmp_path):
+def test_a_worker_reads_the_job_in_the_runs_folder(local_ray, tmp_path):
     config = write_config(tmp_path, target="own.py:Quadratic")
     source = tmp_path / "own.py"
     source.write_text(Path(__file__).with_name("fakes.py").read_text())
+    from qdrun.runner.provenance.record import record
+    from qdrun.runner.store.layout import create
     from qdrun.runner.study.prepare import prepare
 
-    def loss(spec):
+    def loss(spec, run):
         from qdrun.jobs.base import execute
         from qdrun.runner.study.target import Target, load
 
-        kind = load(Target.model_validate(spec["target"]))
+        kind = load(Target.model_validate(spec["target"]), run)
         job = kind(kind.Params.model_validate(spec["params"]), wanted=spec["gradients"])
         return execute(job, backend="cpu", threads=1, memory_limit_bytes=None).outcome.loss
 
-    prepared, _ = prepare(config)
+    prepared, job = prepare(config)
+    run = create(prepared, tmp_path / "runs")
+    record(run.files, prepared, job)
     source.unlink()
-    assert local_ray.get(local_ray.remote(loss).remote(prepared.spec(prepared.trials[0]))) == 1.0
+    assert local_ray.get(local_ray.remote(loss).remote(prepared.spec(prepared.trials[0]), run.uri)) == 1.0
 
 
 @pytest.mark.slow

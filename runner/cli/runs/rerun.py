@@ -23,6 +23,10 @@ def rerun(
             metavar="X", min=0.0, help="Largest relative difference that counts as equal. Default: 1e-9 in f64, 1e-4 in f32."
         ),
     ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="Only the trials of this version of the code, as in the column `code`."),
+    ] = None,
     address: Address = None,
     quiet: Quiet = False,
     runs: Runs = "runs",
@@ -43,7 +47,7 @@ def rerun(
 
         folder = find(run, runs)
         name = None if trial is None else trial_of(folder, trial)
-        how = {"output": output or runs, "tolerance": tolerance, "address": address, "quiet": quiet}
+        how = {"output": output or runs, "tolerance": tolerance, "address": address, "quiet": quiet, "code": code}
         found = again(folder, name, timing=Timing(command_t=command_t, submitted_t=now()), **how)
         if as_json:
             data = {"of": folder.name, "numbers": found.comparison.data(), "changed": found.changed}

@@ -9,7 +9,7 @@ import typer
 
 from ...clock import now
 from ..base import Config, Debug, Json, Set, print_document, reported
-from ..running import Address, Quiet
+from ..running import Address, Code, Quiet
 
 
 def search(
@@ -22,6 +22,12 @@ def search(
             help="Folder or URI of the search; one that exists goes on. Default: a new one in `storage` of the config."
         ),
     ] = None,
+    code: Annotated[
+        Code | None,
+        typer.Option(
+            "--code", help="If the job's files changed since the last round: go on with its code, or with the new one."
+        ),
+    ] = None,
     debug: Debug = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -29,12 +35,14 @@ def search(
     """Search for the least loss: rounds of trials, each chosen from the results of those before, as `search` in the config says."""
     with reported(as_json):
         from ...config.model import load_config
+        from ...config.values import expanded
         from ...exit_codes import exit_code
         from ...rounds.driver import Where
         from ...rounds.driver import search as run
+        from ..confirmation import which_code
 
-        folder = output or new_folder(load_config(config, changes).config.uri)
-        where = Where(address, quiet=True, debug=debug)
+        folder = expanded(output) if output else new_folder(load_config(config, changes).config.uri)
+        where = Where(address, quiet=True, debug=debug, code=which_code((), code))
         silent = quiet or as_json
         if not silent:
             print(f"search: {folder}", file=sys.stderr)

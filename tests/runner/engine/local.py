@@ -12,6 +12,7 @@ from qdrun.runner.ledger.client import LocalLedger
 from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.live import display
 from qdrun.runner.observe.timing import Timing
+from qdrun.runner.provenance.record import record
 from qdrun.runner.ray_adapter.worker_pool import ended
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
@@ -87,6 +88,7 @@ def run_config(path, *, stops=None, folder=None, found=None):
     """Run the trials of a config on the open Ray; the state, the folder, the board."""
     prepared, job = prepare(path)
     folder = folder or create(prepared, prepared.loaded.config.uri)
+    record(folder.files, prepared, job)  # workers import the job from there
     planned = plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)
     folder.save_plan([group for group, _ in planned])
     board = Board(run=folder.name, total=len(prepared.trials))

@@ -22,6 +22,7 @@ from qdrun.runner.cli.app import app
 from qdrun.runner.engine.resume import resume
 from qdrun.runner.observe import table
 from qdrun.runner.observe.timing import Timing
+from qdrun.runner.provenance.record import record
 from qdrun.runner.ray_adapter import head_watch
 from qdrun.runner.ray_adapter.cluster import ClusterError
 from qdrun.runner.ray_adapter.head_watch import ClusterLost, HeadWatch
@@ -145,19 +146,24 @@ def test_the_memory_of_this_process_is_no_place_for_a_run_of_another(tmp_path):
     assert all_runs("memory://runs") == []
 
 
-def test_a_run_whose_process_cannot_start_is_not_left_running(tmp_path):
-    """The job's file is gone when the process reads it again."""
+def test_a_run_whose_process_cannot_start_is_not_left_running(tmp_path, monkeypatch):
+    """The kept file of the job is damaged when the process reads it."""
     job = tmp_path / "own.py"
     job.write_text(FAKES.read_text())
     prepared, _ = prepare(write_config(tmp_path, target="own.py:Quadratic"))
-    job.unlink()
-    with pytest.raises(NotStarted, match=r"cannot read the job's file .*own\.py") as error:
+
+    def damaged(files, *args):
+        record(files, *args)
+        files.put("source/own.py", b"")
+
+    monkeypatch.setattr(detach, "record", damaged)
+    with pytest.raises(NotStarted, match=r"source/own\.py is not as it was written\n  do: put .*own\.py there") as error:
         submit_detached(prepared, str(tmp_path / "runs"), Order(timing()))
     assert error.value.exit_code == 2
     run = RunFolder(only_run(tmp_path))
     assert status.status(run)["state"] == "failed"
     assert ended(run, timing()).exit_code == 1
-    assert "cannot read the job's file" in (run.path / "runner.log").read_text()
+    assert "source/own.py is not as it was written" in (run.path / "runner.log").read_text()
     assert launched(run)["host"] == platform.node()
 
 

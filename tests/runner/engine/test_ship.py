@@ -10,6 +10,7 @@ from runner_helpers import FAKES, trial_record, write_config
 
 from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.engine.resume import config_of
+from qdrun.runner.provenance.record import record
 from qdrun.runner.store.layout import create
 from qdrun.runner.study import shipping
 from qdrun.runner.study.prepare import prepare
@@ -46,11 +47,8 @@ def test_the_config_and_the_job_lie_as_at_home_and_no_run_cache_or_secret_goes_a
         "shipped/jobs/own.py",
         "shipped/jobs/shapes/round.py",
     ]
-    assert parcel.shipped == Shipped("shipped/configs/sweep.yaml", "shipped/jobs/own.py", "shipped/jobs")
-    assert parcel.shipped.words() == [
-        *("--config", "shipped/configs/sweep.yaml", "--root", "shipped/jobs"),
-        *("--file", "shipped/jobs/own.py"),
-    ]
+    assert parcel.shipped == Shipped("shipped/configs/sweep.yaml", "shipped/jobs")
+    assert parcel.shipped.words() == ["--config", "shipped/configs/sweep.yaml", "--root", "shipped/jobs"]
     assert parcel.left_out == [(str(tmp_path / "jobs/link.txt"), "a link that leads out of the folder")]
     size = sum(path.stat().st_size for path in into.rglob("*") if path.is_file())
     assert parcel.text() == (
@@ -66,7 +64,7 @@ def test_the_file_of_a_notebooks_job_lies_elsewhere_and_travels_too(project, tmp
     into = tmp_path / "parcel"
     shipped = pack(prepare(project, text=text, root=str(project.parent))[0], into).shipped
     assert files_of(into) == ["shipped/cache/cells/own.py", "shipped/configs/sweep.yaml"]
-    assert shipped == Shipped("shipped/configs/sweep.yaml", "shipped/cache/cells/own.py", "shipped/configs")
+    assert shipped == Shipped("shipped/configs/sweep.yaml", "shipped/configs")
 
 
 def test_files_beyond_the_limits_are_named_and_code_goes_first(project, tmp_path, monkeypatch):
@@ -103,7 +101,7 @@ def test_the_package_of_a_module_target_goes_along_and_an_installed_one_does_not
     config = write_config(tmp_path / "configs", target="shipsims.deep.drop:Quadratic")
     parcel = pack(prepare(config)[0], tmp_path / "parcel")
     assert files_of(tmp_path / "parcel") == ["shipped/configs/fake.yaml", "shipped/src/shipsims/deep/drop.py"]
-    assert parcel.shipped == Shipped("shipped/configs/fake.yaml", None, "shipped/src")
+    assert parcel.shipped == Shipped("shipped/configs/fake.yaml", "shipped/src")
     assert home_of("json") is None and home_of("pydantic.main") is None and home_of("qdrun.runner.study.plan") is None
     assert home_of("shipsims.deep.drop") == (tmp_path / "src" / "shipsims", tmp_path / "src")
 
@@ -111,25 +109,25 @@ def test_the_package_of_a_module_target_goes_along_and_an_installed_one_does_not
 def test_what_was_shipped_is_prepared_there_as_it_was_here_and_a_worker_elsewhere_finds_its_imports(
     project, tmp_path, monkeypatch
 ):
-    prepared, _ = prepare(project)
+    prepared, job = prepare(project)
     run = create(prepared, tmp_path / "configs/runs")
+    record(run.files, prepared, job)
     parcel = pack(prepared, tmp_path / "parcel")
     for path in (project, tmp_path / "jobs/own.py", tmp_path / "jobs/shapes/round.py"):
         path.unlink()
     monkeypatch.chdir(tmp_path / "parcel")
-    again, _ = config_of(run, local=False, shipped=parcel.shipped)
+    again, _ = config_of(run, local=False, shipped=parcel.shipped, code="kept")
     assert again.trials == prepared.trials and again.backend == prepared.backend
-    assert again.target.file == "shipped/jobs/own.py" and again.target.import_root == "shipped/jobs"
+    assert again.target.file == str(tmp_path / "jobs/own.py") and again.target.home == "shipped/jobs"
     sent = Target.model_validate(json.loads(again.target.model_dump_json()))
     other = tmp_path / "other-node"
     os.rename(tmp_path / "parcel", other)
     monkeypatch.chdir(other)
-    for name in [name for name in sys.modules if name.startswith(("shapes", "qdrun_job_"))]:
-        del sys.modules[name]
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if str(tmp_path.parent) not in entry])
-    kind = load(sent)
+    monkeypatch.setattr("qdrun.runner.study.target._codes", {})
+    kind = load(sent, run.uri)
     assert kind.__name__ == "Quadratic"
-    assert str(other) in sys.modules["shapes.round"].__file__
+    assert sys.modules["shapes.round"].__file__ == str(other / "shipped/jobs/shapes/round.py"), "where files beside it are"
+    assert kind.build.__code__.co_filename == str(tmp_path / "jobs/own.py"), "as errors name it"
 
 
 def test_an_absolute_target_is_found_in_the_parcel(tmp_path, monkeypatch):
@@ -140,13 +138,14 @@ def test_an_absolute_target_is_found_in_the_parcel(tmp_path, monkeypatch):
     config = home / "fake.yaml"
     text = write_config(home).read_text().replace(f"{FAKES}:Quadratic", f"{elsewhere}/own.py:Quadratic")
     config.write_text(text)
-    prepared, _ = prepare(config)
+    prepared, job = prepare(config)
     run = create(prepared, tmp_path / "runs")
+    record(run.files, prepared, job)
     parcel = pack(prepared, tmp_path / "parcel")
     (elsewhere / "own.py").unlink()
     monkeypatch.chdir(tmp_path / "parcel")
     again, _ = config_of(run, local=False, shipped=parcel.shipped)
-    assert again.target.file == "shipped/else-where/own.py"
+    assert again.target.file == f"{elsewhere}/own.py" and again.target.home == "shipped/else-where"
 
 
 def test_files_beside_the_config_come_along_and_a_worker_elsewhere_reads_them(tmp_path, monkeypatch):
@@ -156,8 +155,9 @@ def test_files_beside_the_config_come_along_and_a_worker_elsewhere_reads_them(tm
     (configs / "data" / "two.txt").write_text("4 5")
     config = write_config(configs, target="own.py:Reads", params={"table": "data/two.txt"}, sweep={"scale": [1.0]})
     config.write_text(config.read_text().replace("gradients: [x, target]\n", ""))
-    prepared, _ = prepare(config)
+    prepared, job = prepare(config)
     run = create(prepared, tmp_path / "runs")
+    record(run.files, prepared, job)
     parcel = pack(prepared, tmp_path / "parcel")
     (configs / "data" / "two.txt").unlink()
     monkeypatch.chdir(tmp_path / "parcel")

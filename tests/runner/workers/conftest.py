@@ -19,8 +19,8 @@ def bench(tmp_path, monkeypatch):
 
     load = worker.load
 
-    def with_gates(target):
-        found = load(target)
+    def with_gates(target, run):
+        found = load(target, run)
         sys.modules[found.__module__].GATES = jobs_for_lanes.GATES
         return found
 

@@ -253,9 +253,9 @@ def test_stop_reaches_a_trial_whose_job_is_being_imported(bench, monkeypatch):
     worker, asked = bench.worker(lanes=1), threading.Event()
     load = worker_module.load
 
-    def slow(target):
+    def slow(target, run):
         asked.wait(60)
-        return load(target)
+        return load(target, run)
 
     monkeypatch.setattr(worker_module, "load", slow)
     found = []

@@ -1,0 +1,202 @@
+"""Before a run goes on, changed files of its job are named, and its user decides which code it goes on with."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from runner_helpers import trial_record
+from typer.testing import CliRunner
+
+from qdrun.runner import load
+from qdrun.runner.cli import confirmation
+from qdrun.runner.cli.app import app
+from qdrun.runner.compare.rerun import SeveralCodes, rerun
+from qdrun.runner.engine.resume import config_of
+from qdrun.runner.jobcode.imports import IMPORTS
+from qdrun.runner.jobcode.store import USED, versions
+from qdrun.runner.provenance.kept import kept
+from qdrun.runner.provenance.record import record
+from qdrun.runner.provenance.versions import CodeChanged, adopt, code_changes
+from qdrun.runner.store.attempts import Attempt, ended, pack
+from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.layout import create
+from qdrun.runner.study.prepare import prepare
+
+JOB = """
+from importlib import import_module
+
+from helper import K
+from qdrun.jobs.base import Job, JobParams, Outcome
+
+
+class P(JobParams):
+    x: float = 1.0
+
+
+class J(Job[P]):
+    gradients = ()
+    needs_compiler = False
+
+    def build(self): ...
+
+    def launches(self): return []
+
+    def run(self): return Outcome(K * self.params.x)
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = tmp_path / "home"
+    (folder / "pack").mkdir(parents=True)
+    (folder / "own.py").write_text(JOB)
+    (folder / "helper.py").write_text("K = 1\n")
+    (folder / "spare.py").write_text("K = 1\n")
+    (folder / "c.yaml").write_text(
+        f"version: 1\nname: own\ngradients: []\njob: {{target: 'own.py:J'}}\nsweep: {{params: {{x: [1.0, 2.0]}}}}\n"
+        f"storage: {tmp_path / 'runs'}\n"
+    )
+    yield folder
+    IMPORTS.release()
+
+
+@pytest.fixture
+def run(home):
+    """A run of which the first trial is done, and the second was never started."""
+    prepared, job = prepare(home / "c.yaml")
+    folder = create(prepared, home.parent / "runs")
+    record(folder.files, prepared, job)
+    IMPORTS.release()
+    with Journal(folder) as journal:
+        write_row(folder, journal, prepared, 0)
+        journal.write("finished", state="cancelled")
+    return folder
+
+
+def write_row(folder, journal, prepared, place):
+    trial = prepared.trials[place]
+    attempt = Attempt(trial.id, 1, journal.owner.number)
+    made = trial_record(prepared.spec(trial)) | ({"code": prepared.target.label} if prepared.target.label else {})
+    ended(journal, [(attempt, pack(folder, attempt, made))])
+
+
+def loss_of(prepared):
+    return trial_record(prepared.spec(prepared.trials[1]))["loss"]
+
+
+def edited(home):
+    (home / "helper.py").write_text("K = 5\n")
+
+
+CHANGES = {
+    "edited": (lambda home: (home / "helper.py").write_text("K = 5\n"), r"{home}/helper\.py was edited"),
+    "removed": (lambda home: (home / "helper.py").unlink(), r"{home}/helper\.py is gone, or not imported any more"),
+    "added": (
+        lambda home: ((home / "helper.py").write_text("from more import K\n"), (home / "more.py").write_text("K = 5\n")),
+        r"{home}/more\.py was added",
+    ),
+    "the job's file": (lambda home: (home / "own.py").write_text(JOB + "\n# more\n"), r"{home}/own\.py was edited"),
+    "all is gone": (lambda home: (home / "own.py").unlink(), r"cannot read the job's file {home}/own\.py"),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_changed_files_are_named_and_both_ways_to_go_on(home, run, how):
+    change, said = CHANGES[how]
+    assert config_of(run)[0].target.code == versions(run.files).current and code_changes(run) == []
+    change(home)
+    with pytest.raises(CodeChanged, match=said.format(home=home)) as caught:
+        config_of(run)
+    assert f"`qdrun resume {run.uri} --code kept`" in str(caught.value) and "`--code new`" in str(caught.value)
+    prepared, _ = config_of(run, code="kept")
+    assert loss_of(prepared) == 2.0 and not prepared.target.label
+    result = CliRunner().invoke(app, ["resume", run.uri, "-q"])
+    assert result.exit_code == 2 and "the code of" in result.stderr and "--code kept" in result.stderr
+
+
+def test_files_that_the_job_does_not_import_may_change(home, run):
+    (home / "spare.py").write_text("K = 7\n")
+    (home / "unrelated.py").write_text("K = 7\n")
+    assert code_changes(run) == []
+    run.files.claim(f"{USED}/spare", b"")
+    assert code_changes(run) == [f"{home}/spare.py was edited"], "a trial has imported it by a computed name"
+
+
+def test_new_code_is_kept_beside_the_first_and_its_rows_say_so(home, run):
+    edited(home)
+    prepared, _ = config_of(run, code="new")
+    assert versions(run.files).all == (kept(run).code.digest,), "nothing is kept until the run goes on"
+    adopt(run, prepared.target)
+    assert prepared.target.label == prepared.target.code[:12] and loss_of(prepared) == 10.0
+    with Journal(run, gone=1) as journal:
+        write_row(run, journal, prepared, 1)
+        journal.write("finished", state="done")
+    rows = load(run.uri).rows
+    assert [row["loss"] for row in rows] == [1.0, 10.0]
+    assert [row.get("code") for row in rows] == [None, prepared.target.label]
+    assert code_changes(run) == [], "the new code is the one to compare with"
+    (home / "helper.py").write_text("K = 9\n")
+    again, _ = config_of(run, code="kept")
+    assert loss_of(again) == 10.0 and again.target.label == prepared.target.label
+    assert (run.path / "source" / "helper.py").read_text() == "K = 1\n"
+
+
+def test_rows_of_several_codes_are_run_again_one_version_at_a_time(home, run, monkeypatch):
+    edited(home)
+    prepared, _ = config_of(run, code="new")
+    adopt(run, prepared.target)
+    with Journal(run, gone=1) as journal:
+        write_row(run, journal, prepared, 1)
+        journal.write("finished", state="done")
+    with pytest.raises(
+        SeveralCodes, match=rf"come from several codes: 1 of the first code, 1 of code {prepared.target.label}\n"
+    ):
+        rerun(run, output=home.parent / "again")
+    asked = []
+    monkeypatch.setattr("qdrun.runner.compare.rerun.submit", lambda prepared, job, **_: asked.append(prepared) or 1 / 0)
+    for options, loss, count in (({"code": prepared.target.label}, 10.0, 1), ({"trial": prepared.trials[0].id}, 1.0, 1)):
+        with pytest.raises(ZeroDivisionError):
+            rerun(run, output=home.parent / "again", **options)
+        trials = asked[-1].trials
+        assert len(trials) == count and trial_record(asked[-1].spec(trials[0]))["loss"] == loss
+    with pytest.raises(SeveralCodes, match=r"no row of .* comes from code 123"):
+        rerun(run, output=home.parent / "again", code="123")
+
+
+def test_force_goes_on_with_the_present_files(home, run):
+    edited(home)
+    assert loss_of(config_of(run, force=True)[0]) == 10.0
+
+
+@pytest.mark.parametrize(("answer", "chosen"), [("kept", "kept"), ("new", "new"), ("", None), ("y", None)])
+def test_a_user_of_a_terminal_is_asked(monkeypatch, capsys, answer, chosen):
+    monkeypatch.setattr(confirmation, "on_terminal", lambda: True)
+    monkeypatch.setattr(sys.stdin, "readline", lambda: f"{answer}\n", raising=False)
+    if chosen is None:
+        with pytest.raises(confirmation.NotWanted, match="nothing was started\n  do: `qdrun resume --code kept` or"):
+            confirmation.which_code(["helper.py was edited"], None)
+    else:
+        assert confirmation.which_code(["helper.py was edited"], None) == chosen
+    assert "helper.py was edited" in capsys.readouterr().err
+    assert confirmation.which_code([], None) is None and confirmation.which_code(["x"], "new") == "new"
+
+
+def test_a_dry_run_names_the_changes(home, run):
+    edited(home)
+    said = CliRunner().invoke(app, ["resume", run.uri, "--dry-run"]).stdout
+    assert f"code: {home}/helper.py was edited" in said
+    data = json.loads(CliRunner().invoke(app, ["resume", run.uri, "--dry-run", "--json"]).stdout)
+    assert data["code_changes"] == [f"{home}/helper.py was edited"]
+
+
+def test_a_run_of_an_older_qdrun_goes_on_with_the_files_as_they_are(home, run):
+    for path in (run.path / "code").iterdir():
+        path.unlink()
+    (run.path / "code.json").unlink()
+    edited(home)
+    assert code_changes(run) == [] and loss_of(config_of(run)[0]) == 10.0
+    assert kept(run).code.modules["helper"].data == b"K = 1\n", "`rerun` takes what it had kept"
+    assert Path(kept(run).code.modules["helper"].origin) == home / "helper.py"
