@@ -28,6 +28,7 @@ from ..store.layout import RunFolder
 from ..store.refusals import StorageFull, full_said
 from .bounded_log import start as start_writer
 
+PRINTED_S, PRINTED_BYTES = 1.0, 4096
 END_S = 2.0
 """Maximum seconds to wait for the end of a log."""
 _here: ContextVar[dict[str, AttemptText] | None] = ContextVar("qdrun_attempt_text", default=None)
@@ -271,6 +272,19 @@ class ProcessLog:
         raw = io.BufferedWriter(_Descriptor(number, "w", closefd=False))
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
         _replace(stream, text)
+
+    def printed(self) -> str:
+        """The end of what processes that a job has started have printed to stderr; waits a moment for the last of it."""
+        found, log, end = b"", self.where / "stderr.log", time.monotonic() + PRINTED_S
+        while time.monotonic() < end:
+            before = found
+            with suppress(OSError), open(log, "rb") as stream:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - PRINTED_BYTES))
+                found = stream.read()
+            if found and found == before:
+                break
+            time.sleep(PRINTED_S / 5)
+        return found.decode("utf-8", "backslashreplace")
 
     def close(self) -> None:
         """Give the process its descriptors back; upload the files a last time where the run is not local."""

@@ -24,7 +24,7 @@ from ...jobs.core.outcome import arrays_of, loss_of
 from ..store.attempts import PREEMPTED, Failure
 from ..user_lines import CALLERS, COMPILER
 
-MAX_TEXT = 20_000
+MAX_TEXT, CHILD_LINES = 20_000, 6
 GRADIENTS = frozenset(("grad", "_gradient", "_backward"))
 """Functions of the compiler that launch gradients: of a tape, of time steps."""
 IN_KERNEL = "kernel `"
@@ -117,6 +117,14 @@ def failed_record(error: BaseException, place: str = "") -> Record:
     if getattr(error, "restart", False):
         record["restart"] = True
     return record
+
+
+def said_by_children(printed: str) -> str:
+    """Why the processes of a pool have died, for the message of its error: the last lines that they have printed."""
+    lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
+    if not lines:
+        return "\n  its processes have printed nothing: they were killed, perhaps for their memory (`dmesg` says so)"
+    return "\n  the last that its processes have printed:" + "".join(f"\n    {line}" for line in lines[-CHILD_LINES:])
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -215,4 +223,5 @@ __all__ = [
     "norm_of",
     "numbers_of",
     "place_of",
+    "said_by_children",
 ]

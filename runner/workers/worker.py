@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from .host_limit import HostLimit, spare_bytes
 from .lanes import Lane, LaneDied, Lanes, WorkerCall
 from .marks import Marks
 from .preload import build_and_load, preload
-from .records import PREEMPTION, Record, failed_record, finished_record, place_of
+from .records import PREEMPTION, Record, failed_record, finished_record, place_of, said_by_children
 from .spec import (
     BatchEnd,
     BatchSpec,
@@ -307,6 +308,8 @@ class Worker:
             record = failed_record(error, place_of(error, trial.trial, watch))
             if trials:
                 self._note_host_limit(record, trials)
+            if isinstance(error, BrokenExecutor) and self._log is not None:
+                record["error"]["message"] += said_by_children(self._log.printed())
         if record["status"] != "done":
             lane.open.close_after_failure()
         return record
