@@ -21,7 +21,7 @@ from qdrun.runner.exit_codes import exit_code
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.replay import replay
 
-from . import jobs
+from . import foreign, jobs
 from .cluster import environment
 from .processes import SmallDisk, below, kill, processes, reap, stacks, until
 from .verdict import judge
@@ -169,6 +169,8 @@ class Play:
         self.asked_t = None
         self.codes = []
         self.second = None
+        self.proxy = foreign.Proxy() if scenario.kind == "proxy" else None
+        self.where = foreign.elsewhere(folder) if scenario.kind == "elsewhere" else folder
         self._write_config()
 
     def _write_config(self):
@@ -176,10 +178,11 @@ class Play:
         device = {"backend": "cuda", "id": "emulated"} if one.place == "emulated" else {"backend": "cpu"}
         params = {"salt": one.salt, "mean_s": one.mean_s, "notes": str(self.notes)}
         job, numbers, batched = "Indexed" if one.kind == "rerun" else "Shaken", list(range(one.trials)), one.batch
+        own = foreign.own_job(self.folder) if one.kind in ("edited", "elsewhere") else jobs.__file__
         config = {
             "version": 1,
             "name": one.label,
-            "job": {"target": f"{jobs.__file__}:{'Batched' if batched else job}", "params": params},
+            "job": {"target": f"{own}:{'Batched' if batched else job}", "params": params},
             "gradients": ["number", "pulls"] if batched else ["x"],
             "device": device | {"slots": one.lanes},
             "sweep": {"params": {"number": numbers}},
@@ -238,6 +241,7 @@ class Play:
             self._judge_gone()
         else:
             judge(self)
+        self.verdict.problems += self.proxy.close() if self.proxy else []
         self._nothing_is_left()
 
     def _judge_gone(self):
@@ -281,11 +285,13 @@ class Play:
     def _command(self, faults):
         found = self.find()
         words = ["resume", str(found)] if found else ["submit", str(self.folder / "chaos.yaml")]
+        words += ["--code", "kept"] if found and self.scenario.kind == "edited" else []
         words += ["--quiet", *(["--address", self.cluster.address] if self.cluster else [])]
         self.commands += 1
         log = self.folder / f"command{self.commands}.log"
         os.environ.update(self.environment)  # Ray reads its token once, in the process that the others are made from
-        process = WARM.Process(target=qdrun, args=(words, str(self.folder), str(log), self.environment))
+        variables = self.environment | (self.proxy.environment if self.proxy else {})
+        process = WARM.Process(target=qdrun, args=(words, str(self.where), str(log), variables))
         process.start()
         self._attend(process, list(faults))
         process.join()
@@ -416,6 +422,10 @@ class Play:
             timer = threading.Timer(fault.pick / 1000, flag.unlink, kwargs={"missing_ok": True})
             timer.daemon = True
             timer.start()
+        elif fault.what == "edit":
+            if self.find() is None:  # until then the edited files are those that are submitted
+                return False
+            foreign.edit(self.folder)
         elif fault.what in SIGNALS:
             os.kill(process.pid, SIGNALS[fault.what])
             self.asked_t = time.monotonic()

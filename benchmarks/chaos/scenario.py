@@ -3,8 +3,11 @@
 import random
 from dataclasses import dataclass, replace
 
+FOREIGN = ("edited", "elsewhere", "proxy")
+"""The job's files are edited; the command is given in a folder with modules of their names; the environment names a proxy."""
 KINDS = ("worker", "runner", "ledger", "raylet", "disk", "node", "lane", "rerun", "eio", "gone", "pair", "stop")
 KINDS += ("head", "erofs", "stall", "end", "up", "paused", "hostile")
+KINDS += FOREIGN
 BATCH = ".batch"
 """Ends a kind whose trials run in batches: ``worker.batch``."""
 BATCHED = tuple(kind + BATCH for kind in (*KINDS[:12], "guilty", "hang"))
@@ -32,6 +35,7 @@ class Fault:
             ``rerun``: the next trial ends its process by SIGSEGV, and is to run again with checks;
             ``eio``, ``erofs``: the store gives that error to the runner for ``pick`` milliseconds; ``stall``: it does not answer;
             ``gone``: the run's folder is removed; ``pause``: SIGSTOP to the command, and another process resumes its run;
+            ``edit``: the files of the job are edited;
             ``second``: another run of this user begins; ``interrupt``, ``terminate``: SIGINT or SIGTERM to the command.
         rows: when so many rows are written; None: whenever.
         delay_s: and so long after that, or after the fault before it, or after the command was started.
@@ -209,6 +213,11 @@ def _faults(rng, kind, place, trials):
     if kind == "pair":
         second = Fault("second", *_moment(rng, trials))
         return ((second, _fault(rng, "runner", trials)),) if rng.random() < 0.4 else ((second,),)
+    if kind == "edited":  # a new process imports the job after the edit
+        edit = Fault("edit", *_moment(rng, trials))
+        return ((edit, Fault(rng.choice(("worker", "worker", "runner")), None, rng.uniform(0, 0.5), rng.randrange(1 << 16))),)
+    if kind in FOREIGN:
+        return ((_fault(rng, "worker", trials),) if rng.random() < 0.5 else (),)
     if kind in ("lane", "rerun", "gone"):
         return ((Fault(kind, rng.randrange(max(1, trials // 2)), rng.uniform(0, 0.3)),),)
     what = kind

@@ -30,16 +30,6 @@ TOLERANCES = {"f64": 1e-9, "f32": 1e-4}
 class SeveralCodes(QdrunError, ValueError):
     """Trials of several versions of a job's code are to run again at once, or those of one that no row has."""
 
-    def __init__(self, folder: RunFolder, labels: Mapping[str, str], code: str | None) -> None:
-        count = Counter(labels.values())
-        said = ", ".join(f"{number} of {f'code {label}' if label else 'the first code'}" for label, number in count.items())
-        head = (
-            f"no row of {folder.name} comes from code {code}" if code else f"the rows of {folder.name} come from several codes"
-        )
-        super().__init__(
-            f"{head}: {said}\n  do: `qdrun rerun {folder.uri} --code HASH` for those of one version, or name a trial"
-        )
-
 
 @dataclass(frozen=True)
 class Rerun:
@@ -106,7 +96,7 @@ def rerun(
         chosen = [one for one in chosen if labels[one.id].startswith(code) and labels[one.id]]
     several = sorted({labels[one.id] for one in chosen})
     if len(several) > 1 or not chosen:
-        raise SeveralCodes(folder, labels, code)
+        raise SeveralCodes(_codes_said(folder, labels, code))
     found = kept(folder, *several)
     with options_as_then(found.provenance):
         prepared, job = prepared_again(folder, found, chosen, local=address is None)
@@ -124,6 +114,13 @@ def rerun(
     return Rerun(
         done, compared(folder, done.folder, names, most), differences(found.provenance) + _other_devices(folder, done.folder)
     )
+
+
+def _codes_said(folder: RunFolder, labels: Mapping[str, str], code: str | None) -> str:
+    count = Counter(labels.values())
+    said = ", ".join(f"{number} of {f'code {label}' if label else 'the first code'}" for label, number in count.items())
+    head = f"no row of {folder.name} comes from code {code}" if code else f"the rows of {folder.name} come from several codes"
+    return f"{head}: {said}\n  do: `qdrun rerun {folder.uri} --code HASH` for those of one version, or name a trial"
 
 
 def _silent(prepared: Prepared) -> Prepared:

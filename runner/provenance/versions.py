@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,17 +19,22 @@ SHOWN = 5
 
 
 class CodeChanged(ConfigChanged):
-    """The files of a run's job have changed since it was made. ``changes``: each of them, as text. ``command``: that goes on."""
+    """The files of a run's job have changed since it was made. ``changes``: each of them, as text."""
 
-    def __init__(self, folder: RunFolder, found: list[str], command: str = "") -> None:
-        shown = [f"  {text}" for text in found[:SHOWN]] + ([f"  and {len(found) - SHOWN} more"] if len(found) > SHOWN else [])
-        go_on = command or f"qdrun resume {folder.uri}"
-        super().__init__(
-            "\n".join([f"the code of {folder.name} has changed since the run was made", *shown])
-            + f"\n  do: `{go_on} --code kept` "
-            "goes on with the code that the run keeps, `--code new` with the present files; rows then say which code they come from"
-        )
-        self.changes = found
+    def __init__(self, message: str, changes: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.changes = changes
+
+
+def code_changed(folder: RunFolder, found: Sequence[str], command: str = "") -> CodeChanged:
+    """The error of a run whose code has changed. ``command``: that goes on."""
+    shown = [f"  {text}" for text in found[:SHOWN]] + ([f"  and {len(found) - SHOWN} more"] if len(found) > SHOWN else [])
+    go_on = command or f"qdrun resume {folder.uri}"
+    return CodeChanged(
+        "\n".join([f"the code of {folder.name} has changed since the run was made", *shown]) + f"\n  do: `{go_on} --code kept` "
+        "goes on with the code that the run keeps, `--code new` with the present files; rows then say which code they come from",
+        found,
+    )
 
 
 def code_for(folder: RunFolder, code: CodeChange | None = None, *, home: str = "") -> Target | None:
@@ -56,7 +62,7 @@ def code_for(folder: RunFolder, code: CodeChange | None = None, *, home: str = "
     if not found:
         return mine
     if code is None:
-        raise CodeChanged(folder, found)
+        raise code_changed(folder, found)
     if now is None:
         raise TargetError(f"there is no job at {text} any more\n  do: `qdrun resume {folder.uri} --code kept`")
     return now.model_copy(update={"label": known.label(now.code)})
@@ -104,4 +110,4 @@ def _compared(folder: RunFolder, text: str, then: JobCode) -> tuple[Target | Non
     return now, list(dict.fromkeys(found))
 
 
-__all__ = ["CodeChange", "CodeChanged", "adopt", "code_changes", "code_for"]
+__all__ = ["CodeChange", "CodeChanged", "adopt", "code_changed", "code_changes", "code_for"]

@@ -24,7 +24,7 @@ from ..engine.session import submit
 from ..observe.table import rows as rows_of
 from ..observe.timing import Timing
 from ..optimize.descent import optimized
-from ..provenance.versions import CodeChange, CodeChanged, code_for
+from ..provenance.versions import CodeChange, CodeChanged, code_changed, code_for
 from ..ray_adapter.cluster import kept_open
 from ..stops import Stops, counted_signals
 from ..store.files import Files, LocalFiles, open_files
@@ -221,7 +221,7 @@ class _Record:
         try:
             return None if run is None else code_for(run, code)
         except CodeChanged as error:
-            raise CodeChanged(run or RunFolder(self._found.folder), error.changes, command) from None
+            raise code_changed(run or RunFolder(self._found.folder), error.changes, command) from None
 
     def run(self, config: Path, overrides: Sequence[str], asked: Round, where: Where, target: Target) -> tuple[RunFolder, str]:
         """Run a round with the code of ``target``, or bring one to its end that has begun; its folder and its state."""

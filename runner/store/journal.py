@@ -198,14 +198,10 @@ def _last_word(folder: RunFolder, names: Sequence[str]) -> tuple[int, dict[str, 
 
 
 def counted(folder: RunFolder) -> Callable[[str], int | None]:
-    """How many bytes of a segment, by its path, count now: those of a former owner that its successor has counted; None: all."""
+    """How many bytes of a segment, by its path, count now: of a former owner those that its successor has counted; None: all."""
     last, lengths = _last_word(folder, [name for name in folder.files.names(EVENTS) if _owner_of(name)])
-
-    def limit(path: str) -> int | None:
-        name = path.rpartition("/")[2]
-        return lengths.get(name, 0) if _owner_of(name) < last else None
-
-    return limit
+    names = lambda path: path.rpartition("/")[2]  # noqa: E731
+    return lambda path: lengths.get(names(path), 0) if _owner_of(names(path)) < last else None
 
 
 def _cut_name(owner: int) -> str:
