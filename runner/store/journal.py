@@ -178,11 +178,9 @@ def _last_word(folder: RunFolder, names: Sequence[str]) -> tuple[int, dict[str, 
 
     An owner that died before its first line changed nothing. Where that line is damaged, a file beside the owner's claim says the same.
     """
-    first: dict[int, str] = {}
-    for name in names:
-        first.setdefault(_owner_of(name), name)
-    if max(first, default=0) < 2:  # never taken over: nothing to cut off
-        return 0, {}
+    first = {_owner_of(name): name for name in reversed(names)}
+    if max(first, default=0) < 2:
+        return 0, {}  # never taken over: nothing to cut off
     for owner in sorted(first, reverse=True):
         try:
             line, newline, _ = folder.files.read(f"{EVENTS}/{first[owner]}").partition(b"\n")
@@ -198,10 +196,9 @@ def _last_word(folder: RunFolder, names: Sequence[str]) -> tuple[int, dict[str, 
 
 
 def counted(folder: RunFolder) -> Callable[[str], int | None]:
-    """How many bytes of a segment, by its path, count now: of a former owner those that its successor has counted; None: all."""
-    last, lengths = _last_word(folder, [name for name in folder.files.names(EVENTS) if _owner_of(name)])
-    names = lambda path: path.rpartition("/")[2]  # noqa: E731
-    return lambda path: lengths.get(names(path), 0) if _owner_of(names(path)) < last else None
+    """The bytes of a segment, by its path, that count now: of a former owner those that its successor has counted; None: all."""
+    last, lengths = _last_word(folder, [path[len(EVENTS) + 1 :] for path in segments(folder)])
+    return lambda path: lengths.get(path[len(EVENTS) + 1 :], 0) if _owner_of(path[len(EVENTS) + 1 :]) < last else None
 
 
 def _cut_name(owner: int) -> str:
