@@ -26,7 +26,7 @@ from ..ledger.leases import Terms
 from ..ledger.machine import with_others_back
 from ..observe import table
 from ..observe.arrow_columns import ArrowRows
-from ..observe.board import Board, Exports
+from ..observe.board import Board
 from ..observe.live import Display
 from ..observe.notebook import display
 from ..observe.remarks import keep_remarks
@@ -40,6 +40,7 @@ from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, clo
 from ..ray_adapter.head_watch import ClusterLost, HeadWatch
 from ..ray_adapter.known_clusters import DASHBOARD, remember
 from ..ray_adapter.ledger_client import ActorLedger
+from ..ray_adapter.metrics import Metrics
 from ..stops import Stops, counted_signals
 from ..store import space
 from ..store.files import FolderGone, StorageFull, StorageLost
@@ -237,7 +238,7 @@ def attend(
             head.begin(capacity.head, joined=how.address is not None, node=capacity.node)
             _say_ready(journal, screen, capacity, joined=how.address is not None)
             ledger = _ledger(prepared, folder, how.address, planned, capacity, gone=gone > 0, note=screen.note)
-            board.metrics, stops.starting = _metrics(folder.name), False
+            board.metrics, stops.starting = Metrics(folder.name), False
             outside = lambda workers: Outside(folder, journal, board, screen, timing, ledger, workers, stops)  # noqa: E731
             state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
         except (KeyboardInterrupt, RunCancelled) as error:
@@ -481,13 +482,6 @@ def _last_words(journal: Journal) -> None:
     if not journal.closed:
         journal.write("finished", sync=True, state="lost")
         journal.close()
-
-
-def _metrics(run: str) -> Exports:
-    """The Ray gauges and counters of this run, after Ray has started."""
-    from ..ray_adapter.metrics import Metrics
-
-    return Metrics(run)
 
 
 def metadata(folder: RunFolder, prepared: Prepared) -> dict[str, str]:
