@@ -9,9 +9,12 @@ from enum import StrEnum
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from .amounts import bytes_in
-from .errors import QdrunRuntimeError
+from .errors import QdrunRuntimeError, warn_user
 from .ir.types import DType, f32, f64, i32, i64
+from .peer_options import PEER_ONLY, warn_without_effect
 from .refused import REFUSED, refuse
 
 
@@ -30,6 +33,10 @@ class Arch(StrEnum):
     gpu = "gpu"
 
 
+FOREIGN_ARCHS = ("opengl", "gles", "dx11", "dx12", "cc", "wasm")
+"""Backends of Taichi that this package does not have. The CPU stands in for them, with a warning, as it does in Taichi."""
+
+
 def arch_of(given: Arch | str | None) -> Arch:
     """Parse the name of a backend. None is the CPU.
 
@@ -37,6 +44,12 @@ def arch_of(given: Arch | str | None) -> Arch:
         QdrunRuntimeError: no backend has this name.
     """
     names = [arch.value for arch in Arch]
+    if isinstance(given, str) and given in FOREIGN_ARCHS:
+        warn_user(
+            f"qd.init: there is no backend {given}\n  the program runs on the CPU; qd.gpu is the GPU of this machine",
+            RuntimeWarning,
+        )
+        return Arch.cpu
     if given is None or given in names:
         return Arch.cpu if given is None else Arch(given)
     near = difflib.get_close_matches(str(given), names, 1)
@@ -74,6 +87,7 @@ class Options:
             the number of trials and the iterations of their loops.
         device: the GPU, by number or by text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", how its name begins, or "emulated",
             an emulated GPU for tests. None: the first one, but none that is a program on the processor.
+        raise_on_templated_floats: refuse a real number as template argument: the kernel would be compiled again for each value.
     """
 
     default_fp: DType = f32
@@ -94,35 +108,18 @@ class Options:
     batch: int | None = None
     gpu_lanes: int = 0
     device: int | str | None = None
-
-
-# Options of Quadrants that have no effect here. They are accepted, so that programs run unchanged.
-PEER_ONLY = frozenset(
-    "ad_stack_experimental_enabled ad_stack_sparse_threshold_bytes advanced_optimization auto_mesh_local_default_occupacy"
-    " cache_loop_invariant_global_vars cfg_optimization constant_folding cuda_stack_limit debug_dump_path default_cpu_block_dim"
-    " default_gpu_block_dim demote_dense_struct_fors demote_no_access_mesh_fors detect_read_only device_memory_fraction"
-    " device_memory_GB enable_fallback experimental_auto_mesh_local external_metal_command_queue"
-    " external_metal_command_queue_is_torch_queue flatten_if force_scalarize_matrix gdb_trigger half2_vectorization"
-    " kernel_profiler log_level make_block_local make_cpu_multithreading_loop make_mesh_block_local make_thread_local"
-    " max_block_dim mesh_localize_all_attr_mappings mesh_localize_from_end_mapping mesh_localize_to_end_mapping"
-    " move_loop_invariant_outside_if num_compile_threads offline_cache_cleaning_factor offline_cache_cleaning_policy"
-    " offline_cache_file_path offline_cache_max_size_of_files opt_level optimize_mesh_reordered_mapping print_accessor_ir"
-    " print_full_traceback print_ir print_ir_dbg_info print_kernel_amdgcn print_kernel_asm print_kernel_llvm_ir"
-    " print_kernel_llvm_ir_optimized print_non_pure print_preprocessed_ir print_struct_llvm_ir quant_opt_atomic_demotion"
-    " quant_opt_store_fusion raise_on_templated_floats real_matrix_scalarize require_version saturating_grid_dim"
-    " short_circuit_operators src_ll_cache timeline unrolling_limit verbose vk_api_version".split()
-)
+    raise_on_templated_floats: bool = False
 
 
 def make_options(given: dict[str, Any]) -> Options:
-    """Build options from keywords; environment variables ``QD_<NAME>`` supply the ones that are not given.
+    """Build options from keywords; environment variables ``QD_<NAME>`` supply the ones that are not given. None is not given.
 
     Raises:
         KeyError: a keyword is unknown; the message suggests the nearest known one.
         QdrunRuntimeError: a value is not allowed.
     """
     known = {f.name for f in fields(Options)}
-    given = {name: value for name, value in given.items() if value is not None or not name.startswith("default_")}
+    given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         if f"init({name}=..)" in REFUSED:
             refuse(f"init({name}=..)")
@@ -138,17 +135,53 @@ def make_options(given: dict[str, Any]) -> Options:
         if f.name == "device":
             values[f.name] = int(text) if text.isdecimal() else text
         elif isinstance(f.default, (bool, int)):
-            plain = f.name == "memory_budget"
+            plain = f.name in _AMOUNTS
             values[f.name] = text if plain else _number_of(f"QD_{f.name.upper()}", text, type(f.default))
-    if "memory_budget" in values:
-        values["memory_budget"] = bytes_of("qd.init: memory_budget", values["memory_budget"])
-    if isinstance(values.get("batch"), Integral) and not isinstance(values["batch"], bool):
-        values["batch"] = int(values["batch"])
-    options = Options(**values)
+    warn_without_effect(given)
+    options = Options(**{name: _checked(name, value) for name, value in values.items()})
     if options.debug:
         options = replace(options, check_out_of_bound=True)
     _check(options)
     return options
+
+
+_AMOUNTS = ("memory_budget", "memory_limit")
+_DEFAULTS = {f.name: f.default for f in fields(Options)}
+
+
+def _checked(name: str, value: Any) -> Any:
+    """A value of the type that its option has.
+
+    Raises:
+        QdrunRuntimeError: it is of another.
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, (bool, np.bool_))
+    if name in _AMOUNTS:
+        return bytes_of(f"qd.init: {name}", value)
+    if name == "batch":
+        if not whole:
+            raise _no_batch(value)
+        return int(value)
+    if name == "device":
+        if not whole and not isinstance(value, str):
+            raise QdrunRuntimeError(f"qd.init: device={value!r} is neither the number of a GPU nor its name\n  do: device=0")
+        return value
+    default = _DEFAULTS[name]
+    if isinstance(default, bool):
+        if not isinstance(value, (bool, np.bool_)) and not (whole and value in (0, 1)):
+            raise QdrunRuntimeError(f"qd.init: {name}={value!r} is neither True nor False")
+        return bool(value)
+    if isinstance(default, int):
+        if not whole:
+            raise QdrunRuntimeError(f"qd.init: {name}={value!r} is not a whole number")
+        return int(value)
+    return value
+
+
+def _no_batch(given: Any) -> QdrunRuntimeError:
+    return QdrunRuntimeError(
+        f"qd.init: batch={given!r} is not a number of trials\n  do: batch=1 or more; leave it out for a program of one simulation"
+    )
 
 
 def _number_of(variable: str, text: str, kind: type[int]) -> int:
@@ -199,15 +232,10 @@ def _check(o: Options) -> None:
         "ad_checkpoint_levels": (o.ad_checkpoint_levels, (1, 2, 3)),
     }
     for name, (value, choices) in allowed.items():
-        if value not in choices:
+        if not any(value is choice or value == choice for choice in choices if type(value) is type(choice)):
             raise QdrunRuntimeError(f"qd.init: {name}={value!r} is not one of {', '.join(map(str, choices))}")
-    for name in ("nan_check", "overflow_check"):
-        if not isinstance(getattr(o, name), bool):
-            raise QdrunRuntimeError(f"qd.init: {name}={getattr(o, name)!r} is neither True nor False")
-    if o.batch is not None and (not isinstance(o.batch, int) or isinstance(o.batch, bool) or o.batch < 1):
-        raise QdrunRuntimeError(
-            f"qd.init: batch={o.batch!r} is not a number of trials\n  do: batch=1 or more; leave it out for a program of one simulation"
-        )
-    for name in ("cpu_max_num_threads", "memory_limit", "ad_stack_size"):
+    if o.batch is not None and o.batch < 1:
+        raise _no_batch(o.batch)
+    for name in ("cpu_max_num_threads", "ad_stack_size"):
         if getattr(o, name) < 0:
             raise QdrunRuntimeError(f"qd.init: {name}={getattr(o, name)} is negative")

@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ERRORS, AMOUNTS, OPTIONS, REFUSED = "compiler.errors", "compiler.amounts", "compiler.options", "compiler.refused"
+PEER_OPTIONS = "compiler.peer_options"
 FORMATS = "compiler.print_formats"
 BELOW_THE_PROGRAM = {
     *("compiler.frontend", "compiler.passes", "compiler.tape", "compiler.runtime", "compiler.codegen", "compiler.ir", ERRORS)
@@ -18,7 +19,8 @@ ALLOWED = {
     "compiler.amounts": set(),
     FORMATS: set(),
     "compiler.refused": {ERRORS},
-    "compiler.options": {REFUSED, AMOUNTS, "compiler.ir", ERRORS},
+    "compiler.options": {REFUSED, AMOUNTS, PEER_OPTIONS, "compiler.ir", ERRORS},
+    PEER_OPTIONS: {ERRORS},
     "compiler.ir": set(),
     "compiler.tape": {"compiler.ir", ERRORS},
     "compiler.passes": {"compiler.tape", "compiler.ir", ERRORS},
@@ -27,7 +29,7 @@ ALLOWED = {
     "compiler.runtime": {"compiler.codegen", "compiler.ir", ERRORS, FORMATS},
     "compiler.compile": {*BELOW_THE_PROGRAM, OPTIONS},
     "compiler.program": {*BELOW_THE_PROGRAM, "compiler.compile", OPTIONS, REFUSED, AMOUNTS},
-    "compiler.lang": {*BELOW_THE_PROGRAM, "compiler.compile", "compiler.program", OPTIONS, REFUSED, AMOUNTS},
+    "compiler.lang": {*BELOW_THE_PROGRAM, "compiler.compile", "compiler.program", OPTIONS, PEER_OPTIONS, REFUSED, AMOUNTS},
     "compiler.modules": {"compiler.lang", "compiler.face"},
     "compiler.face": {
         "compiler.lang",

@@ -19,6 +19,7 @@ OF_BACKENDS = tuple(f"compiler/{part}/{name}/" for part in ("runtime", "codegen"
 # the package hands on, the standard of other libraries for memory on a device, what the runner knows of cards without opening them.
 MAY_NAME_A_BACKEND = {
     *("compiler/runtime/registry.py", "compiler/options.py", "compiler/face.py", "compiler/lang/init.py"),
+    "compiler/peer_options.py",
     *("compiler/program/memory/device_arrays.py", "compiler/lang/interop_on_device.py"),
     *("runner/config/model.py", "runner/cli/planning.py"),
     *("runner/ledger/inventory.py", "runner/ledger/amd.py", "runner/ledger/memory.py"),

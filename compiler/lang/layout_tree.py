@@ -20,6 +20,12 @@ class RootProxy:
     def __repr__(self) -> str:
         return "qd.root"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RootProxy) or other is current_program().root
+
+    def __hash__(self) -> int:
+        return hash(current_program().root)
+
     def __qd_value__(self) -> LevelRef:
         """The root inside a kernel: a level without axes."""
         return current_program().root.__qd_value__()
@@ -57,7 +63,7 @@ class FieldsBuilder(SNode):
         """
         if self.finalized:
             raise QdrunRuntimeError("this FieldsBuilder is finalized already\n  do: make a new one for more fields")
-        if raise_warning and not any(leaves_of(self)):
+        if raise_warning and not any(True for _ in leaves_of(self)):
             warnings.warn("a FieldsBuilder without fields is finalized", RuntimeWarning, stacklevel=2)
         self.root.program.materialize(self)
         self.root.own(self)

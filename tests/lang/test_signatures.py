@@ -13,7 +13,8 @@ from qdrun.compiler.frontend.library.methods import METHODS
 from qdrun.compiler.frontend.lower import lower
 from qdrun.compiler.frontend.markers import ATOMIC_CODES
 from qdrun.compiler.ir.printer import print_kernel
-from qdrun.compiler.options import PEER_ONLY, Options
+from qdrun.compiler.options import Options
+from qdrun.compiler.peer_options import PEER_ONLY
 from qdrun.compiler.refused import REFUSED, Refused
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const
-from ...ir.types import u1
+from ...ir.types import DType, u1
 from ..advice import foreign_function
 from ..library.functions import lookup
 from ..markers import (
@@ -117,7 +117,7 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
         except TypeError as e:
             if isinstance(e, QdrunTypeError):
                 raise
-            raise QdrunTypeError(f"wrong arguments for {_name(fn)}(): {e}") from e
+            raise _wrong_arguments(fn, args, keywords) from e
     if not callable(fn):
         raise QdrunTypeError(f"{describe(fn)} cannot be called")
     if all(is_static(v) and not is_runtime(v) for v in values):
@@ -130,6 +130,32 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
         f"{_name(fn)}() is a Python function and cannot run in a kernel with values that are only known at run time",
         hint=foreign_function(fn),
     )
+
+
+def _wrong_arguments(fn: Any, args: list[Any], keywords: dict[str, Any]) -> QdrunTypeError:
+    """The error of a call that the lowering of a function does not take, in terms of what the user sees of it."""
+    if isinstance(fn, DType):
+        return QdrunTypeError(f"qd.{fn}() converts one value, {len(args)} were given", hint=f"write qd.{fn}(x)")
+    try:
+        positional(fn, args, keywords)
+    except QdrunTypeError as e:
+        return e
+    return QdrunTypeError(
+        f"{_name(fn)}() does not take these {len(args)} arguments", hint="see docs/language.md for its parameters"
+    )
+
+
+def _super(cx: Context, node: ast.Call) -> Any:
+    """``super()`` of a method: the object with the methods of the classes above."""
+    fn, parameters = cx.frame.source.fn, cx.frame.source.parameters
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
+    if node.args or node.keywords or "__class__" not in cells or not parameters:
+        hint = "name the class: Base.f(self, i)"
+        raise QdrunSyntaxError("super() in a kernel is written without arguments, in a method of a class", hint=hint)
+    if cx.inputs is not None:
+        cx.inputs.refuse("super()")
+    owner: Any = cells["__class__"].cell_contents
+    return super(owner, cx.name(parameters[0].name))
 
 
 def _is_python_function(fn: Any) -> bool:
@@ -375,6 +401,7 @@ _SPECIAL: dict[Any, Special] = {
     builtins.print: lower_print,
     builtins.breakpoint: lower_breakpoint,
     builtins.len: _len,
+    builtins.super: _super,
     builtins.zip: _sequence(zip),
     builtins.enumerate: _sequence(enumerate),
     builtins.tuple: _tuple,

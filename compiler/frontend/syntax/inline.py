@@ -22,6 +22,7 @@ from ...ir.types import promote
 from ...passes.exits import lower_block
 from ..markers import Ref
 from ..own_gradient import call_with_gradient
+from ..returned import check_returned
 from ..source.parse import FunctionSource
 from ..state.context import Context, describe, is_runtime, rounded
 from ..state.scope import Binding, EarlyReturn, Frame, StructVar, is_template
@@ -30,7 +31,6 @@ from ..values.matrix import new_local
 from ..values.structs import StructMethod, rebuild, scalars, shape_of
 from ..values.values import Matrix, Struct, resolve
 from .expressions import is_target, number, resolve_target
-from .returned import check_returned
 from .statements import convert_to, new_struct
 from .targets import is_global
 

@@ -58,11 +58,17 @@ def parameters(source: FunctionSource) -> list[Param]:
     for position, p in enumerate(source.parameters):
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise QdrunSyntaxError(f"kernel `{source.name}` has a `*` parameter", source.loc(source.tree), "write them out")
-        implicit = position == 0 and p.name in ("self", "cls") and source.annotation(p.name) is None
+        implicit = position == 0 and source.annotation(p.name) is None and (p.name in ("self", "cls") or _of_a_class(source))
         annotation = Template if implicit else source.annotation(p.name)
         default = _EMPTY if p.default is p.empty else p.default
-        out.append(Param(p.name, _accepted(source, p.name, annotation), default, implicit and p.name == "self"))
+        out.append(Param(p.name, _accepted(source, p.name, annotation), default, implicit and p.name != "cls"))
     return out
+
+
+def _of_a_class(source: FunctionSource) -> bool:
+    """Whether a function was defined in the body of a class: its first parameter is the object, whatever its name."""
+    around = source.fn.__qualname__.rpartition(".")[0]
+    return bool(around) and not around.endswith("<locals>")
 
 
 def _accepted(source: FunctionSource, name: str, annotation: Any) -> Any:
@@ -173,6 +179,11 @@ def _bind_one(annotation: Any, value: Any, options: Options, call: Call, number:
             return *bind_array(ANY_ARRAY, value, call, number), number + 1
         if annotation is Tensor and not isinstance(value, Field):
             raise QdrunTypeError(f"expected a tensor, a field, an ndarray, a numpy or torch array, got {type(value).__name__}")
+        if options.raise_on_templated_floats and isinstance(value, (float, np.floating)):
+            raise QdrunTypeError(
+                f"the real number {value} is a template argument, so that each value compiles the kernel again",
+                hint="annotate the parameter with qd.f32 or float; or leave out raise_on_templated_floats=True",
+            )
         return bind_template(value, bind, ANY_ARRAY, number)
     if isinstance(annotation, NdarrayType):
         return *bind_array(annotation, value, call, number), number + 1

@@ -265,7 +265,7 @@ def check_marked(value: Any) -> None:
         QdrunSyntaxError: naming the class.
     """
     value = value.value if isinstance(value, Frozen) else value
-    if not _is_data_oriented(value):
+    if not isinstance(value, type) and not _is_data_oriented(value):
         what = f"class {type(value).__name__} is not marked: its kernels cannot know `self`"
         raise QdrunSyntaxError(what, None, "decorate it with @qd.data_oriented")
 

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from ...errors import QdrunRuntimeError, QdrunTypeError
-from ...options import PEER_ONLY, Options
+from ...options import Options
+from ...peer_options import PEER_ONLY
 from ...program.program import CURRENT, current_program
 from ..function import Function
 from ..function import func as _func

@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ... import errors
+from ...options import FOREIGN_ARCHS
 from ...program.program import Program
 from ...refused import Refused
 from ...runtime import registry
@@ -38,6 +39,7 @@ _lib.core = SimpleNamespace(  # type: ignore[attr-defined]
 )
 
 NAMES: dict[str, Any] = {
+    **{arch: arch for arch in FOREIGN_ARCHS},
     "init": init,
     "_lib": _lib,
     "graph": taichi_graphs,

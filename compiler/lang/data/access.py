@@ -17,7 +17,7 @@ from ...ir.trials import TrialLayout
 from ...ir.types import from_numpy
 from ...runtime.mirror import Mirror, copy, store
 from ...runtime.runs import unpacked
-from .fitting import fitting, numbers
+from ..fitting import fitting, numbers
 from .matrix import Matrix, Vector, wrap
 
 

@@ -11,9 +11,10 @@ from ...frontend.values.tensor import TensorRef
 from ...frontend.values.values import count
 from ...ir.nodes import CellBlocks, Place
 from ...ir.types import DType, i32
+from ...program.layout.leaf import TreeLeaf
 from ...program.layout.offsets import PLANES, lowest
 from ...program.layout.sparse import activate, at_active, in_blocks, joined, parted
-from ...program.layout.tree import Axes, Root, SNode, TreeLeaf, planes_like
+from ...program.layout.tree import PlaceNode, Root, SNode, planes_like
 from ...program.program import Program
 from ...runtime.base import Allocation
 from ...runtime.mirror import Mirror, copied
@@ -143,17 +144,12 @@ class Field(Placed, TreeLeaf):
         return self.dtype.is_real and not self.role and self.dual.placed
 
     def parent(self, n: int = 1) -> SNode | None:
-        """The level of the layout tree that holds the field, or the n-th above; None above the root.
+        """The level of the layout tree that holds the field, or the n-th above; None above the root. 0: its ``snode``.
 
         Raises:
-            QdrunRuntimeError: the field is not placed.
+            QdrunRuntimeError: the field is not placed, or n is no number of levels.
         """
-        if not self.placed:
-            raise self._unplaced()
-        node = self.level or self._first.level
-        for _ in range(n - 1):
-            node = None if node is None else node.parent()
-        return node
+        return self.snode.parent(n)
 
     @property
     def snode(self) -> SNode:
@@ -162,7 +158,10 @@ class Field(Placed, TreeLeaf):
         Raises:
             QdrunRuntimeError: the field is not placed.
         """
-        return SNode(self._root, self.parent(), Axes(), ())
+        node = self.level or self._first.level
+        if not self.placed or node is None:
+            raise self._unplaced()
+        return PlaceNode(node, self)
 
     def get_scalar_field(self, *indices: int) -> Field:
         """One component as a field of numbers, on the same memory. That of a field without a place can be placed: a field is placed once

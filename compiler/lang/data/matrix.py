@@ -21,8 +21,8 @@ from ...ir.builder import convert
 from ...ir.nodes import Const
 from ...ir.types import DType, from_numpy
 from ...program.program import current_program
+from ..fitting import fitting, numbers
 from .dtypes import defaults, resolve
-from .fitting import fitting, numbers
 
 
 class Matrix(NDArrayOperatorsMixin):

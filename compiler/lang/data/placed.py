@@ -18,10 +18,10 @@ from ...ir.types import DType
 from ...program.layout.tree import SNode
 from ...program.program import Program
 from ...runtime.mirror import copied, reading, store
+from ..fitting import numbers
 from ..interop import Exchange, host_array
 from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
 from .element_types import MatrixType
-from .fitting import numbers
 
 
 def shared_gradient(what: str) -> QdrunRuntimeError:
@@ -217,7 +217,12 @@ class Placed(Exchange):
         set_element(self._written(at), self._at(at), value, self.name, self._mirror)
 
     def __len__(self) -> int:
+        if not self.shape:
+            raise QdrunTypeError(f"`{self.name}` has no axes, so it has no length", hint="its one element is x[None]")
         return self.shape[0]
+
+    def __bool__(self) -> bool:
+        return True  # it is there, whatever it holds
 
     def __iter__(self) -> Iterator[Any]:
         raise QdrunTypeError(f"{self._kind} cannot be iterated in Python: `{self.name}`", hint="use x.to_numpy(), or a kernel")

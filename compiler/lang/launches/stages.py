@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
-from ...errors import QdrunSyntaxError
+from ...errors import QdrunNameError, QdrunSyntaxError
 from ...frontend.regions import checkpoint, graph_do_while
 from ...frontend.source.parse import FunctionSource
 from ...ir.nodes import Loc
@@ -217,7 +217,16 @@ class _Splitter:
         if not isinstance(root, ast.Name):
             what = f"{use} takes an ndarray or a field by its name, not `{ast.unparse(node)}`"
             raise self._error(scope, what, node, "give a parameter, an attribute of one, or a field")
-        return Flag(use, scope.source.loc(node, self.kernel.source.name), lambda arguments: scope.value(node, arguments))
+        loc = scope.source.loc(node, self.kernel.source.name)
+
+        def value(arguments: Sequence[Any]) -> Any:
+            try:
+                return scope.value(node, arguments)
+            except (AttributeError, LookupError) as e:
+                what = f"{use} takes an integer ndarray or field without axes, and there is no `{ast.unparse(node)}`"
+                raise QdrunNameError(what, loc, "define it before the call: qd.ndarray(qd.i32, shape=())") from e
+
+        return Flag(use, loc, value)
 
     def _is_call(self, scope: Scope, node: ast.expr, marker: Any) -> bool:
         return isinstance(node, ast.Call) and scope.constant(node.func) is marker

@@ -12,8 +12,9 @@ from ...errors import OutOfMemory, QdrunRuntimeError
 from ...ir.nodes import Buffer, CellBlocks, Place
 from ...ir.trials import TRIAL_ALIGNMENT, TrialLayout, trial_bytes
 from ...runtime.base import Allocation
+from .leaf import TreeLeaf
 from .offsets import BLOCKS, CHILD_ALIGNMENT, Dense, Layout, Leaf, Placement, is_blocked, layout, total_size
-from .tree import Root, SNode, TreeLeaf, leaves_of, levels_of
+from .tree import Root, SNode, leaves_of, levels_of
 
 Allocate = Callable[[int, str], Allocation]
 CATEGORIES = ("fields", "gradients")

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import QdrunRuntimeError
-from ...frontend.values.budget import LeafRef, PoolRef, freed_in_a_tape
+from ...frontend.values.budget import PoolRef, freed_in_a_tape
 from ...frontend.values.levels import LevelRef
-from ...ir.nodes import Place
 from ...ir.trials import TrialLayout
 from ...ir.types import DType
 from ...refused import refusing
+from .leaf import TreeLeaf
 from .offsets import AXIS_NAMES, PLANES
 
 
@@ -45,72 +45,6 @@ NAMED_AXES = {"".join(p): Axes(AXIS_NAMES.index(c) for c in p) for n in range(1,
 i, j, k, l = (NAMED_AXES[c] for c in "ijkl")  # noqa: E741
 ij, ik, jk, ji = (NAMED_AXES[c] for c in ("ij", "ik", "jk", "ji"))
 ijk, ijl, ikl, jkl, ijkl = (NAMED_AXES[c] for c in ("ijk", "ijl", "ikl", "jkl", "ijkl"))
-
-
-class TreeLeaf:
-    """A tensor that can be placed in the tree: a field, the gradient or the dual of one, or the activity of a sparse level.
-
-    Attributes:
-        dtype: the component type.
-        element: ``()`` for scalars, ``(n,)`` or ``(n, m)``.
-        name: the name in messages.
-        role: "" for a field, "grad" or "dual" for its gradient or dual.
-        planar: each component has its own plane.
-        per_trial: each trial of a batched program has its own copy.
-        hidden: it holds the activity of a sparse level; the user did not place it.
-        level: the level that it is placed in.
-        along: what is placed with it: gradients that were asked for before it had a place.
-    """
-
-    dtype: DType
-    element: tuple[int, ...]
-    name: str
-    role: str
-    planar: bool
-    per_trial: bool
-    hidden: bool
-    level: SNode | None
-    along: Sequence[TreeLeaf]
-    _places: tuple[Place, ...]
-    _view: np.ndarray | None
-
-    @property
-    def components(self) -> int:
-        """Numbers per element."""
-        return prod(self.element)
-
-    def reference(self) -> LeafRef:
-        """The leaf inside a kernel, as ``LevelRef`` knows it."""
-        assert self.level is not None
-        cells = self.level.cells
-        return LeafRef(self.name, self._places, self.element, tuple(cells), tuple(cells.values()), self.hidden)
-
-    def enter(self, node: SNode, offset: Any) -> None:
-        """Take a place in a level."""
-        for level in node.upward():
-            level.begin_activity(self)
-        self.attach(node, offset)
-        node.adopt(self)
-
-    def attach(self, node: SNode, offset: Any = None) -> None:
-        """Remember the level that it is placed in, and the lowest index of each axis."""
-        raise NotImplementedError
-
-    def settle(self, places: tuple[Place, ...], view: np.ndarray) -> None:
-        """Receive memory."""
-        raise NotImplementedError
-
-    def activity(self, what: str) -> TreeLeaf:
-        """A new i32 leaf for the activity of a level that this leaf is placed in, not placed yet; ``what``: the end of its name."""
-        raise NotImplementedError
-
-    def fill(self, val: Any) -> None:
-        """Write ``val`` to every element; of a sparse field, to every active one, and 0 to all."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Let go of the memory; the program is being closed."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)
@@ -187,11 +121,32 @@ class SNode:
             node = node._above
 
     def parent(self, n: int = 1) -> SNode | None:
-        """The level above, or the n-th above; None above the root."""
+        """The level above, or the n-th above, where 0 is this level itself; None above the root.
+
+        Raises:
+            QdrunRuntimeError: n is no whole number, or negative.
+        """
+        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
+            raise QdrunRuntimeError(f"parent({n!r}) takes the number of levels to go up\n  do: parent() for the level above")
         node: SNode | None = self
         for _ in range(n):
             node = None if node is None else node._above
         return node
+
+    def get_children(self) -> list[SNode]:
+        """The levels below this one, and the places of the fields in it, in the order in which they were made."""
+        return [
+            c if isinstance(c, SNode) else PlaceNode(self, c) for c in self.children if isinstance(c, SNode) or not c.hidden
+        ]
+
+    _get_children = get_children  # Quadrants' name
+
+    def __repr__(self) -> str:
+        if self._above is None:
+            return "qd.root"
+        extents = self.extents[0] if len(self.extents) == 1 else self.extents
+        own = f".{self.kind}({self.axes!r}, {extents})" if self.axes else "qd.FieldsBuilder()"
+        return f"{self._above!r}{own}" if self.axes else own
 
     def dense(self, axes: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
         """A dense level under this one.
@@ -407,6 +362,44 @@ class SNode:
                 "this level has its memory already; do: place everything before the first kernel, or use a new dense"
             )
         self.children.append(child)
+
+
+class PlaceNode(SNode):
+    """The place of a field: a level without axes, of which there is one for each field.
+
+    Attributes:
+        leaf: the field.
+    """
+
+    def __init__(self, parent: SNode, leaf: TreeLeaf) -> None:
+        super().__init__(parent.root, parent, Axes(), ())
+        self.leaf = leaf
+
+    @property
+    def name(self) -> str:
+        """That of the field."""
+        return self.leaf.name
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the field's components."""
+        return self.leaf.dtype
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlaceNode) and other.leaf is self.leaf
+
+    def __hash__(self) -> int:
+        return hash(("place", id(self.leaf)))
+
+    def __repr__(self) -> str:
+        return f"{self._above!r}.place({self.leaf.name})"
+
+    def _level(self, kind: str, axes: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
+        raise QdrunRuntimeError(f"{kind}(..) under the place of `{self.name}`; do: {kind}(..) of x.parent(), beside the field")
+
+    def adopt(self, child: SNode | TreeLeaf) -> None:
+        """Refuse a child."""
+        raise QdrunRuntimeError(f"place(..) in the place of `{self.name}`; do: x.parent().place(..), beside the field")
 
 
 class Root(SNode):

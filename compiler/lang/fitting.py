@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QdrunFitError, QdrunTypeError
-from ...ir.types import from_numpy, limits
+from ..errors import QdrunFitError, QdrunTypeError
+from ..ir.types import from_numpy, limits
 
 _HINT = "write numbers that fit, or give the array a wider type; for the bits, write array.view(dtype)"
 

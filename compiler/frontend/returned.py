@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, get_args, get_origin
 
-from ...errors import QdrunFitError, QdrunTypeError
-from ...ir.types import DType
-from ..state.context import describe
-from ..values.values import Matrix, StructForm
+from ..errors import QdrunFitError, QdrunTypeError
+from ..ir.types import DType
+from .state.context import describe
+from .values.values import Matrix, StructForm
 
 _NUMBERS = (int, float, bool)
 _SAYS_NOTHING = (Any, tuple, object)
@@ -37,15 +37,16 @@ def check_returned(name: str, value: Any, annotation: Any) -> None:
             raise QdrunFitError(f"`{name}` returns {len(found)} values, and its annotation says {len(parts)}")
         for one, part in zip(found, parts):
             check_returned(name, one, part)
-    elif isinstance(annotation, DType) or annotation in _NUMBERS:
+        return
+    if isinstance(annotation, DType) or annotation in _NUMBERS:
         if isinstance(value, Matrix):
             hint = f"write `-> {_type_of(value, annotation)}`, or return one of its components"
             raise QdrunTypeError(f"`{name}` returns {describe(value)}, and its annotation says {_shown(annotation)}", hint=hint)
-    elif getattr(annotation, "shape", None) and isinstance(value, Matrix):
-        if value.shape != annotation.shape:
-            said = f"shape {annotation.shape}"
-            raise QdrunFitError(f"`{name}` returns {describe(value)}, and its annotation says {said}")
-    elif not isinstance(annotation, StructForm) and annotation not in _SAYS_NOTHING and not getattr(annotation, "shape", None):
+        return
+    shape = getattr(annotation, "shape", None)
+    if shape and isinstance(value, Matrix) and value.shape != shape:
+        raise QdrunFitError(f"`{name}` returns {describe(value)}, and its annotation says shape {shape}")
+    if not (parts or shape or isinstance(annotation, StructForm) or annotation in _SAYS_NOTHING):
         raise _no_result(name, annotation)
 
 
