@@ -92,10 +92,12 @@ def test_super_elsewhere_is_refused_with_what_to_write():
     class Other(Base):
         @qd.kernel
         def bad(self) -> qd.f64:
-            return super(Other, self).f(1)
+            return super(Base, self).f(1)
 
     for call in (k, Other().bad):
-        with pytest.raises(qd.QdrunSyntaxError, match=r"super\(\) in a kernel is written without arguments(.|\n)*do: name the class: Base\.f"):
+        with pytest.raises(
+            qd.QdrunSyntaxError, match=r"super\(\) in a kernel is written without arguments(.|\n)*do: name the class: Base\.f"
+        ):
             call()
 
 

@@ -39,8 +39,8 @@ from ..values.structs import StructMethod, StructTensor
 from ..values.tensor import TensorRef
 from ..values.values import Matrix
 from .block import SPECIAL as _BLOCK
-from .expressions import compile_time, is_python, is_target, resolve_target, target_of
-from .inline import inline, star_values
+from .expressions import compile_time, is_python, is_target, resolve_target, star_values, target_of
+from .inline import inline
 from .lanes import SPECIAL as _LANES
 from .loops import make_range
 from .messages import Slot, lower_breakpoint, lower_print, value_parts

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any, TypeGuard
 
+import numpy as np
+
 from ...errors import QdrunCompilationError, QdrunIndexError, QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const, Local, Op
 from ..advice import missing_attribute
@@ -64,8 +66,28 @@ def lower_name(cx: Context, node: ast.Name) -> Any:
 
 def lower_tuple(cx: Context, node: ast.Tuple | ast.List) -> Any:
     """A tuple or a list: a compile-time sequence of values."""
-    values = [cx.expr(e) for e in node.elts]
+    values: list[Any] = []
+    for e in node.elts:
+        values += star_values(cx, e) if isinstance(e, ast.Starred) else [cx.expr(e)]
     return tuple(values) if isinstance(node, ast.Tuple) else values
+
+
+def star_values(cx: Context, node: ast.Starred) -> tuple[Any, ...]:
+    """The values of ``*sequence``, whose length is known now.
+
+    Raises:
+        QdrunTypeError: what stands behind the star has no parts.
+    """
+    with cx.at(node.value):
+        value = cx.expr(node.value)
+        cx.consumed(node.value, value)
+    if isinstance(value, Matrix):
+        return value.items
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return tuple(value.tolist())
+    if not isinstance(value, (list, tuple)):
+        raise QdrunTypeError(f"`*` takes a list, a tuple or a vector, not {describe(value)}", hint="write the elements out")
+    return tuple(value)
 
 
 def lower_dict(cx: Context, node: ast.Dict) -> Any:
@@ -348,7 +370,7 @@ def lower_index(cx: Context, node: ast.expr) -> tuple[Any, ...]:
             ends = [None if e is None else cx.static_expr(e) for e in (part.lower, part.upper, part.step)]
             out.append(slice(*ends))
             continue
-        value = cx.expr(part)
+        value = star_values(cx, part) if isinstance(part, ast.Starred) else cx.expr(part)
         if value is None:
             continue
         if isinstance(value, (tuple, list)):

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.builder import convert
 from ...ir.nodes import Buffer, Const, Exit, Local, Operand, Place
@@ -30,7 +28,7 @@ from ..values import ops
 from ..values.matrix import new_local
 from ..values.structs import StructMethod, rebuild, scalars, shape_of
 from ..values.values import Matrix, Struct, resolve
-from .expressions import is_target, number, resolve_target
+from .expressions import is_target, number, resolve_target, star_values
 from .statements import convert_to, new_struct
 from .targets import is_global
 
@@ -256,22 +254,6 @@ def _positional(cx: Context, frame: Frame, places: list[str], nodes: Sequence[_G
         else:
             out.append(node if isinstance(node, _Evaluated) else _Evaluated(_value_of(cx, node)))
     return out
-
-
-def star_values(cx: Context, node: ast.Starred) -> tuple[Any, ...]:
-    """The values of ``*sequence``, whose length is known now.
-
-    Raises:
-        QdrunTypeError: what stands behind the star has no parts.
-    """
-    value = _value_of(cx, node.value)
-    if isinstance(value, Matrix):
-        return value.items
-    if isinstance(value, np.ndarray) and value.ndim == 1:
-        return tuple(value.tolist())
-    if not isinstance(value, (list, tuple)):
-        raise QdrunTypeError(f"`*` takes a list, a tuple or a vector, not {describe(value)}", hint="write the arguments out")
-    return tuple(value)
 
 
 def _value_of(cx: Context, node: ast.expr) -> Any:

@@ -24,7 +24,7 @@ class _Kind(type):
         return isinstance(x, cls.base) and len(x.element_shape) in cls.axes
 
     def __subclasscheck__(cls, other: type) -> bool:
-        return other is cls
+        return other is cls or (0 in cls.axes and issubclass(other, cls.base))  # of other elements the class does not tell
 
     def __call__(cls, *args: Any, **kw: Any) -> Any:
         return cls.make(*args, **kw)  # type: ignore[attr-defined]

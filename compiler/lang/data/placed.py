@@ -224,6 +224,17 @@ class Placed(Exchange):
     def __bool__(self) -> bool:
         return True  # it is there, whatever it holds
 
+    def __reduce__(self) -> Any:
+        """Refuse to pickle and to copy; an ndarray has a form of its own.
+
+        Raises:
+            QdrunRuntimeError: always.
+        """
+        raise QdrunRuntimeError(
+            f"{self._called()} is a part of its program's layout tree, and cannot be pickled or copied\n"
+            "  do: pickle x.to_numpy(), and x.from_numpy(array) of a new field"
+        )
+
     def __iter__(self) -> Iterator[Any]:
         raise QdrunTypeError(f"{self._kind} cannot be iterated in Python: `{self.name}`", hint="use x.to_numpy(), or a kernel")
 

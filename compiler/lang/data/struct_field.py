@@ -93,6 +93,10 @@ class StructField:
         """The place of the first member as a level without axes."""
         return self._first().snode
 
+    def __reduce__(self) -> Any:
+        """Refuse to pickle and to copy, see ``Placed``."""
+        return self._first().__reduce__()
+
     def parent(self, n: int = 1) -> Any:
         """The level that holds the first member, or one above."""
         return self._first().parent(n)

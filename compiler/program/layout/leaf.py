@@ -12,6 +12,7 @@ from ...frontend.values.budget import LeafRef
 from ...ir.nodes import Place
 from ...ir.types import DType
 
+
 class TreeLeaf:
     """A tensor that can be placed in the tree: a field, the gradient or the dual of one, or the activity of a sparse level.
 
