@@ -135,7 +135,7 @@ def make_options(given: dict[str, Any]) -> Options:
         if f.name == "device":
             values[f.name] = int(text) if text.isdecimal() else text
         elif isinstance(f.default, (bool, int)):
-            plain = f.name in _AMOUNTS
+            plain = f.name == "memory_budget"
             values[f.name] = text if plain else _number_of(f"QD_{f.name.upper()}", text, type(f.default))
     warn_without_effect(given)
     options = Options(**{name: _checked(name, value) for name, value in values.items()})
@@ -156,6 +156,8 @@ def _checked(name: str, value: Any) -> Any:
         QdrunRuntimeError: it is of another.
     """
     whole = isinstance(value, Integral) and not isinstance(value, (bool, np.bool_))
+    if name == "memory_limit" and whole and value < 0:
+        raise QdrunRuntimeError(f"qd.init: {name}={value} is negative")
     if name in _AMOUNTS:
         return bytes_of(f"qd.init: {name}", value)
     if name == "batch":
