@@ -24,6 +24,8 @@ DOCUMENTED = (
     "a parallel loop with a step cannot start at a value that is read from memory",
     "bit_cast keeps the number of bits",
     r"the integer -?\d+ needs more than 64 bits",
+    r"the literal -?[\d.e+]+ does not fit [iu]\d+ \(",
+    r"a shift by -?\d+ leaves the \d+ bits of ",
 )
 """Refusals that the pages tell of, or that Python has for the same text."""
 

@@ -142,7 +142,7 @@ class Expressions:
         fitting = [n for n, v in self.constants if isinstance(v, int)]
         if fitting and c.chance(0.3):
             return Text(c.pick(fitting), self.ip, True)
-        value = c.whole(self.ip)
+        value = c.number(0, 100) if c.chance(0.8) else c.whole(self.ip)  # others are refused where their type cannot hold them
         return Text(literal(value), self.ip, True)
 
     def other(self, kind: str, depth: int) -> Text:
@@ -154,7 +154,7 @@ class Expressions:
     def solid(self, kind: str, depth: int) -> Text:
         """An expression that is not made of literals alone, so that Python leaves it to the kernel."""
         e = self.real(depth) if kind == "real" else self.int_(depth)
-        return Text(f"qd.{e.type}({e.text})", e.type) if e.literal else e
+        return Text(f"qd.cast({e.text}, qd.{e.type})", e.type) if e.literal else e
 
     def arithmetic(self, op: str, x: Text, y: Text) -> Text:
         t = meet(x.type, y.type)
@@ -181,7 +181,7 @@ class Expressions:
                 return Text(f"qd.{c.pick(('raw_div', 'raw_mod'))}({x.text}, {y.text})", self.arithmetic("+", x, y).type)
             return self.arithmetic(c.pick(("//", "%")), self.solid("int", d), self.other("int", d))
         if kind == 6 and c.has("shift"):
-            x, y = self.solid("int", d), self.other("int", d)
+            x, y = self.solid("int", d), self.int_(d) if c.chance(0.7) else Text(str(c.number(0, 7)), self.ip, True)
             if c.chance(0.2):
                 return Text(f"qd.bit_shr({x.text}, {y.text})", x.type)
             return Text(f"({x.text} {c.pick(('<<', '>>'))} {y.text})", x.type)
