@@ -21,7 +21,7 @@ def declared_types_of_variables(lib, rng):
             out[0] = a
             b: lib.f64 = 0.1
             out[1] = b
-            c: lib.u8 = 300
+            c: lib.u8 = 200
             out[2] = c
 
     k(out, 3.7)

@@ -270,12 +270,13 @@ def test_static_comparisons_of_index_vectors_decide_breaks():
 
 
 def test_classes_that_programs_catch():
-    x, b, loss = (qd.field(qd.f64, shape=(), needs_grad=True) for _ in range(3))
+    x, loss = (qd.field(qd.f64, shape=(), needs_grad=True) for _ in range(2))
+    y = qd.field(qd.f64, shape=2, needs_grad=True)
 
     @qd.kernel
     def overwrites():
-        loss[None] = x[None] * b[None]
-        b[None] += 100
+        for i in range(4):
+            y[i // 2] = x[None] * i
 
     for caught in (qd.QuadrantsAssertionError, RuntimeError, qd.DataAccessError, AssertionError):
         with pytest.raises(caught), qd.ad.Tape(loss=loss, validation=True):

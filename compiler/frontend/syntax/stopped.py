@@ -31,7 +31,7 @@ def lower_stop_grad(cx: Context, node: ast.Call) -> Any:
     (argument,), _ = positional(stop_grad, node.args, {str(k.arg): k.value for k in node.keywords})
     value = cx.expr(argument)
     if isinstance(value, (TensorRef, StructTensor)):
-        places = value.places if isinstance(value, TensorRef) else value.places()
+        places = value.places
         _stop_reads(cx, frozenset(p for p in places if p.dtype.is_real))
         return None
     if isinstance(value, Struct) and value.is_data:

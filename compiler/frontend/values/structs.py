@@ -41,9 +41,10 @@ class StructTensor:
             raise QdrunTypeError(f"`{self.name}` holds structs without members")
         return found.first if isinstance(found, StructTensor) else found
 
+    @property
     def places(self) -> tuple[Place, ...]:
         """The places of all members."""
-        return tuple(p for x in self.items.values() for p in (x.places() if isinstance(x, StructTensor) else x.places))
+        return tuple(p for x in self.items.values() for p in x.places)
 
     def relative(self, role: str) -> StructTensor | None:
         """The adjoints (``grad``) or tangents (``dual``) of the members that have them, as a field of structs; None: none has."""
