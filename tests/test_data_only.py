@@ -21,7 +21,6 @@ REASONS = {
     "compiler/frontend/source/parse.py: eval": "an annotation of the user's own kernel, in its module",
     "compiler/lang/data/member_annotations.py: eval": "an annotation of the user's own dataclass or function, in its module",
     "compiler/lang/launches/scopes.py: eval": "a condition in qd.static(..) of the user's own kernel",
-    "runner/study/target.py: exec": "the job's file, which the user's config names: it is what a trial runs",
 }
 """What may run code, and why that is no code of a file of ours."""
 

@@ -17,12 +17,25 @@ def test_a_real_literal_becomes_an_integer_as_a_real_value_does(value):
     def k(v: qd.f64):
         for n in qd.static(range(8)):
             out[n][0] = v
-            out[n][1] = value
+            out[n][1] = qd.cast(v, INTEGERS[n])
             out[n][2] = qd.cast(value, INTEGERS[n])
 
     k(value)
     for x in out:
         assert x[0] == x[1] == x[2], x.dtype
+
+
+@pytest.mark.parametrize("value", [-1.0, -3.7, 300.7, 1e30, float("inf"), float("-inf"), float("nan")])
+def test_a_real_literal_that_an_integer_cannot_hold_is_refused_where_it_is_stored(value):
+    qd.init(default_fp=qd.f64)
+    out = qd.field(qd.u8, shape=3)
+
+    @qd.kernel
+    def k():
+        out[1] = value
+
+    with pytest.raises(qd.QdrunFitError, match="does not fit u8"):
+        k()
 
 
 @pytest.mark.parametrize("narrow", [qd.u8, qd.u16, qd.u32])

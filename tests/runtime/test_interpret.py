@@ -97,9 +97,13 @@ def test_floats_are_rounded_after_every_operation():
     assert compute("mul", 300.0, 300.0, of=f16) == np.inf
 
 
-def test_min_and_max_give_the_second_operand_on_a_tie_and_for_nan():
-    assert np.signbit(compute("min", 0.0, -0.0, of=f32)) and not np.signbit(compute("max", -0.0, 0.0, of=f32))
-    assert compute("min", np.nan, 1.0, of=f32) == 1.0 and np.isnan(compute("max", 1.0, np.nan, of=f32))
+@pytest.mark.parametrize("swapped", (False, True))
+def test_min_and_max_order_zeros_by_sign_and_keep_nan(swapped):
+    def computed(code, *args):
+        return compute(code, *(args[::-1] if swapped else args), of=f32)
+
+    assert np.signbit(computed("min", 0.0, -0.0)) and not np.signbit(computed("max", -0.0, 0.0))
+    assert np.isnan(computed("min", np.nan, 1.0)) and np.isnan(computed("max", 1.0, np.nan))
 
 
 def test_a_float_becomes_an_integer_by_truncation_with_saturation():
