@@ -112,7 +112,7 @@ class KernelFunction:
     def slow_call(self, *args: Any, **kwargs: Any) -> Any:
         """The launch when a tape records, or when the native launcher does not know the arguments."""
         program = current_program()
-        if take_stream(program, self.binder, kwargs):
+        if kwargs and take_stream(program, self.binder, kwargs):
             return self(*args, **kwargs)
         tape, versions = program.tape, program.versions
         if program.rehearsal is not None:
@@ -121,8 +121,7 @@ class KernelFunction:
             return self._launch(*args, **kwargs)
         event = None
         if tape is not None:
-            tape.expect(self)
-            tape.overwriting(self, args, kwargs)
+            tape.starts(self, args, kwargs)
         try:
             if versions is not None:
                 variant, bound = self.variant(args, kwargs)
@@ -136,7 +135,7 @@ class KernelFunction:
                 tape.failed(self, error)
             raise
         if tape is not None:
-            tape.record(self, args, kwargs, event)
+            tape.record(event)
         return result
 
     def _launch(self, *args: Any, **kwargs: Any) -> Any:

@@ -42,11 +42,7 @@ class TapeRecorder(WriteRecorder, Protocol):
         """Whether nothing has been launched since it was opened."""
         ...
 
-    def expect(self, what: Any) -> None:
-        """A launch is about to run."""
-        ...
-
-    def overwriting(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A kernel is about to run with these arguments: what it overwrites and an earlier gradient needs is kept."""
         ...
 
@@ -54,8 +50,8 @@ class TapeRecorder(WriteRecorder, Protocol):
         """A kernel is about to run with these arguments; told while versions are kept."""
         ...
 
-    def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], event: Event | None = None) -> None:
-        """A launch was made."""
+    def record(self, event: Event | None = None) -> None:
+        """The launch of that kernel was made."""
         ...
 
     def failed(self, what: Any, error: BaseException) -> None:

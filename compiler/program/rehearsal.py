@@ -148,7 +148,9 @@ class Rehearsal:
         given = tuple(kernel.binder.arguments(args, kwargs))
         if self.overwritten is not None:
             self._number += 1
-            self.overwritten.launching(self._number, kernel, given, {}, reverse=not (self._hidden[0] or self._inner))
+            flat = given if all(type(a) in (bool, int, float) or hasattr(a, "_memory") for a in given) else None
+            reverse = not (self._hidden[0] or self._inner)
+            self.overwritten.launching(self._number, kernel, given, {}, flat, reverse)
             self.overwritten.launched()
         numbers = (repr(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
         self.sequence = hash((self.sequence, kernel, *numbers))

@@ -51,6 +51,7 @@ class Variant:
     ) -> None:
         self.program, self.lock = program, new_lock(self, "lock")
         self.keeps: list[object] = []  # objects that it is specialised for by identity, or weak references to them
+        self.accesses: dict[bool, Any] = {}  # see ``accesses_of``
         self.no_gradient: str | None = (
             None  # why its gradient would do nothing; empty: it does something; None: not looked for yet
         )

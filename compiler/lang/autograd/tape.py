@@ -16,13 +16,9 @@ from ...program.plans.tape_budget import check_kept, make_gradients, of_all
 from ...program.program import Program, current_program
 from ...program.recorders import CustomFunction
 from ...runtime.base import next_serial
-from ..args.records import frozen_record
-from ..data.element_types import MatrixType, NdarrayType
+from ..args.frozen import copied, frozen_arguments
 from ..data.field import Field
-from ..data.matrix import Matrix
 from ..data.ndarray import Ndarray
-from ..data.tensor import Tensor
-from ..data.types import Template
 from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode, refuse_second_order
 from .custom import Replaced
 from .grad_check import GradCheck
@@ -63,7 +59,8 @@ class Tape(PathsOfTape):
         self.loss, self.clear_gradients, self.validation = unwrapped_loss(loss), clear_gradients, validation
         self.check = GradCheck(self.loss, grad_check) if grad_check else None
         self._calls: list[Launch] = []
-        self._events: list[Event | None] = []  # when each launch was, while versions are kept
+        self._others: dict[int, CustomFunction | Composite] = {}  # those that are no kernels, by number
+        self._events: dict[int, Event] = {}  # when each launch was, while versions are kept
         self._seeds: dict[int, int] = {}  # number of a launch -> the seed of its random numbers
         self._hidden: list[Timed] = []
         self._host_writes: list[HostWrite] = []
@@ -75,6 +72,8 @@ class Tape(PathsOfTape):
         self._thread = 0
         self._own_versions = False
         self._overwritten: Overwritten | None = None
+        self._now: Launch | None = None  # the launch that runs
+        self._quick = False  # whether a quick look has shown that it overwrites nothing
 
     in_steps = False
     """Whether it records a step of ``checkpointed_steps`` or of a fixed point."""
@@ -108,31 +107,48 @@ class Tape(PathsOfTape):
         if self.check is not None:
             self.check.settle()
 
-    def overwriting(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A kernel is about to run with these arguments: what it overwrites and an earlier gradient needs is copied."""
-        assert self._overwritten is not None
-        self._overwritten.launching(len(self._calls), kernel, args, kwargs, reverse=self._inside is None)
+    def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A kernel is about to run with these arguments: what it overwrites and an earlier gradient needs is copied.
+
+        Raises:
+            QdrunRuntimeError: see ``expect``.
+        """
+        over, program = self._overwritten, self._program
+        assert over is not None and program is not None
+        if threading.get_ident() != self._thread or self.check is not None:
+            self.expect(kernel)
+        program.place = self, len(self._calls)
+        reverse, check = self._inside is None, over.quick.get(kernel)
+        self._quick = check is not None and reverse and not kwargs and check(args)
+        if self._quick:
+            self._now = kernel, args, kwargs
+            return
+        now, flat = frozen_arguments(kernel.binder, args, kwargs)
+        self._now = kernel, now, {}
+        if now is not args:
+            check = over.quick_objects.get(kernel)
+            self._quick = check is not None and reverse and flat is not None and check(flat)
+        if not self._quick:
+            over.launching(len(self._calls), kernel, now, {}, flat, reverse)
 
     def launching(self, call: Call) -> None:
         """A kernel is about to run with these arguments; told while versions are kept."""
         if self.check is not None:
             self.check.launching(call)
 
-    def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], event: Event | None = None) -> None:
-        """Remember one launch."""
-        if self._overwritten is not None:
+    def record(self, event: Event | None = None) -> None:
+        """Remember the launch that has run."""
+        assert self._now is not None
+        if not self._quick and self._overwritten is not None:
             self._overwritten.launched()
-        if kwargs or not _PLAIN.issuperset(map(type, args)):
-            params = kernel.binder.params
-            args, kwargs = tuple(kernel.binder.arguments(args, kwargs)), {}
-            args = tuple(_frozen(p.annotation, a) for p, a in zip(params, args, strict=True))
         if self._inside is not None:
-            self._hidden.append(Timed(len(self._calls), (kernel, args, kwargs), self._inside.name, self._inside.cuts))
+            self._hidden.append(Timed(len(self._calls), self._now, self._inside.name, self._inside.cuts))
             return
         if self._program is not None and self._program.last_seed is not None:
             self._seeds[len(self._calls)] = self._program.last_seed
-        self._calls.append((kernel, args, kwargs))
-        self._events.append(event)
+        if event is not None:
+            self._events[len(self._calls)] = event
+        self._calls.append(self._now)
 
     def custom(self, function: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function with a gradient of its own and remember it as one step. Inside another one it is a plain function."""
@@ -141,7 +157,7 @@ class Tape(PathsOfTape):
         refuse_second_order(self._program, repr(function))
         self.expect(function)
         function.gradient()
-        frozen = tuple(map(_copied, args)), {k: _copied(v) for k, v in kwargs.items()}
+        frozen = tuple(map(copied, args)), {k: copied(v) for k, v in kwargs.items()}
         self._inside = function
         try:
             result = function.fn(*args, **kwargs)
@@ -150,8 +166,8 @@ class Tape(PathsOfTape):
             raise
         finally:
             self._inside = None
+        self._others[len(self._calls)] = function
         self._calls.append((function, *frozen))
-        self._events.append(None)
         return result
 
     def composite(self, steps: Composite) -> None:
@@ -188,8 +204,8 @@ class Tape(PathsOfTape):
         self._overwritten.reads((spot, use.patterns()) for spot, use in all_uses(own.reads))
 
     def _remember(self, steps: Composite) -> None:
+        self._others[len(self._calls)] = steps
         self._calls.append((steps, (), {}))
-        self._events.append(None)
 
     def of_window(self, before: Window | None) -> WindowTape:
         """A tape of one window of time steps; ``before``: the window, if another one has filled its slot 0."""
@@ -350,16 +366,19 @@ class Tape(PathsOfTape):
 
     def _timed(self) -> list[Timed]:
         """All launches with their numbers, those hidden in functions with a gradient of their own included."""
-        own = [Timed(when, call) for when, call in enumerate(self._calls) if not isinstance(call[0], (Replaced, Composite))]
-        return sorted([*own, *self._hidden], key=lambda t: t.when)
+        others = self._others
+        own = [Timed(when, call) for when, call in enumerate(self._calls) if when not in others]
+        return sorted([*own, *self._hidden], key=lambda t: t.when) if self._hidden else own
 
     def _steps(self) -> list[tuple[int, Composite]]:
         """The time steps among the launches, with their numbers."""
-        return [(when, call[0]) for when, call in enumerate(self._calls) if isinstance(call[0], Composite)]
+        return [(when, steps) for when, steps in self._others.items() if isinstance(steps, Composite)]
 
     def _check_versions(self, program: Program, begin: int = 0, end: int | None = None) -> None:
-        for (kernel, args, kwargs), event in zip(self._calls[begin:end], self._events[begin:end]):
+        for number in range(begin, len(self._calls) if end is None else end) if self._events else ():
+            event = self._events.get(number)
             if event is not None and program.versions is not None:
+                kernel, args, kwargs = self._calls[number]
                 variant, bound = kernel.variant(args, kwargs)
                 program.versions.check(variant, bound.call, event)
 
@@ -416,10 +435,13 @@ class WindowTape(Tape):
         assert self._program is not None
         self._program.place = self, len(self._calls)
 
-    def overwriting(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """See ``Tape.overwriting``: for the tape around it."""
-        if not (self._program is None or self._program.replaying or self._outer._overwritten is None):
-            self._outer._overwritten.launching(len(self._outer._calls), kernel, args, kwargs, reverse=False)
+    def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See ``Tape.starts``: for the tape around it."""
+        self.expect(kernel)
+        args, flat = frozen_arguments(kernel.binder, args, kwargs)
+        self._now, over = (kernel, args, {}), self._outer._overwritten
+        if not (self._program is None or self._program.replaying or over is None):
+            over.launching(len(self._outer._calls), kernel, args, {}, flat, reverse=False)
 
     def _protect(self, steps: Composite) -> None:
         if self._program is not None and not self._program.replaying:
@@ -475,25 +497,3 @@ class WindowTape(Tape):
             self._check_versions(program, begin.launches, end.launches)
             self._replay(found, begin.launches, end.launches, self._host_writes[begin.writes : end.writes])
             leave()
-
-
-_PLAIN = frozenset((int, float, bool, Ndarray))
-
-
-def _frozen(annotation: Any, value: Any) -> Any:
-    """An argument as it is now: numbers and vectors are copied, arrays are followed by their memory."""
-    is_array = annotation is Tensor or isinstance(annotation, NdarrayType)
-    typed = annotation is Template and isinstance(value, (np.generic, np.ndarray))  # kernels see the type of such a constant
-    number = getattr(value, "ndim", None) == 0 and hasattr(value, "item")  # of numpy or torch
-    if number and not is_array and not typed:
-        return value.item()
-    if isinstance(value, np.ndarray) and not is_array and annotation is not Template:
-        return value.copy()  # a number for each trial
-    if isinstance(annotation, MatrixType):
-        return np.array(value.to_numpy() if isinstance(value, Matrix) else value)
-    return frozen_record(annotation, value, _frozen)
-
-
-def _copied(value: Any) -> Any:
-    """An argument of a Python function: vectors are copied, everything else is the caller's own object."""
-    return value.__copy__() if isinstance(value, Matrix) else value

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _SUMS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 
 
+PlaceForms = tuple[Place, tuple["Form | None", ...]]
+
+
 class Part(NamedTuple):
     """One access of a launch. ``fixed``: its indices, where no scalar argument decides them."""
 
@@ -60,26 +63,52 @@ class Effects:
     scalars: frozenset[int]
 
 
-def effects_of(variant: Variant, call: Call, reverse: bool) -> Effects:
-    """The accesses of a launch. ``reverse``: its gradient will run; else only what it writes counts.
+class Accesses(NamedTuple):
+    """The accesses of all launches of a variant: places with the indices as forms; see ``Effects``."""
+
+    before: tuple[PlaceForms, ...]
+    after: tuple[PlaceForms, ...]
+    writes: tuple[PlaceForms, ...]
+
+    @property
+    def scalars(self) -> frozenset[int]:
+        """Numbers of the arguments that decide indices."""
+        return frozenset(arg for part in self for _, forms in part for form in forms if form for arg in form.arguments)
+
+
+def accesses_of(variant: Variant, reverse: bool) -> Accesses:
+    """The accesses of a variant, which keeps them. ``reverse``: its gradient will run; else only what it writes counts.
 
     Raises:
         DifferentiationError: no correct gradient exists, by name and line.
     """
-    reverse = reverse and not variant.head.frees  # a launch that is refused
+    found = variant.accesses.get(reverse)
+    if found is None:
+        found = variant.accesses[reverse] = _accesses(variant, reverse and not variant.head.frees)  # else it is refused
+    return found
+
+
+def _accesses(variant: Variant, reverse: bool) -> Accesses:
     replayed = variant.replayed() if reverse else ()
     early = {k for k, _ in variant.before()} if reverse else set[int]()
-    before = _parts(variant, call, [a for k, a in enumerate(replayed) if k in early])
-    after = _parts(variant, call, [a for k, a in enumerate(replayed) if k not in early])
-    writes = _parts(variant, call, variant.compiled_kernel.writes)
-    scalars = {arg for part in (*before, *after, *writes) for form in part.forms if form for arg in form.arguments}
-    return Effects(variant, call, before, after, writes, frozenset(scalars))
+    before = [a for k, a in enumerate(replayed) if k in early]
+    after = [a for k, a in enumerate(replayed) if k not in early]
+
+    def distinct(accesses: Iterable[Access]) -> tuple[PlaceForms, ...]:
+        return tuple(dict.fromkeys((access[0], variant.compiled_kernel.forms(access)) for access in accesses))
+
+    return Accesses(distinct(before), distinct(after), distinct(variant.compiled_kernel.writes))
 
 
-def _parts(variant: Variant, call: Call, accesses: Iterable[Access]) -> tuple[Part, ...]:
+def effects_of(variant: Variant, accesses: Accesses, call: Call) -> Effects:
+    """The accesses of launches with these arrays."""
+    before, after, writes = (_parts(variant, call, part) for part in accesses)
+    return Effects(variant, call, before, after, writes, accesses.scalars)
+
+
+def _parts(variant: Variant, call: Call, accesses: tuple[PlaceForms, ...]) -> tuple[Part, ...]:
     found: dict[tuple[object, ...], Part] = {}
-    for access in accesses:
-        place, forms = access[0], variant.compiled_kernel.forms(access)
+    for place, forms in accesses:
         spot = spot_of(variant, call, place)
         if spot is not None and (spot, forms) not in found:
             fixed = None if any(f is not None and f.arguments for f in forms) else pattern_of(forms, call)
@@ -122,35 +151,88 @@ def _small(form: Form, scalars: Mapping[int, int | float]) -> int | None:
     return found if signed and -(2**31) <= found < 2**31 else None
 
 
+class PendingGroup:
+    """Pending reads of one spot by the indices on the same axes.
+
+    Attributes:
+        keys: the indices.
+        projections: some of their positions -> all indices that were ever entered, at these positions.
+    """
+
+    __slots__ = ("keys", "projections")
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[int, ...]] = set()
+        self.projections: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+
+    def add(self, key: tuple[int, ...]) -> None:
+        """Enter indices."""
+        self.keys.add(key)
+        for positions, found in self.projections.items():
+            found.add(tuple(key[n] for n in positions))
+
+
 class PendingReads:
-    """The elements that gradients of earlier launches read again, and that were not kept since."""
+    """The elements that gradients of earlier launches read again, and that were not kept since.
+
+    Attributes:
+        version: grows with each new group or projection.
+    """
 
     def __init__(self) -> None:
         # base -> (layout, offset) -> the axes that are known -> their indices
-        self._of: dict[object, dict[tuple[object, int], dict[tuple[int, ...], set[tuple[int, ...]]]]] = {}
+        self._of: dict[object, dict[tuple[object, int], dict[tuple[int, ...], PendingGroup]]] = {}
+        self.version = 0
 
     def add(self, spot: MemoryRegion, pattern: IndexPattern) -> None:
         """A gradient will read these elements."""
         axes, key = _known(pattern)
-        self._of.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), {}).setdefault(axes, set()).add(key)
+        self.group(spot, axes).add(key)
+
+    def group(self, spot: MemoryRegion, axes: tuple[int, ...]) -> PendingGroup:
+        """Where reads with known indices on these axes are entered."""
+        groups = self._of.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), {})
+        found = groups.get(axes)
+        if found is None:
+            self.version += 1
+            found = groups[axes] = PendingGroup()
+        return found
+
+    def groups(self, spot: MemoryRegion) -> list[tuple[tuple[int, ...], PendingGroup]]:
+        """Those of a spot, with their axes."""
+        return list(self._of.get(spot.base, {}).get((spot.layout, spot.offset), {}).items())
+
+    def overlapping(self, spot: MemoryRegion) -> list[PendingGroup]:
+        """Those of other views of the same memory that may have bytes in common with a spot."""
+        return [
+            group
+            for (layout, _), groups in self._of.get(spot.base, {}).items()
+            if layout != spot.layout and may_meet(layout, spot.layout)
+            for group in groups.values()
+        ]
+
+    def projected(self, group: PendingGroup, positions: tuple[int, ...]) -> set[tuple[int, ...]]:
+        """The indices of a group at some positions, those of elements that were kept since included."""
+        found = group.projections.get(positions)
+        if found is None:
+            self.version += 1
+            found = group.projections[positions] = {tuple(key[n] for n in positions) for key in group.keys}
+        return found
 
     def meets(self, spot: MemoryRegion, pattern: IndexPattern) -> bool:
         """Whether a write to these elements may overwrite one of them."""
-        layouts = self._of.get(spot.base)
-        if layouts is None:
+        if spot.base not in self._of:
             return False
         axes, key = _known(pattern)
-        if any(_overlap(axes, key, known, keys) for known, keys in layouts.get((spot.layout, spot.offset), {}).items()):
+        if any(_overlap(axes, key, known, group.keys) for known, group in self.groups(spot)):
             return True
-        return any(
-            layout != spot.layout and may_meet(layout, spot.layout) and any(groups.values())
-            for (layout, _), groups in layouts.items()
-        )
+        return any(group.keys for group in self.overlapping(spot))
 
     def kept(self, spot: MemoryRegion, pattern: IndexPattern) -> None:
         """All of these elements were copied: a later write to them overwrites nothing that is needed."""
         axes, key = _known(pattern)
-        for known, keys in self._of.get(spot.base, {}).get((spot.layout, spot.offset), {}).items():
+        for known, group in self.groups(spot):
+            keys = group.keys
             if axes == known:
                 keys.discard(key)
             elif set(axes) <= set(known):

@@ -6,13 +6,14 @@ Copies stay on the device. A region is copied run by run where it has few runs, 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...ir.nodes import ArgDecl, Place
+from ...ir.threads import once
 from ...runtime.base import Allocation
 from ...runtime.mirror import Mirror, copy
 from .device_arrays import NearArray, address_of
@@ -95,17 +96,22 @@ class Region:
             copy(mine.mirror, mine.array, other.mirror, other.array)
 
     def _pairs(self, kept: Elements) -> Iterator[tuple[Elements, Elements]]:
-        at, mirror = 0, self._parts[0].mirror
-        if self._runs is not None and (mirror is not None or len(self._runs) == 1):
-            for address, nbytes in self._runs:
-                yield Elements(_bytes_at(address, nbytes), mirror), Elements(kept.array[at : at + nbytes], kept.mirror)
-                at += nbytes
-            return
-        for mine in self._parts:
+        at = 0
+        for mine in self._pieces:
             array = mine.array
-            there = kept.array[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+            there = kept.array[at : at + array.nbytes]
+            if array.dtype != np.uint8 or array.ndim != 1:
+                there = there.view(array.dtype).reshape(array.shape)
             yield mine, Elements(there, kept.mirror)
             at += array.nbytes
+
+    @once
+    def _pieces(self) -> list[Elements]:
+        """What is copied one by one: runs of bytes, or arrays."""
+        mirror = self._parts[0].mirror
+        if self._runs is not None and (mirror is not None or len(self._runs) == 1):
+            return [Elements(_bytes_at(address, nbytes), mirror) for address, nbytes in self._runs]
+        return self._parts
 
 
 def _bytes_at(address: int, nbytes: int) -> np.ndarray:
@@ -174,13 +180,12 @@ class KeptElements:
     def __bool__(self) -> bool:
         return bool(self._regions)
 
-    def keep(self, when: int, found: Iterable[tuple[list[Elements], tuple[MemoryRegion, ...]]], run: bool = True) -> None:
+    def keep(self, when: int, regions: list[tuple[Region, tuple[MemoryRegion, ...]]], run: bool = True) -> None:
         """Copy some regions now; ``when``: the number of the launch that is about to overwrite them. ``run``: False to count only.
 
         Raises:
             OutOfMemory: the device has no more memory.
         """
-        regions = [(Region(parts), spots) for parts, spots in found]
         fresh = [r for r in regions if r[0].key not in self._regions]
         self._regions.update((region.key, (region, spots)) for region, spots in fresh)
         nbytes, last = sum(r.nbytes for r, _ in regions), sum(r.nbytes for r, _ in fresh)
@@ -249,13 +254,13 @@ class KeptElements:
             versions.put_back(each.known)
 
 
-def tensor_elements(tensor: Any, index: tuple[int, ...] | None) -> tuple[list[Elements], tuple[MemoryRegion, ...]] | None:
+def tensor_elements(tensor: Any, index: tuple[int, ...] | None) -> tuple[Region, tuple[MemoryRegion, ...]] | None:
     """What Python writes in a field or an ndarray: one element, or all; None: it lies in blocks of a level with a budget."""
     if not hasattr(tensor, "_memory") and any(place.pool is not None for place in tensor._places):  # a field
         return None
     array = tensor._in_memory_order
     part = array if index is None else array[(*tensor._at(index), ...)]
-    return [Elements(part, tensor._mirror)], tuple(spot for spot, _ in tensor_regions(tensor))
+    return Region([Elements(part, tensor._mirror)]), tuple(spot for spot, _ in tensor_regions(tensor))
 
 
 __all__ = ["TAPE", "Elements", "KeptElements", "Region", "elements_of", "place_memory", "tensor_elements"]

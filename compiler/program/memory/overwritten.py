@@ -6,15 +6,38 @@ The times of copies are even before what Python writes between two launches, and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import QdrunRuntimeError
 from ...frontend.markers import Template
-from .effects import Effects, Numbers, Part, PendingReads, effects_of, pattern_of
-from .kept import Elements, KeptElements, elements_of, tensor_elements
+from .effects import Effects, Numbers, Part, PendingReads, accesses_of, effects_of, pattern_of
+from .kept import Elements, KeptElements, Region, elements_of, tensor_elements
 from .memory_regions import IndexPattern, MemoryRegion, tensor_regions
+from .quick_checks import QuickCheck, quick_check
+
+if TYPE_CHECKING:
+    from ..call import Call
 
 _NUMBERS = frozenset((int, float, bool))
+_SEVERAL = 3
+"""Launches of a kind after which a function is made for the next ones."""
+
+
+@dataclass(eq=False)
+class _Alike:
+    """Launches of one kernel that differ in their numbers only.
+
+    Attributes:
+        used: which arguments decide indices: ``ArgDecl.index`` and the position.
+        held: what their key names by identity.
+        launches: that were looked at closely and overwrote nothing.
+    """
+
+    effects: Effects
+    used: tuple[tuple[int, int], ...]
+    held: tuple[Any, ...]
+    launches: int = 0
 
 
 class Overwritten:
@@ -22,6 +45,9 @@ class Overwritten:
 
     Attributes:
         kept: their copies.
+        quick: functions that look at launches of a kernel by its arguments, where ``flat`` are the arguments themselves, see
+            ``quick_check``: a launch that passes need not be told.
+        quick_objects: functions that take ``flat`` where other objects are among the arguments.
         unkept: launches and assignments, by their time, of elements that cannot be copied.
 
     Args:
@@ -34,20 +60,43 @@ class Overwritten:
         self.kept = KeptElements(program)
         self.unkept: set[int] = set()
         self._pending = PendingReads()
-        self._known: dict[object, tuple[Effects, tuple[tuple[int, int], ...], tuple[Any, ...]]] = {}
-        self._special: dict[int, bool] = {}  # kernels with an argument that a launch may be specialised for
+        self._alike: dict[object, _Alike] = {}
+        self._regions: dict[object, _Regions] = {}
+        self._same: dict[object, Effects] = {}  # by variant and arrays, which they keep alive
+        self._templates: dict[int, list[int]] = {}  # positions of compile-time arguments, by kernel
         self._now: tuple[Effects, Any] | None = None
+        self.quick: dict[Any, QuickCheck] = {}
+        self.quick_objects: dict[Any, QuickCheck] = {}
+        self._version = 0  # of the pending reads, when these functions were made
 
     # ---- launches
-    def launching(self, number: int, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reverse: bool = True) -> None:
-        """A kernel is about to run as launch ``number``, or as a part of it. ``reverse``: the tape will run its gradient.
+    def launching(
+        self,
+        number: int,
+        kernel: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        flat: tuple[Any, ...] | None = None,
+        reverse: bool = True,
+    ) -> None:
+        """A kernel is about to run.
+
+        Args:
+            number: of the launch, or of the step that it is a part of.
+            kernel: it.
+            args: its arguments.
+            kwargs: and those by name.
+            flat: all of them, and the ndarrays of objects after them. Launches are alike where the numbers in it have the same types, and
+                all else is the same object. None: only binding them tells.
+            reverse: the tape will run its gradient.
 
         Raises:
             DifferentiationError: no correct gradient exists, by name and line.
             OutOfMemory: the device has no room for the copies.
             QdrunRuntimeError: a graph is recorded, which cannot keep elements.
         """
-        effects, numbers = self._now = self._effects(kernel, args, kwargs, reverse)
+        effects, numbers, alike = self._effects(kernel, args, kwargs, flat, reverse)
+        self._now = effects, numbers
         for part in effects.before:
             self._pending.add(part.spot, _pattern(part, numbers))
         found: list[tuple[Part, IndexPattern]] = []
@@ -57,50 +106,82 @@ class Overwritten:
                 found.append((part, pattern))
         if found:
             self._copy(2 * number + 1, effects, found)
+        elif alike is not None and flat is not None and reverse and self._run:
+            self._make_quick(self.quick if flat is args else self.quick_objects, kernel, flat, alike)
         if effects.before and 2 * number + 1 not in self.unkept:
             self.kept.before.add(number)
 
     def launched(self) -> None:
-        """It has run."""
+        """It has run, and ``quick`` did not answer for it."""
         assert self._now is not None
         effects, numbers = self._now
         for part in effects.after:
             self._pending.add(part.spot, _pattern(part, numbers))
+        self._forget_stale()
 
-    def _effects(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reverse: bool) -> tuple[Effects, Any]:
-        special = self._special.get(id(kernel))
-        if special is None:
-            special = self._special[id(kernel)] = any(p.annotation is Template for p in kernel.binder.params)
-        plain = not special and not kwargs and all(type(a) in _NUMBERS or hasattr(a, "_memory") for a in args)
-        key = (id(kernel), reverse, *(type(a) if type(a) in _NUMBERS else id(a) for a in args)) if plain else None
-        known = self._known.get(key) if plain else None
-        if known is None:
+    def _forget_stale(self) -> None:
+        """Drop the functions that do not know all pending reads."""
+        if self._version != self._pending.version:
+            self._version = self._pending.version
+            self.quick.clear()
+            self.quick_objects.clear()
+
+    def _make_quick(self, checks: dict[Any, QuickCheck], kernel: Any, flat: tuple[Any, ...], alike: _Alike) -> None:
+        """Have the next launches of the kernel looked at quickly: several were alike."""
+        alike.launches += 1
+        if alike.launches % _SEVERAL:
+            return
+        check = quick_check(alike.effects, flat, dict(alike.used), self._pending)
+        self._forget_stale()
+        if check is not None:
+            checks[kernel] = check
+
+    def _effects(
+        self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flat: tuple[Any, ...] | None, reverse: bool
+    ) -> tuple[Effects, Any, _Alike | None]:
+        templates = self._templates.get(id(kernel))
+        if templates is None:
+            params = kernel.binder.params
+            templates = self._templates[id(kernel)] = [k for k, p in enumerate(params) if p.annotation is Template]
+        if flat is None or any(type(flat[k]) in _NUMBERS for k in templates if k < len(flat)):  # a kernel for each number
             variant, bound = kernel.variant(args, kwargs)
-            effects = effects_of(variant, bound.call, reverse)
-            if not plain or len(args) != len(kernel.binder.params):
-                return effects, bound.call
-            at = {p.name: k for k, p in enumerate(kernel.binder.params)}
+            return self._of_variant(variant, bound.call, reverse), bound.call, None
+        key = id(kernel), reverse, *[type(a) if type(a) in _NUMBERS else id(a) for a in flat]
+        alike = self._alike.get(key)
+        if alike is None:
+            variant, bound = kernel.variant(args, kwargs)
+            effects, params = self._of_variant(variant, bound.call, reverse), kernel.binder.params
+            at = {p.name: k for k, p in enumerate(params)}
             used = tuple((d.index, at[d.name]) for d in variant.head.args if d.index in effects.scalars and d.name in at)
-            if len(used) < len(effects.scalars):
-                return effects, bound.call
-            known = self._known[key] = effects, used, (kernel, args)  # kept alive: keys are identities
-        effects, used, _ = known
-        return effects, Numbers({index: args[k] for index, k in used}, effects.call.arrays)
+            if len(args) != len(params) or len(used) < len(effects.scalars):
+                return effects, bound.call, None
+            alike = self._alike[key] = _Alike(effects, used, (kernel, flat))
+        return alike.effects, Numbers({index: flat[k] for index, k in alike.used}, alike.effects.call.arrays), alike
+
+    def _of_variant(self, variant: Any, call: Any, reverse: bool) -> Effects:
+        """The effects of launches of a variant with the same arrays."""
+        if not _are_ours(call):
+            return effects_of(variant, accesses_of(variant, reverse), call)
+        key = id(variant), reverse, *map(id, call.arrays.values())
+        found = self._same.get(key)
+        if found is None:
+            found = self._same[key] = effects_of(variant, accesses_of(variant, reverse), call)
+        return found
 
     def _copy(self, time: int, effects: Effects, found: list[tuple[Part, IndexPattern]]) -> None:
         self._refuse_recording(effects.variant.head.name)
-        groups: dict[object, tuple[dict[object, Elements], list[MemoryRegion]]] = {}
+        key = effects, *[(id(part), pattern) for part, pattern in found]
+        regions = self._regions.get(key)
+        if regions is None:
+            regions = _regions(effects, found)
+            if _are_ours(effects.call):  # the effects of later launches, too
+                self._regions[key] = regions
         for part, pattern in found:
-            there = elements_of(effects.variant, effects.call, part.place, pattern)
-            if there is None:
+            if regions.missing and part in regions.missing:
                 self.unkept.add(time)
-                continue
-            array = there.array
-            parts, spots = groups.setdefault((part.spot.base, part.spot.layout, pattern), ({}, []))
-            parts[array.__array_interface__["data"][0], array.shape, array.strides] = there
-            spots.append(part.spot)
-            self._pending.kept(part.spot, pattern)
-        self.kept.keep(time, [(list(parts.values()), tuple(spots)) for parts, spots in groups.values()], self._run)
+            else:
+                self._pending.kept(part.spot, pattern)
+        self.kept.keep(time, regions.found, self._run)
 
     def _refuse_recording(self, name: str) -> None:
         if self._program.recording is not None:
@@ -130,6 +211,35 @@ class Overwritten:
         for spot, patterns in found:
             for pattern in patterns:
                 self._pending.add(spot, pattern)
+        self._forget_stale()
+
+
+class _Regions(NamedTuple):
+    """What is copied before a launch. ``missing``: its writes that cannot be."""
+
+    found: list[tuple[Region, tuple[MemoryRegion, ...]]]
+    missing: list[Part]
+
+
+def _regions(effects: Effects, found: list[tuple[Part, IndexPattern]]) -> _Regions:
+    """The elements of some writes, those of one memory with the same indices together."""
+    groups: dict[object, tuple[dict[object, Elements], list[MemoryRegion]]] = {}
+    missing: list[Part] = []
+    for part, pattern in found:
+        there = elements_of(effects.variant, effects.call, part.place, pattern)
+        if there is None:
+            missing.append(part)
+            continue
+        array = there.array
+        parts, spots = groups.setdefault((part.spot.base, part.spot.layout, pattern), ({}, []))
+        parts[array.__array_interface__["data"][0], array.shape, array.strides] = there
+        spots.append(part.spot)
+    return _Regions([(Region(list(parts.values())), tuple(spots)) for parts, spots in groups.values()], missing)
+
+
+def _are_ours(call: Call) -> bool:
+    """Whether all arrays are ndarrays of the program: memory of others may be laid out anew."""
+    return len(call.own) == len(call.arrays)
 
 
 def _pattern(part: Part, numbers: Any) -> IndexPattern:
