@@ -117,7 +117,9 @@ def first_check(prepared: Prepared, job: type[Job[Any]], note: Callable[[str], N
     trial = prepared.trials[0]
     with suppress(OSError, TypeError, ValueError):
         key = _key(job, job.shape_key(job.Params.model_validate(trial.params)))
-        return FirstCheck(prepared.spec(trial), cache_dir() / FOLDER / key, note, told)
+        spec = prepared.spec(trial)
+        spec["target"] |= {"code": ""}  # the files as they are now, which are those that the key is made of
+        return FirstCheck(spec, cache_dir() / FOLDER / key, note, told)
     return None
 
 

@@ -266,7 +266,7 @@ def wrong_scope(a: qd.i32):
 
 
 def wrong_store(a: qd.i32):
-    for i in range(3):
+    for i in qd.static(range(3)):
         i = a  # noqa: F841
 
 

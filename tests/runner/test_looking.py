@@ -15,6 +15,7 @@ from qdrun.runner.cli.looking import State
 from qdrun.runner.observe import listing
 from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.show import summary_data, summary_text
+from qdrun.runner.provenance.record import record
 from qdrun.runner.query.picking import NotFound, best_row, column_of, ordered, trial_of
 from qdrun.runner.store.attempts import STREAMS, Attempt, Log
 from qdrun.runner.store.encoding import document
@@ -333,6 +334,7 @@ def test_resume_runs_what_is_left_to_the_end(local_ray, tmp_path):
     """A run whose process died after one trial: the finished row stays, the others run."""
     prepared, job = prepare(write_config(tmp_path, sweep={"x": [0, 1, 2]}))
     folder = create(prepared, tmp_path / "more")
+    record(folder.files, prepared, job)
     folder.save_plan(make_plan(prepared, job))
     journal = Journal(folder)
     first = prepared.trials[0]

@@ -10,6 +10,7 @@ import pytest
 from qdrun.compiler.runtime.cache import cache_dir
 from qdrun.runner import load
 from qdrun.runner.engine.resume import config_of
+from qdrun.runner.jobcode.store import KEPT
 from qdrun.runner.observe import live, notebook
 from qdrun.runner.observe.board import Board
 
@@ -74,5 +75,5 @@ def test_the_notebook_of_the_docs_prints_what_it_says(tmp_path, monkeypatch):
         path.unlink()
     found = load("throws", runs=tmp_path / "runs")
     prepared, job = config_of(found.folder)
-    assert len(prepared.trials) == 6 and job.__name__ == "Throw" and "/source/" in prepared.target.text
+    assert len(prepared.trials) == 6 and job.__name__ == "Throw" and prepared.target.home == KEPT
     assert json.loads((found.folder.path / "run.json").read_bytes().decode())["kept_of"] == "notebook"

@@ -120,6 +120,7 @@ def test_scenarios_depend_on_kind_and_seed_alone():
         "room",
         "lane",
         "rerun",
+        "edit",
         "eio",
         "erofs",
         "stall",

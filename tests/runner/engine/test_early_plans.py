@@ -85,7 +85,7 @@ def submitted(config, *words):
         (KERNEL, ["QdrunNameError: ", "own.py:", " in kernel `step`", "field[i] = speed * 2.0", "^^^^^"]),
         (
             "weights = qd.field(qd.f32, 4)\nweights.from_numpy(__import__('numpy').zeros(7))",
-            ["QdrunTypeError: ", "own.py:21 in build", "weights.from_numpy(", "^^^^"],
+            ["QdrunFitError: ", "own.py:21 in build", "weights.from_numpy(", "^^^^"],
         ),
         (
             "total = 1\ntotal += missing",

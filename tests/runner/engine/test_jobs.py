@@ -103,7 +103,7 @@ def test_a_run_from_outside_as_a_job_of_the_cluster(head, tmp_path):
     assert (data["state"], data["counts"]) == ("done", {"done": 3})
     (job,) = [job for job in ask(head["dashboard"], "/api/jobs/") if job["submission_id"] == data["run"]]
     assert job["metadata"]["job_name"] == "fake" and job["metadata"]["trials"] == "3"
-    assert job["entrypoint"].startswith("python -m qdrun.runner.remote.entry ")
+    assert job["entrypoint"].startswith("python -P -m qdrun.runner.remote.entry ")
     run = RunFolder(data["folder"])
     assert Path(run.config()["job"]["target"].rpartition(":")[0]) == project / "own.py"
     until(lambda: ask(head["dashboard"], f"/api/jobs/{data['run']}")["status"] == "SUCCEEDED", run)
