@@ -120,6 +120,7 @@ def test_quick_looks_copy_what_close_looks_copy(seed: int, monkeypatch: pytest.M
     gradients, copied = tape(seed)
     quickly, looked = looked, 0
     monkeypatch.setattr(overwritten, "_SEVERAL", 1 << 30)
+    monkeypatch.setattr(Overwritten, "_other_arrays", lambda *args: None)
     expected, when = tape(seed)
     assert looked == 14 * 7 and quickly < looked
     assert copied == when and copied

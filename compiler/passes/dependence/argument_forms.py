@@ -52,6 +52,11 @@ class Form:
         own = frozenset(self.leaf if self.op == "arg" else ())
         return own.union(*(a.arguments for a in self.args))
 
+    @property
+    def has_shape(self) -> bool:
+        """Whether the extents of an array argument decide it."""
+        return self.op == "shape" or any(a.has_shape for a in self.args)
+
     def value(self, call: LaunchArguments) -> int:
         """The index in one launch."""
         if self.op == "const":

@@ -176,7 +176,7 @@ class PendingReads:
     """The elements that gradients of earlier launches read again, and that were not kept since.
 
     Attributes:
-        version: grows with each new group or projection.
+        version: grows with each new group and projection of memory that ``groups`` was asked about before, or that has groups.
     """
 
     def __init__(self) -> None:
@@ -191,16 +191,17 @@ class PendingReads:
 
     def group(self, spot: MemoryRegion, axes: tuple[int, ...]) -> PendingGroup:
         """Where reads with known indices on these axes are entered."""
+        known = spot.base in self._of
         groups = self._of.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), {})
         found = groups.get(axes)
         if found is None:
-            self.version += 1
+            self.version += known
             found = groups[axes] = PendingGroup()
         return found
 
     def groups(self, spot: MemoryRegion) -> list[tuple[tuple[int, ...], PendingGroup]]:
         """Those of a spot, with their axes."""
-        return list(self._of.get(spot.base, {}).get((spot.layout, spot.offset), {}).items())
+        return list(self._of.setdefault(spot.base, {}).get((spot.layout, spot.offset), {}).items())
 
     def overlapping(self, spot: MemoryRegion) -> list[PendingGroup]:
         """Those of other views of the same memory that may have bytes in common with a spot."""

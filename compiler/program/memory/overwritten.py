@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import QdrunRuntimeError
 from ...frontend.markers import Template
+from ...ir.nodes import ArgDecl
 from .effects import Effects, Numbers, Part, PendingReads, accesses_of, effects_of, pattern_of
 from .kept import Elements, KeptElements, Region, elements_of, tensor_elements
-from .memory_regions import IndexPattern, MemoryRegion, tensor_regions
+from .memory_regions import EXTERNAL, IndexPattern, MemoryRegion, tensor_regions
 from .quick_checks import QuickCheck, quick_check
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class Overwritten:
         self._regions: dict[object, _Regions] = {}
         self._same: dict[object, Effects] = {}  # by variant and arrays, which they keep alive
         self._templates: dict[int, list[int]] = {}  # positions of compile-time arguments, by kernel
-        self._now: tuple[Effects, Any] | None = None
+        self._now: list[tuple[MemoryRegion, IndexPattern]] = []  # what the gradient of the launch that runs reads again
+        self._of_types: dict[object, _OfTypes | None] = {}
+        self._held: list[Any] = []  # what these keys name by identity
+        self._seen: set[object] = set()  # keys of launches that ``_other_arrays`` has answered for
         self.quick: dict[Any, QuickCheck] = {}
         self.quick_objects: dict[Any, QuickCheck] = {}
         self._version = 0  # of the pending reads, when these functions were made
@@ -95,8 +99,12 @@ class Overwritten:
             OutOfMemory: the device has no room for the copies.
             QdrunRuntimeError: a graph is recorded, which cannot keep elements.
         """
+        reads = self._other_arrays(kernel, args) if flat is args and reverse else None
+        if reads is not None:
+            self._now = reads
+            return
         effects, numbers, alike = self._effects(kernel, args, kwargs, flat, reverse)
-        self._now = effects, numbers
+        self._now = [(part.spot, _pattern(part, numbers)) for part in effects.after]
         for part in effects.before:
             self._pending.add(part.spot, _pattern(part, numbers))
         found: list[tuple[Part, IndexPattern]] = []
@@ -113,10 +121,8 @@ class Overwritten:
 
     def launched(self) -> None:
         """It has run, and ``quick`` did not answer for it."""
-        assert self._now is not None
-        effects, numbers = self._now
-        for part in effects.after:
-            self._pending.add(part.spot, _pattern(part, numbers))
+        for spot, pattern in self._now:
+            self._pending.add(spot, pattern)
         self._forget_stale()
 
     def _forget_stale(self) -> None:
@@ -146,7 +152,7 @@ class Overwritten:
         if flat is None or any(type(flat[k]) in _NUMBERS for k in templates if k < len(flat)):  # a kernel for each number
             variant, bound = kernel.variant(args, kwargs)
             return self._of_variant(variant, bound.call, reverse), bound.call, None
-        key = id(kernel), reverse, *[type(a) if type(a) in _NUMBERS else id(a) for a in flat]
+        key = _key(kernel, reverse, flat)
         alike = self._alike.get(key)
         if alike is None:
             variant, bound = kernel.variant(args, kwargs)
@@ -156,7 +162,32 @@ class Overwritten:
             if len(args) != len(params) or len(used) < len(effects.scalars):
                 return effects, bound.call, None
             alike = self._alike[key] = _Alike(effects, used, (kernel, flat))
+            if flat is args and reverse and not all(type(a) in _NUMBERS for a in args):
+                self._of_types.setdefault(_types_key(kernel, args), _of_types(alike, at, args))
         return alike.effects, Numbers({index: flat[k] for index, k in alike.used}, alike.effects.call.arrays), alike
+
+    def _other_arrays(self, kernel: Any, args: tuple[Any, ...]) -> list[tuple[MemoryRegion, IndexPattern]] | None:
+        """What the gradient of a launch reads again that takes ndarrays like those of an earlier one, for the first time.
+
+        None: it may overwrite what is needed, or a closer look is worth while, as the same arrays come again.
+        """
+        known = self._of_types.get(_types_key(kernel, args)) if self._of_types else None
+        if known is None:
+            return None
+        key = _key(kernel, True, args)
+        if (
+            key in self._seen
+            or key in self._alike
+            or not all(type(a) in _NUMBERS or (a._memory.nbytes and a._memory.category != EXTERNAL) for a in args)
+        ):
+            return None
+        numbers = Numbers({index: args[k] for index, k in known.used}, {})
+        for at, part in known.writes:
+            if self._pending.meets(_spot(at, part, args), _pattern(part, numbers)):
+                return None
+        self._seen.add(key)
+        self._held.append(args)
+        return [(_spot(at, part, args), _pattern(part, numbers)) for at, part in known.after]
 
     def _of_variant(self, variant: Any, call: Any, reverse: bool) -> Effects:
         """The effects of launches of a variant with the same arrays."""
@@ -212,6 +243,44 @@ class Overwritten:
             for pattern in patterns:
                 self._pending.add(spot, pattern)
         self._forget_stale()
+
+
+class _OfTypes(NamedTuple):
+    """The accesses of launches of one kernel with arguments of the same types, each with the position of the ndarray that it is to."""
+
+    writes: list[tuple[int | None, Part]]
+    after: list[tuple[int | None, Part]]
+    used: tuple[tuple[int, int], ...]
+
+
+def _of_types(alike: _Alike, at: dict[str, int], args: tuple[Any, ...]) -> _OfTypes | None:
+    """Those of launches of which one is given; None: they differ in more than the arrays."""
+    effects = alike.effects
+    if effects.before or any(f and f.has_shape for part in (*effects.after, *effects.writes) for f in part.forms):
+        return None
+
+    def placed(parts: tuple[Part, ...]) -> list[tuple[int | None, Part]]:
+        owners = [p.place.buffer.owner for p in parts]
+        return [(at[owner.name] if isinstance(owner, ArgDecl) else None, part) for owner, part in zip(owners, parts)]
+
+    found = _OfTypes(placed(effects.writes), placed(effects.after), alike.used)
+    known = all(_spot(k, part, args) == part.spot for k, part in (*found.writes, *found.after))
+    return found if known and _are_ours(effects.call) else None
+
+
+def _key(kernel: Any, reverse: bool, flat: tuple[Any, ...]) -> object:
+    """Equal for launches that are alike."""
+    return (id(kernel), reverse, *[type(a) if type(a) in _NUMBERS else id(a) for a in flat])
+
+
+def _types_key(kernel: Any, args: tuple[Any, ...]) -> object:
+    """Equal for launches with numbers of the same types, and ndarrays for which the kernel is compiled alike."""
+    return (id(kernel), *[type(a) if type(a) in _NUMBERS else id(a._key) for a in args])
+
+
+def _spot(at: int | None, part: Part, args: tuple[Any, ...]) -> MemoryRegion:
+    """The region of a part in a launch with other ndarrays."""
+    return part.spot if at is None else MemoryRegion(args[at]._memory.serial, "", part.spot.offset)
 
 
 class _Regions(NamedTuple):
