@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import typer
 
 from ...compiler.errors import QdrunError
+from ...compiler.versions import new_enough
 from ..visible import visible
 
 EXIT_CODES = {
@@ -40,7 +41,8 @@ def reported(as_json: bool) -> Iterator[None]:
     try:
         with _documents_alone() if as_json else redirected_to_nothing():
             try:
-                yield
+                with new_enough():
+                    yield
             except (typer.Exit, typer.Abort, BrokenPipeError, KeyboardInterrupt):
                 raise
             except (QdrunError, OSError) as error:
