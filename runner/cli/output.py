@@ -15,7 +15,6 @@ from typing import Any, TextIO
 import typer
 
 from ...compiler.errors import QdrunError
-from ...compiler.versions import new_enough
 from ..visible import visible
 
 EXIT_CODES = {
@@ -38,6 +37,8 @@ def reported(as_json: bool) -> Iterator[None]:
 
     Ours end with their own ``exit_code``, 2 where they have none; others, of the job, with 1 and their traceback; Ctrl-C with 130.
     """
+    from ...compiler.versions import new_enough
+
     try:
         with _documents_alone() if as_json else redirected_to_nothing():
             try:
