@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    face = importlib.import_module(".compiler.face", __name__)
+    from .compiler.versions import compare_loaded, new_enough
+
+    with new_enough():
+        face = importlib.import_module(".compiler.face", __name__)
+    compare_loaded()
     try:
         value = getattr(face, name)
     except AttributeError:

@@ -17,6 +17,8 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import api
+    from ..compiler.versions import new_enough
 
+    with new_enough():
+        from . import api
     return getattr(api, name)

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 ERRORS, AMOUNTS, OPTIONS, REFUSED = "compiler.errors", "compiler.amounts", "compiler.options", "compiler.refused"
 PEER_OPTIONS = "compiler.peer_options"
 FORMATS = "compiler.print_formats"
+VERSIONS = "compiler.versions"
 BELOW_THE_PROGRAM = {
     *("compiler.frontend", "compiler.passes", "compiler.tape", "compiler.runtime", "compiler.codegen", "compiler.ir", ERRORS)
 }
@@ -19,6 +20,7 @@ ALLOWED = {
     "compiler.amounts": set(),
     FORMATS: set(),
     "compiler.refused": {ERRORS},
+    VERSIONS: {ERRORS},
     "compiler.options": {REFUSED, AMOUNTS, PEER_OPTIONS, "compiler.ir", ERRORS},
     PEER_OPTIONS: {ERRORS},
     "compiler.ir": set(),
@@ -41,7 +43,7 @@ ALLOWED = {
         REFUSED,
         ERRORS,
     },
-    "qdrun": {"compiler.face", "compiler.lang"},
+    "qdrun": {"compiler.face", "compiler.lang", VERSIONS},
     "jobs": {"qdrun"},
     "configs": set(),
 }
@@ -78,7 +80,7 @@ RUNNER = (
 )
 for place, name in enumerate(RUNNER):
     below = {f"runner.{other}" for other in RUNNER[:place]}
-    ALLOWED[f"runner.{name}"] = {"jobs", "compiler.runtime", ERRORS, AMOUNTS, *below}
+    ALLOWED[f"runner.{name}"] = {"jobs", "compiler.runtime", ERRORS, AMOUNTS, VERSIONS, *below}
 ALLOWED["runner.examples"].add("configs")
 # Files that lie lower than the rest of their folder: where bytes are kept, and what the state of a run and its workers tell each other.
 LOWER = {

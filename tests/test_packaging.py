@@ -1,13 +1,18 @@
 """What gets installed: every package and every config, under ``qdrun`` alone; and what importing it does not load."""
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from qdrun.compiler import versions
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -53,6 +58,114 @@ def test_the_wheel_holds_every_module_and_every_config(tmp_path):
     assert f"qdrun-{PROJECT['project']['version']}.dist-info/licenses/LICENSE" in names
     tops = {name.split("/")[0] for name in names}
     assert tops == {"qdrun", f"qdrun-{PROJECT['project']['version']}.dist-info"}
+
+
+# -- versions of packages
+
+
+def lowest(*extras: str) -> list[str]:
+    command = [sys.executable, str(ROOT / ".ci" / "lowest.py"), *extras]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+
+
+def test_ci_tests_the_lowest_version_of_each_package_that_is_declared():
+    declared = [
+        Requirement(r) for r in [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["search"]]
+    ]
+    pins = [Requirement(r) for r in lowest("search")]
+    assert [(p.name, p.extras) for p in pins] == [(d.name, d.extras) for d in declared]
+    for pin, requirement in zip(pins, declared, strict=True):
+        (version,) = (s.version for s in pin.specifier if s.operator == "==")
+        assert requirement.specifier.contains(version)
+        assert any(s.operator == ">=" and s.version == version for s in requirement.specifier)
+
+
+def test_the_versions_that_are_compared_at_each_import_are_the_declared_ones():
+    assert set(versions._COMPARED) <= set(PROJECT["project"]["dependencies"])
+
+
+@pytest.mark.parametrize(
+    "requirement, found, lowest",
+    [
+        ("numpy>=1.26", "1.25.2", "1.26"),
+        ("numpy>=1.26", "1.26.0rc1", None),
+        ("numpy>=1.26", "2.0", None),
+        ("numpy>=1.26", "1.9", "1.26"),
+        ("rich>=13", "13", None),
+        ("rich>=13.0.1", "13", "13.0.1"),
+        ("ray[default]<2.61,>=2.60", "2.9.3", "2.60"),
+        ("ray[default]<2.61,>=2.60", "2.60.0", None),
+        ("numpy>=1.26", None, None),
+        ("ruff==0.17.5", "0.1", None),
+    ],
+)
+def test_versions_are_compared_as_numbers(requirement, found, lowest):
+    name = re.match(r"\w+", requirement)[0]
+    expected = [(name, found, lowest, requirement)] if lowest else []
+    assert versions.too_old([requirement], {name: found}.get) == expected
+
+
+def old_package(folder: Path, name: str, version: str, code: str) -> None:
+    """A package that is found before the one that is installed."""
+    for made in (folder / name, folder / f"{name}-{version}.dist-info"):
+        made.mkdir()
+    (folder / name / "__init__.py").write_text(code)
+    (folder / f"{name}-{version}.dist-info" / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
+
+
+def said_with(folder: Path, code: str) -> tuple[int, str]:
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
+    return done.returncode, done.stderr
+
+
+NUMPY_124 = (
+    "a package is too old for qdrun: numpy 1.24.0 is installed, and 1.26 is the lowest version that works{}\n"
+    "  do: pip install 'numpy>=1.26'\n"
+)
+
+
+def test_an_import_that_fails_with_an_old_package_names_it(tmp_path):
+    old_package(tmp_path, "numpy", "1.24.0", "__version__ = '1.24.0'")
+    code, said = said_with(tmp_path, "import qdrun as qd; qd.f32")
+    because = re.search(r"^\w+Error: .*numpy.*", said, re.M)[0]
+    assert code == 1 and "QdrunImportError: " + NUMPY_124.format(f" ({because})") in said
+
+
+def test_a_package_that_is_old_but_imports_is_refused():
+    code = "import numpy; numpy.__version__ = '1.24.0'; import qdrun as qd; qd.f32"
+    assert said_with(ROOT, code)[1].endswith("QdrunImportError: " + NUMPY_124.format(""))
+    code = "import llvmlite; llvmlite.__version__ = '0.47.0'; import qdrun as qd; qd.f32"
+    assert said_with(ROOT, code)[1].endswith(
+        "llvmlite 0.47.0 is installed, and 0.48 is the lowest version that works\n  do: pip install 'llvmlite>=0.48'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "name, command",
+    [
+        ("typer", "import sys; sys.argv = ['qdrun', 'devices']; from qdrun.runner.cli import main; main()"),
+        ("pydantic", "import sys; sys.argv = ['qdrun', 'plan', 'none.yaml']; from qdrun.runner.cli import main; main()"),
+        ("pydantic", "from qdrun.runner import load"),
+    ],
+)
+def test_a_command_and_the_runner_name_the_package_that_is_too_old(name, command, tmp_path):
+    old_package(tmp_path, name, "0.1", "")
+    code, said = said_with(tmp_path, command)
+    (requirement,) = (r for r in requires("qdrun") or () if r.startswith(name))
+    assert (
+        f"a package is too old for qdrun: {name} 0.1 is installed, and" in said and f"do: pip install '{requirement}'" in said
+    )
+    assert code == (2 if "main()" in command else 1) and ("Traceback" in said) == (code == 1)
+
+
+def test_an_import_that_fails_for_another_reason_is_left_alone():
+    with pytest.raises(ModuleNotFoundError, match="qdrun_nothing"), versions.new_enough():
+        import qdrun_nothing  # noqa: F401
 
 
 HEAVY = ("ray", "typer", "pyarrow", "pydantic", "yaml", "rich")

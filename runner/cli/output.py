@@ -37,10 +37,13 @@ def reported(as_json: bool) -> Iterator[None]:
 
     Ours end with their own ``exit_code``, 2 where they have none; others, of the job, with 1 and their traceback; Ctrl-C with 130.
     """
+    from ...compiler.versions import new_enough
+
     try:
         with _documents_alone() if as_json else redirected_to_nothing():
             try:
-                yield
+                with new_enough():
+                    yield
             except (typer.Exit, typer.Abort, BrokenPipeError, KeyboardInterrupt):
                 raise
             except (QdrunError, OSError) as error:

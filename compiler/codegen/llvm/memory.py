@@ -174,21 +174,20 @@ def read(e: Emitter, dtype: DType, ptr: str, kind: str, align: int) -> str:
     v = kind != "uniform"
     m = e.vec(memory_type(dtype), v)
     if kind == "scattered":
-        reg = _masked(e, "gather", dtype, f"{e.vec('ptr', True)} {ptr}, i32 {align}")
+        reg = _masked(e, "gather", dtype, f"{e.vec('ptr', True)} align {align} {ptr}")
     elif kind == "guarded" or (kind == "linear" and e.mask):
-        reg = _masked(e, "load", dtype, f"ptr {ptr}, i32 {align}")
+        reg = _masked(e, "load", dtype, f"ptr align {align} {ptr}")
     else:
         reg = e.t(f"load {m}, ptr {ptr}, align {align}")
     return e.t(f"icmp ne {m} {reg}, {e.lit('0', i8, v)}") if dtype is u1 else reg
 
 
 def _masked(e: Emitter, what: str, dtype: DType, where: str) -> str:
-    """The alignment is an operand, as before LLVM 22, which reads this form too."""
     m, flags = e.vec(memory_type(dtype), True), e.vec("i1", True)
     suffix = e.suffix(i8 if dtype is u1 else dtype, True)
     ptr, tail = (e.vec("ptr", True), f"v{e.lanes}p0") if what == "gather" else ("ptr", "p0")
     name = f"llvm.masked.{what}.{suffix}.{tail}"
-    e.module.declare(name, f"declare {m} @{name}({ptr}, i32, {flags}, {m})")
+    e.module.declare(name, f"declare {m} @{name}({ptr}, {flags}, {m})")
     return e.t(f"call {m} @{name}({where}, {flags} {e.active()}, {m} zeroinitializer)")
 
 
@@ -204,8 +203,8 @@ def write(e: Emitter, dtype: DType, value: str, ptr: str, kind: str, align: int)
     suffix = e.suffix(i8 if dtype is u1 else dtype, True)
     what, p, tail = ("scatter", e.vec("ptr", True), f"v{e.lanes}p0") if kind == "scattered" else ("store", "ptr", "p0")
     name = f"llvm.masked.{what}.{suffix}.{tail}"
-    e.module.declare(name, f"declare void @{name}({m}, {p}, i32, {flags})")
-    e.put(f"call void @{name}({m} {value}, {p} {ptr}, i32 {align}, {flags} {e.active()})")
+    e.module.declare(name, f"declare void @{name}({m}, {p}, {flags})")
+    e.put(f"call void @{name}({m} {value}, {p} align {align} {ptr}, {flags} {e.active()})")
 
 
 def load(e: Emitter, s: Op) -> None:
