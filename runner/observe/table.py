@@ -310,7 +310,7 @@ def write_table(folder: RunFolder, path: str | os.PathLike[str] | None = None, t
             hashing = Hashing(stream)
             _stream(hashing, batches, said)
         if path is None:
-            keep(folder, sizes, events, found, hashing.sha256.hexdigest())
+            keep(folder, sizes, events, found, hashing.checksum)
         return table
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -106,10 +107,13 @@ def is_changed(folder: RunFolder) -> bool:
     """Whether the table of a run on this machine is not the file that was written with its summary: was damaged or removed."""
     if not isinstance(folder.files, LocalFiles) or summary_of(folder) is None:
         return False
-    wanted = table_checksum(folder)
+    wanted, _, size = table_checksum(folder).partition("-")
     try:
-        with open(folder.table, "rb") as stream:
-            return bool(wanted) and hashlib.file_digest(stream, "sha256").hexdigest() != wanted
+        with open_regular(folder.table) as stream:
+            if size and os.fstat(stream.fileno()).st_size != int(size):
+                return True
+            digest = hashlib.file_digest(stream, "sha256")  # pyright: ignore[reportArgumentType]
+            return bool(wanted) and digest.hexdigest() != wanted
     except OSError:
         return bool(wanted)
 

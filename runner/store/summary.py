@@ -58,7 +58,7 @@ def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay
         sizes: of its segments before they were read: lines that came meanwhile make the summary count no more.
         events: what was read.
         found: the run as they have it.
-        table: the SHA-256 of ``results.parquet``.
+        table: the checksum of ``results.parquet``, see ``Hashing``.
 
     Raises:
         StorageFull: no room; the run is read in full, as before.
@@ -89,6 +89,11 @@ class Hashing(io.RawIOBase):
         super().__init__()
         self._stream, self._written, self.sha256 = stream, 0, hashlib.sha256()
 
+    @property
+    def checksum(self) -> str:
+        """The SHA-256 and the number of bytes: a file of another size need not be read."""
+        return f"{self.sha256.hexdigest()}-{self._written}"
+
     def writable(self) -> bool:
         """It is."""
         return True
@@ -107,7 +112,7 @@ class Hashing(io.RawIOBase):
 
 
 def table_checksum(folder: RunFolder) -> str:
-    """The SHA-256 that ``results.parquet`` had when it was written; empty where there is no summary, or an older qdrun wrote it."""
+    """The checksum that ``results.parquet`` had when it was written; empty where there is no summary, or an older qdrun wrote it."""
     try:
         return str(read_document(folder.files.read(SUMMARY)).get("table", ""))
     except (FileNotFoundError, ValueError):
