@@ -241,7 +241,7 @@ def _kept_objects(value: Any, held: bool = False) -> list[Any]:
         return [x for item in value.values() for x in _kept_objects(item, inside)]
     if _is_record(value):
         return [x for f in dataclasses.fields(value) for x in _kept_objects(getattr(value, f.name), True)]
-    return [value]
+    return [value] if template_key(value)[0] == "id" else []
 
 
 def _is_array(value: Any) -> bool:
