@@ -19,6 +19,7 @@ SEEDS = {"worker": 3, "ledger": 6, "raylet": 3, "head": 1, "disk": 5} | {"guilty
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_killed_runs_lose_nothing_and_leave_nothing():
     """In processes of their own: a Ray that dies must not be that of other tests."""
@@ -36,7 +37,7 @@ def test_killed_runs_lose_nothing_and_leave_nothing():
         "--only",
         ",".join(f"{kind}-{SEEDS[kind]}" for kind in kinds),
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False, env=os.environ)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=560, check=False, env=os.environ)
     told = Path(out, "verdicts.jsonl")
     assert told.exists(), done.stderr
     verdicts = [json.loads(line) for line in told.read_text().splitlines()]
