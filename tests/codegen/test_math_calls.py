@@ -1,5 +1,7 @@
 """Long functions call mathematical functions, short ones contain their code: the bits are the same, and the code grows linearly."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -29,17 +31,19 @@ def texts(monkeypatch):
     return found
 
 
-def _run(dtype):
+def _run(dtype, **options):
     """Each function and its derivative at all arguments: sine and cosine of one value, and of values in branches."""
     CACHE.clear()
-    with qd.init(default_fp=dtype, batch=8, offline_cache=False) as program:
-        x = qd.field(dtype, shape=2, needs_grad=True)
-        y = qd.field(dtype, shape=(2, 8), needs_grad=True)
+    with qd.init(default_fp=dtype, offline_cache=False, **options) as program:
+        trials = options.get("batch", 1)
+        of_one = 16 // trials
+        x = qd.field(dtype, shape=of_one, needs_grad=True)
+        y = qd.field(dtype, shape=(of_one, 8), needs_grad=True)
 
         @qd.kernel
         def all_of_them():
             for _ in range(1):
-                for i in qd.static(range(2)):
+                for i in qd.static(range(of_one)):
                     a = x[i]
                     y[i, 0] = qd.sin(a) * 1.5 + qd.cos(a)
                     y[i, 1] = qd.cos(a * 1.0000001)
@@ -53,16 +57,19 @@ def _run(dtype):
                         y[i, 6] = qd.cos(a)
                     y[i, 7] = qd.asin(a * 1e-13) + qd.acos(a * 1e-13)
 
+        def in_trial(b):
+            return program.trial(b) if trials > 1 else contextlib.nullcontext()
+
         def of_trials(tensor):
             out = []
-            for b in range(8):
-                with program.trial(b):
+            for b in range(trials):
+                with in_trial(b):
                     out.append(tensor.to_numpy())
             return np.array(out)
 
-        for b in range(8):
-            with program.trial(b):
-                x.from_numpy(ARGUMENTS[2 * b : 2 * b + 2].astype(x.to_numpy().dtype))
+        for b in range(trials):
+            with in_trial(b):
+                x.from_numpy(ARGUMENTS[of_one * b :][:of_one].astype(x.to_numpy().dtype))
         all_of_them()
         y.grad.fill(1.0)
         all_of_them.grad()
@@ -70,15 +77,26 @@ def _run(dtype):
         return [np.where(np.isnan(v), 7.5, v).tobytes() for v in found]  # the sign of a NaN says nothing
 
 
+WHERE = {
+    "lanes of a batch": {"batch": 8},
+    "one trial": {},
+    "CUDA": {"arch": qd.cuda, "device": "emulated"},
+    "AMDGPU": {"arch": qd.amdgpu, "device": "emulated"},
+}
+SLOW = [pytest.param(name, marks=pytest.mark.slow if name == "AMDGPU" else ()) for name in WHERE]
+
+
+@pytest.mark.parametrize("where", SLOW)
 @pytest.mark.parametrize("dtype", [qd.f32, qd.f64])
-def test_calls_give_the_bits_of_code_in_line(monkeypatch, texts, dtype):
+def test_calls_give_the_bits_of_code_in_line(monkeypatch, texts, dtype, where):
     monkeypatch.setattr(calls, "MOST_LINES", 10**9)
-    in_line = _run(dtype)
+    in_line = _run(dtype, **WHERE[where])
     assert not any(" noinline" in text for text, _ in texts.values())
     monkeypatch.setattr(calls, "MOST_LINES", 0)
-    assert _run(dtype) == in_line
-    text, _ = texts["all_of_them_grad"]
-    assert text.count(" noinline") > 10 and "@qd_sin_cos_" in text
+    assert _run(dtype, **WHERE[where]) == in_line
+    if "arch" not in WHERE[where]:
+        text, _ = texts["all_of_them_grad"]
+        assert text.count(" noinline") > 10 and "@qd_sin_cos_" in text
 
 
 def test_a_sine_and_a_cosine_of_different_blocks_do_not_share_a_call():

@@ -43,6 +43,8 @@ def _paired(module: Module, text: str) -> str:
     for line in text.split("\n"):
         block += line.endswith(":")
         match = _PAIR.match(line) if " @qd_" in line else None
+        if match and match[4][0] != "v" and not module.target.libm:
+            match = None  # a scalar sine without C's library is another function, which shares nothing with its cosine
         key = (block, match[4], match[5]) if match else (block, "", "")
         if match:
             wanted.setdefault(key, set()).add(match[3])

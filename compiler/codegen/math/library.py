@@ -54,12 +54,12 @@ def call(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
 
 
 def sin_cos(module: Module, suffix: str) -> str:
-    """The name of the function that gives both, on lanes; ``suffix``: of the type, such as ``v8f64``."""
+    """The name of the function that gives both; ``suffix``: of the type, such as ``f64`` or ``v8f64``."""
     symbol = f"qd_sin_cos_{suffix}"
     if symbol not in module.helpers:
-        lanes, bits = map(int, suffix[1:].split("f"))
-        f = Fn(module, lanes)
-        e = Lanes(f, f32 if bits == 32 else f64, True)
+        width, bits = suffix.split("f")
+        f = Fn(module, int(width[1:] or 1))
+        e = Lanes(f, f32 if bits == "32" else f64, bool(width))
         large, near = _near(e, "%a")
         values = (_far(e, name, "%a", large, y) for name, y in zip(("sin", "cos"), functions.sin_cos(e, near)))
         both = f"{{ {e.float_ty}, {e.float_ty} }}"
