@@ -153,6 +153,7 @@ def set_up(*, quiet: bool) -> None:
     wanted["RAY_raylet_start_wait_time_s"] = START_WAIT_S
     wanted |= {"RAY_BACKEND_LOG_LEVEL": "error"} if quiet else {}
     clean_variable()
+    compat.keep_loopback_direct()
     late = compat.loaded() and "RAY_AUTH_MODE" not in os.environ
     for name, value in wanted.items():
         os.environ.setdefault(name, value)

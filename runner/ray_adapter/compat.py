@@ -223,6 +223,17 @@ def direct_client() -> Any:
     return DirectClient
 
 
+def keep_loopback_direct() -> None:
+    """Keep gRPC's connections to this machine away from a proxy of the environment, for this process and those that it starts.
+
+    Ray's own channels use no proxy; its exporter of metrics, which sends the token to the agent of the node, uses the environment's.
+    """
+    names = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+    told = next((os.environ[name] for name in names if name in os.environ), "").split(",")
+    os.environ["no_grpc_proxy"] = ",".join([*(part for part in told if part not in ("", *LOOPBACK)), *LOOPBACK])
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NO_PROXIES = {"http": "", "https": "", "all": ""}
 """For ``requests``: an empty address is no proxy, and keeps those of the environment away."""
 

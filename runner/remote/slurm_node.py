@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+from ..ray_adapter import compat
 from ..ray_adapter.cluster import ClusterError
 from ..ray_adapter.head_watch import reachable
 from ..store.layout import RunFolder
@@ -23,6 +24,7 @@ STORE_BYTES = 256 << 20
 def main(words: Sequence[str] | None = None) -> int:
     """Run this node's part; the exit code of its process."""
     (run,) = sys.argv[1:] if words is None else words
+    compat.keep_loopback_direct()
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "5")  # of 30, as long as Slurm waits before SIGKILL

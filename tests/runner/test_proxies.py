@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import os
 import threading
 from contextlib import contextmanager
 
@@ -115,3 +116,23 @@ def test_a_run_that_a_cluster_has_is_asked_for_directly(both, tmp_path):
     run = create(prepare(write_config(tmp_path))[0], tmp_path / "runs")
     remember(run, url, JOB)
     assert known_dead(run, Owner(1, "t", 1, "h", 0.0), url) is False and proxy.seen == []
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({}, ()),
+        ({"no_proxy": "lab.example, .inner"}, ("lab.example", " .inner")),
+        ({"NO_PROXY": "localhost,lab.example"}, ("lab.example",)),
+        ({"no_grpc_proxy": "grpc.example", "no_proxy": "lab.example"}, ("grpc.example",)),
+    ],
+)
+def test_grpc_within_this_machine_goes_through_no_proxy(monkeypatch, told, kept):
+    for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):  # again changes nothing
+        compat.keep_loopback_direct()
+        assert os.environ["no_grpc_proxy"].split(",") == [*kept, "127.0.0.1", "localhost", "::1"]
+    monkeypatch.delenv("no_grpc_proxy")
