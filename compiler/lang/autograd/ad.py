@@ -7,8 +7,9 @@ from .checkpointed_steps import checkpointed_steps, steps_bytes
 from .custom import grad_for, grad_replaced, no_grad
 from .forward_mode import FwdMode
 from .gradient_arrays import SNodeGradType, clear_all_gradients
-from .hessian import HessianProduct, hvp, hvp_plan
 from .implicit.fixed_point import FixedPoint, fixed_point
+from .products.hessian import HessianProduct, hvp, hvp_plan
+from .products.jacobian import VectorProduct, jacobian, jvp, vjp
 from .steps_plan import StepsPlan, plan_steps
 from .tape import Tape
 
@@ -20,6 +21,7 @@ __all__ = [
     "SNodeGradType",
     "StepsPlan",
     "Tape",
+    "VectorProduct",
     "checkpointed_steps",
     "clear_all_gradients",
     "fixed_point",
@@ -27,7 +29,10 @@ __all__ = [
     "grad_replaced",
     "hvp",
     "hvp_plan",
+    "jacobian",
+    "jvp",
     "no_grad",
     "plan_steps",
     "steps_bytes",
+    "vjp",
 ]

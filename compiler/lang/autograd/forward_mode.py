@@ -140,6 +140,9 @@ class FwdMode:
         what = f"forward mode loses the tangent in `{place.name}`, which has no dual: {by} stores a value that may depend on the parameter,"
         hint = f"make `{place.name}` with needs_dual=True, or ignore this if its derivative does not matter"
         text = describe(f"{what} and it is read here on the way to a dual", getattr(statement, "loc", None), hint)
+        self._lost_tangent(text)
+
+    def _lost_tangent(self, text: str) -> None:
         warn_user(text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,19 +12,18 @@ from ...errors import GradientCheckError, QdrunRuntimeError
 from ...ir.nodes import Op
 from ...ir.types import f64
 from ...ir.walk import walk
-from ...program.memory.device_arrays import NearArray, put_content
-from ...runtime.mirror import copy, reading, store
+from ...runtime.mirror import copy, store
 from ..data.field import Field
 from ..data.ndarray import Ndarray
 from ..data.tensor import unwrap
 from .gradient_arrays import has_grad
 from .overwrites import HostWrite, Launch
+from .saved_memory import SavedMemory
 
 if TYPE_CHECKING:
     from ...program.call import Call
     from ...program.program import Program
     from ...program.variant import Variant
-    from ...runtime.base import Allocation
 
 FEW = 32
 """Fields of at most so many numbers are checked number by number; of larger ones, so many numbers and ``DIRECTIONS`` random directions."""
@@ -54,27 +53,6 @@ class _Change:
     values: np.ndarray | None = None
 
 
-@dataclass(eq=False)
-class _Memory:
-    """A copy of what a program's fields and ndarrays, and the arrays given from outside, hold."""
-
-    own: list[tuple[Allocation, np.ndarray]]
-    outside: list[tuple[Any, np.ndarray]] = field(default_factory=list)
-
-    @staticmethod
-    def of(program: Program, outside: list[Any]) -> _Memory:
-        held = [a for a in program.device.allocations() if a.category in ("fields", "gradients", "ndarrays")]
-        return _Memory([(a, reading(a.mirror, a.view).copy()) for a in held], [(a, a.copy()) for a in outside])
-
-    def put_back(self) -> None:
-        for allocation, content in self.own:
-            if not allocation.freed:
-                store(allocation.mirror, allocation.view, content)
-        for array, content in self.outside:
-            if not array.readonly if isinstance(array, NearArray) else array.flags.writeable:
-                put_content(array, content)
-
-
 class GradCheck:
     """Repeats the launches of a tape with the checked fields moved a little, and compares.
 
@@ -102,7 +80,7 @@ class GradCheck:
     def start(self, program: Program) -> None:
         """The tape was entered: remember where everything starts."""
         self._program = program
-        self._start = _Memory.of(program, [])
+        self._start = SavedMemory.of(program, [])
         self._launches = program.launches
 
     def wrote(self, write: HostWrite) -> None:
@@ -146,7 +124,7 @@ class GradCheck:
         variants = {id(v): v for v in (kernel.variant(args, kwargs)[0] for kernel, args, kwargs in launches)}
         self._calls, self._single = calls, any(map(_rounds, variants.values()))
         outside = [array for array, _ in self._outside.values()]
-        end, draws, versions = _Memory.of(program, outside), program.launches, program.versions
+        end, draws, versions = SavedMemory.of(program, outside), program.launches, program.versions
         self._start.outside = list(self._outside.values())
         for tensor in self.tensors:
             tensor.refuse_blocks("the check of a gradient")

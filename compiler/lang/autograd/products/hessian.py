@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ...errors import QdrunRuntimeError, QdrunTypeError
-from ...program.program import Program, current_program
-from ...tape.heap_plan import HeapPlan
-from ..data.field import Field
-from ..data.matrix import Matrix
-from ..data.tensor import Tensor
-from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode
-from .gradient_arrays import assign_tangent, clear_duals, dual_of, has_grad
-from .tape import Tape
+from ....errors import QdrunRuntimeError, QdrunTypeError
+from ....program.program import Program, current_program
+from ....tape.heap_plan import HeapPlan
+from ...data.field import Field
+from ...data.tensor import Tensor
+from ...no_gradient import refuse_in_a_trial, refuse_in_forward_mode
+from ..gradient_arrays import assign_tangent, clear_duals, dual_of, has_grad
+from ..tape import Tape
+from .jacobian import shaped
 
 
 class HessianProduct(NamedTuple):
@@ -64,7 +62,7 @@ def hvp(run: Callable[[], Any], loss: Any, param: Any, vector: Any) -> HessianPr
         raise QdrunRuntimeError("qd.ad.hvp opens a tape of its own; do: call it outside of the tape")
     _check_storage(program, [*params, target])
     program.materialize()
-    vectors = [_shaped(v, p) for v, p in zip(_vectors(vector, params, many), params, strict=True)]
+    vectors = [shaped(v, p, "the vector of qd.ad.hvp") for v, p in zip(_vectors(vector, params, many), params, strict=True)]
     clear_duals(program)
     target.fill(0)
     for p, v in zip(params, vectors, strict=True):
@@ -153,21 +151,6 @@ def _vectors(vector: Any, params: Sequence[Field], many: bool) -> Sequence[Any]:
     if not isinstance(vector, (list, tuple)) or len(vector) != len(params):
         raise QdrunRuntimeError(f"qd.ad.hvp has {len(params)} parameters; do: give a list of as many vectors")
     return vector
-
-
-def _shaped(vector: Any, param: Field) -> np.ndarray:
-    """A vector as an array of the form of a parameter."""
-    form = param.to_numpy().shape
-    given = vector.to_numpy() if isinstance(vector, (Matrix, Field)) else vector
-    try:
-        found = np.asarray(given, np.float64)
-    except (TypeError, ValueError):
-        raise QdrunRuntimeError(f"the vector of qd.ad.hvp is a list or an array of numbers, not {vector!r}") from None
-    if found.size != np.prod(form, dtype=int) or (found.ndim > 1 and found.shape != form):
-        raise QdrunRuntimeError(
-            f"the vector of qd.ad.hvp has shape {found.shape}, `{param.name}` has shape {form}; do: give it in that shape, or flat"
-        )
-    return found.reshape(form)
 
 
 __all__ = ["HessianProduct", "hvp", "hvp_plan"]

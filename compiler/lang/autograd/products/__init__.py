@@ -1,0 +1,1 @@
+"""Derivatives of functions of launches: Jacobians, products with vectors, products of Hessians."""
