@@ -114,12 +114,13 @@ class KernelFunction:
         program = current_program()
         if kwargs and take_stream(program, self.binder, kwargs):
             return self(*args, **kwargs)
-        tape, versions = program.tape, program.versions
+        if program._beside:
+            program.refuse_unrecorded(f"kernel `{self.source.name}`", loc=self.source.loc(self.source.tree))
+        tape, versions, event = program.tape, program.versions, None
         if program.rehearsal is not None:
             return program.rehearsal.launch(self, args, kwargs)
         if tape is None and versions is None:
             return self._launch(*args, **kwargs)
-        event = None
         if tape is not None:
             tape.starts(self, args, kwargs)
         try:

@@ -92,6 +92,7 @@ class Graph:
         ):
             if active is not None:
                 raise QdrunRuntimeError(f"{self!r} cannot be launched while {what}")
+        program.refuse_unrecorded(repr(self))
         with program.running(), program.alone():
             why = self.stale()
             if why:

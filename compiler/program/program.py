@@ -16,6 +16,7 @@ from numbers import Integral
 from typing import Any
 
 from ..errors import QdrunIndexError, QdrunRuntimeError
+from ..ir.nodes import Loc
 from ..ir.threads import Living, Turns
 from ..options import Arch, Options
 from ..runtime.native.launch import Launch
@@ -28,7 +29,18 @@ from .memory.process_memory import Accounts
 from .memory.versions import Versions
 from .plans.gradient_paths import GradientPath, follow
 from .plans.launch_facts import launch_note, parallel_iterations
-from .recorders import ForwardRecorder, TapeRecorder, WriteRecorder
+from .recorders import (
+    FORWARD,
+    TAPE,
+    ForwardRecorder,
+    TapeRecorder,
+    WriteRecorder,
+    graph_beside,
+    recorder_opened,
+    recorders_beside,
+    refuse_beside,
+    refuse_copy_between,
+)
 from .rehearsal import Reading, Rehearsal, rehearse
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
@@ -69,6 +81,7 @@ class Program(Accounts):
         self.native_gradients: dict[object, list[Launch]] = {}
         self._first_order = self.native_launches, self.native_gradients  # while second derivatives are computed
         self._on_host: Program | None = None
+        self._beside: list[weakref.ref[Program]] = []  # programs that recorded when this one became current
         if options.debug:
             self.versions = Versions(self)
 
@@ -121,7 +134,7 @@ class Program(Accounts):
         self._new = False
         if before is not None:
             before._new = False
-        CURRENT.set(self)
+        _make_current(self)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -132,7 +145,7 @@ class Program(Accounts):
         else:
             _, before, closes = blocks.pop(at)
             _BLOCKS.set(tuple(blocks))
-            CURRENT.set(before)
+            _make_current(before)
         if closes:
             try:
                 self.close()
@@ -141,24 +154,24 @@ class Program(Accounts):
                     raise
             outer = self._outer() if self._outer else None
             if CURRENT.get() is None and outer is not None and not outer.closed:
-                CURRENT.set(outer)
+                _make_current(outer)
 
     @contextmanager
     def current_here(self) -> Iterator[None]:
         """It is the current program inside, in a thread that did not open it; the end changes nothing but that."""
         before = CURRENT.get()
-        CURRENT.set(self)
+        _make_current(self)
         try:
             yield
         finally:
             if before is not self:
-                CURRENT.set(None if before is not None and before.closed else before)
+                _make_current(None if before is not None and before.closed else before)
 
     def activate(self) -> Program:
         """Make this the current program of this thread. At the end of a ``with`` the one before is current again."""
         before = CURRENT.get()
         self._outer = None if before is None or before is self else weakref.ref(before)
-        CURRENT.set(self)
+        _make_current(self)
         return self
 
     def close(self) -> None:
@@ -305,6 +318,30 @@ class Program(Accounts):
         finally:
             self.rehearsal = before
 
+    def _update_slow(self) -> None:
+        super()._update_slow()
+        if self.recorder:
+            recorder_opened(self)
+
+    @property
+    def recorder(self) -> str:
+        """What records launches of this program and no other's, for messages; empty: nothing."""
+        if self._recording is not None:
+            return f"the graph of `{self._recording.name}` is recorded"
+        return TAPE if self._tape is not None else FORWARD if self._forward is not None else ""
+
+    @property
+    def hides_launches(self) -> bool:
+        """Whether a function with a gradient of its own runs in the tape: the tape does not look at launches inside."""
+        return self._recording is None and self._tape is not None and self._tape.inside
+
+    def refuse_unrecorded(self, what: str, does: str = "is launched", loc: Loc | None = None) -> None:
+        """Refuse a launch that the recorder of another program would miss; see ``recorders.refuse_beside``."""
+        refuse_beside(self, what, does, loc)
+        if self._beside and not any((p := found()) is not None and p.recorder for found in self._beside):
+            self._beside = []
+            self._update_slow()
+
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """Python is about to write to a field or an ndarray: one element, or all of it.
 
@@ -313,7 +350,14 @@ class Program(Accounts):
             index: of the element, in the order of memory for an ndarray.
             source: the tensor that it is copied from.
             parts: indices within the element, one in the other, when only a part of it is written.
+
+        Raises:
+            QdrunRuntimeError: ``source`` belongs to another program, and one of the two records; or another program captures a graph.
         """
+        if source is not None:
+            refuse_copy_between(self, tensor, source)
+        if graph_beside(self):
+            refuse_beside(self, tensor._called(), "is written")
         if self._rehearsal is not None:
             self._rehearsal.touched(tensor, "writes")
         self.data.wrote(tensor)
@@ -359,7 +403,7 @@ class Program(Accounts):
     def records(self) -> bool:
         """Whether something records launches, or refuses them."""
         recorders = self._tape, self._versions, self._forward, self._second_order, self._rehearsal, self.open_trial
-        return recorders != _NOTHING or super().records()
+        return recorders != _NOTHING or bool(self._beside) or super().records()
 
     def parallel_iterations(self, kernel: Any, args: tuple[Any, ...]) -> tuple[int | None, ...]:
         """The parallel iterations of a launch, see ``program.plans.launch_facts.parallel_iterations``."""
@@ -383,6 +427,14 @@ def current_program() -> Program:
         raise QdrunRuntimeError("no program in this thread; do: qd.init() here, or `with program:` around the work of a thread")
     program._new = False
     return program
+
+
+def _make_current(program: Program | None) -> None:
+    """Make a program the current one. Its launches go through Python if another program records in this context."""
+    CURRENT.set(program)
+    if program is not None and (beside := recorders_beside(program)):
+        program._beside = [weakref.ref(p) for p in beside]
+        program._update_slow()
 
 
 def reset() -> None:

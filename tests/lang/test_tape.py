@@ -20,9 +20,8 @@ def program():
 class Chain:
     """y = x * x + x, then loss += w * y, on fields."""
 
-    def __init__(self):
-        self.x, self.y = qd.field(qd.f64, shape=N, needs_grad=True), qd.field(qd.f64, shape=N, needs_grad=True)
-        self.loss = qd.field(qd.f64, shape=(), needs_grad=True)
+    def __init__(self, **options):
+        self.x, self.y, self.loss = (qd.field(qd.f64, shape=s, needs_grad=True, **options) for s in (N, N, ()))
         self.x.from_numpy(np.linspace(-1, 1, N))
 
     @qd.kernel
@@ -508,12 +507,122 @@ def test_programs_side_by_side_have_a_tape_each():
         c.square()
         with qd.init(default_fp=qd.f64, offline_cache=False):
             d = Chain()
-            with qd.ad.Tape(loss=d.loss):
+            with qd.ad.Tape(loss=d.loss, grad_check=[d.x]):
                 d.square()
                 d.total(3.0)
             np.testing.assert_allclose(d.x.grad.to_numpy(), d.slope(3))
         c.total(1.0)
     np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+
+
+class Two:
+    """A program that records, and another one, with what can be done in it."""
+
+    def __init__(self):
+        self.other = qd.init(default_fp=qd.f64, offline_cache=False)
+        self.theirs = qd.field(qd.f64, shape=N, needs_grad=True, name="theirs")
+        self.theirs.fill(1.0)
+        self.slots = qd.field(qd.f64, shape=(2, N), needs_grad=True)
+        theirs = self.theirs
+
+        @qd.kernel
+        def double():
+            for i in theirs:
+                theirs[i] = 2.0 * theirs[i]
+
+        self.double = double
+        for _ in range(3):  # natively from now on
+            double()
+        self.graph = qd.capture(double)
+        self.mine = qd.init(default_fp=qd.f64, offline_cache=False)
+        self.c = Chain(needs_dual=True)
+        self.replaced = qd.ad.grad_replaced(lambda: None)
+        self.replaced.fn.__qualname__ = "mine"
+
+    def there(self, run, *args):
+        """Run it in the other program."""
+        with self.other:
+            run(*args)
+
+    def ways(self):
+        """What no recorder of the first program sees, and what the message calls it."""
+        kernel = "kernel `double` is launched in another program"
+        copied = "is copied from `theirs` of another program"
+        return [
+            (lambda: self.there(self.double), kernel),
+            (lambda: (self.other.activate(), self.double()), kernel),
+            (lambda: self.there(qd.ad.checkpointed_steps, lambda t, k: self.double(), 1, self.slots), kernel),
+            (self.graph, "<graph of `double`: 1 launches> is launched in another program"),
+            (lambda: self.there(self.replaced), "<grad_replaced mine> is called in another program"),
+            (lambda: self.c.x.copy_from(self.theirs), copied),
+            (lambda: self.c.x.from_numpy(self.theirs), copied),
+            (lambda: self.theirs.copy_from(self.c.x), "`theirs` is copied from"),
+        ]
+
+    def record(self, recorder, run):
+        """Run it while the first program records; the program is usable afterwards."""
+        self.mine.activate()
+        try:
+            with recorder():
+                self.c.square()
+                run()
+                self.mine.activate()
+                self.c.total(1.0)
+        finally:
+            self.mine.activate()
+
+
+def test_what_another_program_does_inside_a_tape_is_refused_by_name():
+    two = Two()
+    c = two.c
+    forward = lambda: qd.ad.FwdMode(loss=c.loss, param=c.x, seed=[1.0] * N)
+    recorders = {"a tape records: no gradient": lambda: qd.ad.Tape(loss=c.loss), "FwdMode is open: no tangent": forward}
+    for while_, recorder in recorders.items():
+        for run, text in two.ways():
+            with pytest.raises(qd.QdrunRuntimeError, match=f"{text}(.|\\n)*do: ") as error:
+                two.record(recorder, run)
+            assert while_ in str(error.value)
+            assert ("test_tape.py:" in str(error.value)) == ("kernel `double`" in text)
+    two.record(recorders["a tape records: no gradient"], lambda: two.theirs.fill(2.0))  # a constant, whatever records
+    np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+    c.square()
+    c.total(1.0)
+
+    def both(run):
+        c.square()
+        run()
+
+    for run in [*(run for run, _ in two.ways()), lambda: two.theirs.fill(2.0)]:
+        with pytest.raises(
+            qd.QdrunRuntimeError, match=r"another program while the graph of `.*both` is recorded: it would run once"
+        ):
+            qd.capture(both, run)
+        two.mine.activate()
+
+
+def test_another_program_may_do_what_the_tape_need_not_see():
+    """In a function without a gradient, and in another thread."""
+    two = Two()
+    c, started = two.c, two.theirs.to_numpy()
+    hidden = qd.ad.no_grad(lambda: two.there(two.double))
+
+    def work():
+        with two.other:
+            two.double()
+
+    thread = threading.Thread(target=work)
+    with qd.ad.Tape(loss=c.loss):
+        c.square()
+        hidden()
+        thread.start()
+        thread.join()
+        c.total(1.0)
+    np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+    assert two.theirs.to_numpy().tolist() == (4 * started).tolist()
+    with two.other:
+        two.double()
+        two.double()
+        assert not two.other.flags[0]  # launches are native again
 
 
 def test_an_array_of_another_program_is_refused():

@@ -45,6 +45,8 @@ class Replaced:
                 program.rehearsal.custom(self.name)
             with program.rehearsal.unseen(self.name):
                 return self.fn(*args, **kwargs)
+        if program is not None:
+            program.refuse_unrecorded(repr(self), "is called")
         tape = None if program is None else program.tape
         return self.fn(*args, **kwargs) if tape is None else tape.custom(self, args, kwargs)
 

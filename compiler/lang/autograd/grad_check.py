@@ -129,13 +129,13 @@ class GradCheck:
         for tensor in self.tensors:
             tensor.refuse_blocks("the check of a gradient")
         gradients = [tensor.grad._content.astype(np.float64) for tensor in self.tensors]
-        program.versions = None
+        program.versions, program.replaying = None, True
         try:
             for tensor, gradient in zip(self.tensors, gradients):
                 self._compare(tensor, gradient)
         finally:
             end.put_back()
-            program.launches, program.versions = draws, versions
+            program.launches, program.versions, program.replaying = draws, versions, False
 
     def _compare(self, tensor: Any, gradient: np.ndarray) -> None:
         rng = np.random.default_rng(0)

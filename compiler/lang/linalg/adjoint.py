@@ -47,7 +47,7 @@ def recorded(what: str, gradients: bool) -> bool:
     if program.rehearsal is not None:
         return gradients and program.rehearsal.differentiates
     tape = program.tape
-    return gradients and tape is not None and not getattr(tape, "inside", False)
+    return gradients and tape is not None and not tape.inside
 
 
 def solve(

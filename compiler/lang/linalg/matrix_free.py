@@ -97,7 +97,7 @@ def _solved(what: str, method: Method, A: Any, transpose: Any, b: Any, x: Any, h
             outcome = adjoint.solve(what, run, A._matvec, solve_adjoint(method, transpose, what, most), (x, b, *work))
         adjoint.refuse_unconverged(what, outcome, "maxiter= or tol=")
     else:
-        if program.tape is not None and not getattr(program.tape, "inside", False) and b.has_grad():
+        if program.tape is not None and not program.tape.inside and b.has_grad():
             raise QdrunRuntimeError(
                 f"{what}: `{b.name}` has a gradient, and `{x.name}` has none\n  do: make it with needs_grad=True"
             )
