@@ -43,7 +43,7 @@ from ..ray_adapter.ledger_client import ActorLedger
 from ..ray_adapter.metrics import Metrics
 from ..stops import Stops, counted_signals
 from ..store import space
-from ..store.files import FolderGone, StorageFull, StorageLost
+from ..store.files import Files, FolderGone, StorageFull, StorageLost
 from ..store.journal import Journal
 from ..store.layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder, check_shared, create
 from ..store.owner import OwnerLost, cancel_requests
@@ -176,10 +176,13 @@ def submit(
     else:
         plans = EarlyPlans(prepared, job)
         plans.wait(local=address is None)
-    folder = create(prepared, output, more)
-    for name, data in (files or {}).items():
-        folder.files.put(name, data)
-    record(folder.files, prepared, job)
+
+    def describe(made: Files) -> None:
+        for name, data in (files or {}).items():
+            made.put(name, data)
+        record(made, prepared, job)
+
+    folder = create(prepared, output, more, describe)
     with discarding(folder, CannotPlan):
         done = attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
     trim()

@@ -53,12 +53,22 @@ class Versions:
 
 
 def versions(files: Files) -> Versions:
-    """The versions of a run's code; none of a run that an older qdrun has made."""
+    """The versions of a run's code; none of a run that an older qdrun has made.
+
+    Raises:
+        NotKept: the folder has several, and does not say any more which one is in use.
+    """
     try:
         said = json.loads(files.read(VERSIONS))
         return Versions(tuple(map(str, said["versions"])), str(said["current"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return Versions()
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        found = [name.removesuffix(".json") for name in files.names(CODE) if name.endswith(".json")]
+        if len(found) > 1:
+            raise NotKept(
+                f"{files.root.rstrip('/')}/{VERSIONS} is not there, or damaged: it says which of {len(found)} versions of its "
+                "code the run uses\n  do: submit it again"
+            ) from error
+        return Versions((found[0],), found[0]) if found else Versions()
 
 
 def documents(code: JobCode, known: Versions = Versions()) -> dict[str, bytes]:
@@ -77,7 +87,7 @@ def save(files: Files, code: JobCode) -> None:
         StorageFull: no room.
     """
     for path, data in documents(code, versions(files)).items():
-        files.put(path, data, durable=False)
+        files.put(path, data)
 
 
 def read(files: Files, digest: str) -> JobCode:

@@ -85,14 +85,14 @@ class Provenance(BaseModel):
 
 
 def record(files: Files, prepared: Prepared, job: type[Job[Any]]) -> None:
-    """Write the provenance of a new run into its folder.
+    """Write the provenance of a new run into its folder. Durable: workers import the code from there, whatever happens to this machine.
 
     Raises:
         StorageFull: no room.
     """
     inputs, notes = keep(files, prepared.inputs, contents(prepared, job))
     for path, data in files_of(prepared.target, inputs, notes).items():
-        files.put(path, data, durable=False)
+        files.put(path, data)
 
 
 def record_data(files: Files, prepared: Prepared, names: Iterable[str]) -> None:

@@ -84,8 +84,7 @@ def adopt(folder: RunFolder, target: Target) -> None:
     Raises:
         StorageFull: no room.
     """
-    known = store.versions(folder.files)
-    if not known.all or target.code == known.current:
+    if target.code == store.versions(folder.files).current:
         return
     forget_batches(folder.files)
     for path in folder.files.below(TRIALS):

@@ -123,9 +123,8 @@ def submit_detached(prepared: Prepared, output: str, order: Order, more: Mapping
     check_shared(output)
     job = load(prepared.target)
     EarlyPlans(prepared, job, first=True).wait(local=order.address is None)
-    folder = create(prepared, output, more)
+    folder = create(prepared, output, more, lambda files: record(files, prepared, job))
     try:
-        record(folder.files, prepared, job)
         return _handed(folder, prepared, order, jobs)
     except (QdrunError, OSError):
         never_ran(folder)

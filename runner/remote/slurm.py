@@ -60,8 +60,7 @@ def submit_slurm(prepared: Prepared, output: str, options: Sequence[str]) -> Det
     job = load(prepared.target)
     EarlyPlans(prepared, job, first=True).wait(local=False)
     make_token()  # in the home folder, which the nodes share
-    folder = create(prepared, output)
-    record(folder.files, prepared, job)
+    folder = create(prepared, output, describe=lambda files: record(files, prepared, job))
     uri = str(folder.path.absolute()) if isinstance(folder.files, LocalFiles) else folder.uri
     log = (
         str(folder.path.absolute() / "slurm.log") if isinstance(folder.files, LocalFiles) else f"{Path.cwd()}/{folder.name}.log"

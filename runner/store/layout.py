@@ -21,7 +21,7 @@ import re
 import secrets
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -49,6 +49,8 @@ BEAT_EVERY_S = 2.0
 BEAT_STEPS = 256
 LATEST = "latest"
 HEARTBEAT, TRIALS = "heartbeat.json", "trials"
+Describe = Callable[[Files], None]
+"""Writes further files of a new run, such as its code."""
 
 
 class RunNotFound(QdrunError, LookupError):
@@ -357,8 +359,15 @@ def check_shared(uri: str) -> None:
     open_files(uri)
 
 
-def create(prepared: Prepared, where: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> RunFolder:
-    """Make the folder of a new run under ``where`` and write everything that is known before it starts. ``more``: for ``run.json``.
+def create(
+    prepared: Prepared,
+    where: str | os.PathLike[str],
+    more: Mapping[str, Any] | None = None,
+    describe: Describe | None = None,
+) -> RunFolder:
+    """Make the folder of a new run under ``where`` and write everything that is known before it starts.
+
+    ``more``: for ``run.json``. ``describe``: see ``write_run``.
 
     Raises ``StorageFull`` and ``NoPlace``, see ``write_run``.
     """
@@ -368,7 +377,13 @@ def create(prepared: Prepared, where: str | os.PathLike[str], more: Mapping[str,
         "source_hash": source and hashlib.sha256(source.encode()).hexdigest()[:16],
     }
     return write_run(
-        where, loaded.config.name, loaded.document.text, prepared.resolved, prepared.trials, origin | dict(more or {})
+        where,
+        loaded.config.name,
+        loaded.document.text,
+        prepared.resolved,
+        prepared.trials,
+        origin | dict(more or {}),
+        describe,
     )
 
 
@@ -395,6 +410,7 @@ def write_run(
     resolved: Mapping[str, Any],
     trials: Iterable[Trial],
     origin: Mapping[str, Any],
+    describe: Describe | None = None,
 ) -> RunFolder:
     """Write the files of a new run; ``run.json`` comes last: before it, there is no run.
 
@@ -405,6 +421,7 @@ def write_run(
         resolved: as it was understood.
         trials: in the order of the sweep.
         origin: what else ``run.json`` is to say about where the run comes from.
+        describe: writes what else a run needs before anybody may resume it.
 
     Raises:
         StorageFull: no room.
@@ -425,6 +442,8 @@ def write_run(
     folder.files.put("config.yaml", config.encode())
     folder.files.put("config.resolved.json", document(dict(resolved), indent=1))
     folder.save_trials(trials)
+    if describe is not None:
+        describe(folder.files)
     folder.beat()
     folder.files.put("run.json", document(info, indent=1))
     return folder

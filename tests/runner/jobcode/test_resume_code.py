@@ -1,6 +1,7 @@
 """Before a run goes on, changed files of its job are named, and its user decides which code it goes on with."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,15 +13,18 @@ from qdrun.runner import load
 from qdrun.runner.cli import confirmation
 from qdrun.runner.cli.app import app
 from qdrun.runner.compare.rerun import SeveralCodes, rerun
+from qdrun.runner.engine import session
 from qdrun.runner.engine.resume import config_of
 from qdrun.runner.jobcode.imports import IMPORTS
-from qdrun.runner.jobcode.store import USED, versions
+from qdrun.runner.jobcode.store import USED, NotKept, read, versions
+from qdrun.runner.observe.timing import Timing
 from qdrun.runner.provenance.kept import kept
 from qdrun.runner.provenance.record import record
 from qdrun.runner.provenance.versions import CodeChanged, adopt, code_changes
 from qdrun.runner.store.attempts import Attempt, ended, pack
+from qdrun.runner.store.files import LocalFiles
 from qdrun.runner.store.journal import Journal
-from qdrun.runner.store.layout import create
+from qdrun.runner.store.layout import all_runs, create
 from qdrun.runner.study.prepare import prepare
 
 JOB = """
@@ -81,6 +85,61 @@ def write_row(folder, journal, prepared, place):
     attempt = Attempt(trial.id, 1, journal.owner.number)
     made = trial_record(prepared.spec(trial)) | ({"code": prepared.target.label} if prepared.target.label else {})
     ended(journal, [(attempt, pack(folder, attempt, made))])
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_a_run_has_its_code_from_the_moment_at_which_it_can_be_resumed(home, monkeypatch):
+    put, left = LocalFiles.put, [0]
+
+    def killed_at(files, path, data, **options):
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        put(files, path, data, **options)
+
+    monkeypatch.setattr(LocalFiles, "put", killed_at)
+    monkeypatch.setattr(session, "attend", lambda *words: (_ for _ in ()).throw(Killed))
+    options = {"timing": Timing(0.0, 0.0), "address": None, "dashboard": False, "quiet": True}
+    found = []
+    for count in range(40):
+        left[0] = count
+        with pytest.raises(Killed):
+            session.submit(*prepare(home / "c.yaml"), output=str(home.parent / "killed"), **options)
+        found = all_runs(home.parent / "killed")
+        if found:
+            break
+    assert [set(read(one.files, versions(one.files).current).modules) >= {"helper"} for one in found] == [True] and count > 8
+    assert config_of(found[0])[0].target.code == versions(found[0].files).current
+
+
+@pytest.mark.parametrize("lost", ["all of it", "the list of its versions", "a part of that list"])
+def test_a_run_whose_record_of_its_code_is_lost_goes_on_with_one_code(home, run, lost):
+    code = versions(run.files).current
+    if lost == "all of it":
+        (run.path / "code.json").unlink()
+        shutil.rmtree(run.path / "code")
+        shutil.rmtree(run.path / "source")
+    else:
+        (run.path / "code.json").write_text('{"versions": [' if lost == "a part of that list" else "")
+        edited(home)
+        with pytest.raises(CodeChanged, match=r"helper\.py was edited"):
+            config_of(run)
+    prepared, _ = config_of(run, code="kept")
+    adopt(run, prepared.target)
+    assert prepared.target.code == code == versions(run.files).current and set(read(run.files, code).modules) >= {"helper"}
+
+
+def test_a_run_that_does_not_say_which_of_its_codes_it_uses_is_refused(home, run):
+    edited(home)
+    adopt(run, config_of(run, code="new")[0].target)
+    (run.path / "code.json").unlink()
+    with pytest.raises(
+        NotKept, match=r"code\.json is not there, or damaged: it says which of 2 versions of its code the run uses"
+    ):
+        config_of(run, code="kept")
 
 
 def loss_of(prepared):
