@@ -21,8 +21,9 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .closure import read_again
-from .modules import ENTRY, Found, JobCode, Module
+from .modules import ENTRY, SOURCE, STUBS, Found, JobCode, Module
 from .places import ALSO, OURS, find, is_users, unsafe_path
+from .places import STUBS as STUBS_ON_PATH
 
 _lock = threading.RLock()
 _here = threading.local()
@@ -64,7 +65,7 @@ class Imports:
     def __init__(self) -> None:
         self.code: JobCode | None = None
         self.frozen = self.sole = False
-        self._home, self._binaries, self._used = "", "", list[str]()
+        self._home, self._binaries, self._stubs, self._used = "", "", "", list[str]()
         setattr(self, ALSO, True)
 
     # ---- what Python asks
@@ -181,12 +182,14 @@ class Imports:
         return getattr(_here, "loading", False)
 
     # ---- which job
-    def activate(self, code: JobCode, *, frozen: bool, home: str, binaries: str) -> None:
+    def activate(self, code: JobCode, *, frozen: bool, home: str, place: str) -> None:
         """Take the modules of another job off ``sys.modules``, and put those of this one there as far as they were loaded before."""
         if self.code is code:
             return
         self.release()
-        self.code, self.frozen, self._home, self._binaries = code, frozen, home, binaries
+        self.code, self.frozen, self._home = code, frozen, home
+        self._binaries = os.path.join(place, SOURCE) if place else ""
+        self._show_to_children(os.path.join(place, STUBS) if place else "")
         sys.modules.update(code.loaded)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -199,6 +202,17 @@ class Imports:
             for name in self.code.loaded:
                 del sys.modules[name]
         self.code, self.frozen = None, False
+        self._show_to_children("")
+
+    def _show_to_children(self, stubs: str) -> None:
+        """Have processes that this one starts with ``multiprocessing`` find the modules of this job alone: they get its path."""
+        if self._stubs and self._stubs in sys.path:
+            sys.path.remove(self._stubs)
+        STUBS_ON_PATH.discard(self._stubs)
+        self._stubs = stubs
+        if stubs:
+            STUBS_ON_PATH.add(stubs)
+            sys.path.extend([] if stubs in sys.path else [stubs])
 
     @contextmanager
     def released(self) -> Iterator[None]:
@@ -262,8 +276,12 @@ def _is_kept(module: Any, code: JobCode) -> bool:
     if isinstance(loader, KeptLoader):
         return True
     name = getattr(spec, "name", "")
-    if name in code.namespaces:
-        return list(getattr(module, "__path__", ())) == code.namespaces[name]
+    if name.partition(".")[0] in code.namespaces and getattr(module, "__file__", None) is None:
+        try:
+            places = list(getattr(module, "__path__", ()))
+            return places == code.namespaces.get(name, places)
+        except KeyError:  # of Python: the package above it was released
+            return False
     return name in code.modules and not code.modules[name].is_source
 
 
@@ -271,7 +289,7 @@ IMPORTS = Imports()
 """Of this process."""
 
 
-def load_from(code: JobCode, name: str, *, frozen: bool = False, home: str = "", binaries: str = "") -> ModuleType:
+def load_from(code: JobCode, name: str, *, frozen: bool = False, home: str = "", place: str = "") -> ModuleType:
     """Import a module of a job from its code.
 
     Args:
@@ -279,14 +297,14 @@ def load_from(code: JobCode, name: str, *, frozen: bool = False, home: str = "",
         name: of the module.
         frozen: refuse the user's files that the code does not have.
         home: a folder that is laid out like the root of the job, in which files beside the modules are found; empty: the user's own.
-        binaries: where kept extension modules lie as files.
+        place: where kept code lies as files, see ``store.lay_out``.
 
     Raises:
         OtherModule: see ``Imports.own_modules``.
         BaseException: what the module raises.
     """
     with _lock:
-        IMPORTS.activate(code, frozen=frozen, home=home, binaries=binaries)
+        IMPORTS.activate(code, frozen=frozen, home=home, place=place)
         with IMPORTS.own_modules():
             return importlib.import_module(name)
 

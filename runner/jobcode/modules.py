@@ -12,6 +12,8 @@ from typing import Any
 
 ENTRY = "qdrun_job_"
 """The module of a job's file is called so, followed by a digest of its path and its source."""
+SOURCE, STUBS = "source", "imports"
+"""The folder of the modules, in a run and where its code is laid out; and that of their stubs."""
 ELSEWHERE = "elsewhere"
 """The folder, among kept sources, of modules that lie outside the root of imports."""
 
@@ -127,4 +129,4 @@ def _called(module: Module) -> str:
     return ENTRY if module.name.startswith(ENTRY) else module.name
 
 
-__all__ = ["ELSEWHERE", "ENTRY", "Found", "JobCode", "Module", "changes"]
+__all__ = ["ELSEWHERE", "ENTRY", "SOURCE", "STUBS", "Found", "JobCode", "Module", "changes"]

@@ -20,6 +20,8 @@ OURS = __name__.partition(".")[0]
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 ALSO = f"_{OURS}_finds_jobs"
 """An attribute of the finder of ``imports``: it does not ask itself."""
+STUBS: set[str] = set()
+"""Folders of ``sys.path`` that are there for the processes of one job, see ``jobcode.store``: no other job imports from them."""
 
 
 def _first_entry() -> str:
@@ -87,8 +89,8 @@ def find(name: str, root: str, within: Sequence[str] | None = None) -> ModuleSpe
         within: the folders of the package that it belongs to; None: a name without a dot.
     """
     if within is not None:
-        return PathFinder.find_spec(name, list(within))
-    path = [entry for entry in search_path() if entry != root]
+        return _inside(name, list(within))
+    path = [entry for entry in search_path() if entry != root and entry not in STUBS]
     script = [] if not _is_script_folder(path, root) else [path.pop(0)]
     found = _ask(name, path)
     if found is not None and found.loader is not None and found.origin is not None:
@@ -99,6 +101,16 @@ def find(name: str, root: str, within: Sequence[str] | None = None) -> ModuleSpe
         mine.submodule_search_locations = list(dict.fromkeys(places))
         return mine
     return mine or found or (PathFinder.find_spec(name, script) if script else None)
+
+
+def _inside(name: str, folders: list[str]) -> ModuleSpec | None:
+    """A module of a package, which need not be imported: Python asks a package without an `__init__` for the folders of the one above."""
+    found = PathFinder.find_spec(name.rpartition(".")[2], folders)
+    if found is None or found.loader is not None:
+        return PathFinder.find_spec(name, folders) if found is not None else None
+    made = ModuleSpec(name, None, is_package=True)
+    made.submodule_search_locations = list(found.submodule_search_locations or ())
+    return made
 
 
 def _is_script_folder(path: list[str], root: str) -> bool:
@@ -162,6 +174,7 @@ def clean_variable() -> None:
 __all__ = [
     "ALSO",
     "OURS",
+    "STUBS",
     "clean_variable",
     "drop_unsafe_entries",
     "find",

@@ -23,9 +23,9 @@ from ...compiler.errors import QdrunError
 from ...compiler.runtime.cache import cache_dir
 from ..store.files import Files
 from .imports import IMPORTS, exclusive
-from .modules import ENTRY, Found, JobCode, Module
+from .modules import ENTRY, SOURCE, STUBS, Found, JobCode, Module
 
-CODE, SOURCE, VERSIONS = "code", "source", "code.json"
+CODE, VERSIONS = "code", "code.json"
 USED = f"{CODE}/used"
 """Has a file for each module that was imported by a computed name."""
 KEPT = "kept"
@@ -154,7 +154,7 @@ def _lay_out(code: JobCode, home: str, place: Path) -> None:
     said = json.loads(code.document()) | {"home": home}
     written(place / VERSIONS, json.dumps(said).encode())
     for top in {name.partition(".")[0] for name in (*code.modules, *code.namespaces)}:
-        written(place / "imports" / f"{top}.py", STUB.format(place=str(place)).encode())
+        written(place / STUBS / f"{top}.py", STUB.format(place=str(place)).encode())
 
 
 def written(path: Path, data: bytes) -> None:
@@ -173,13 +173,6 @@ def home_of(home: str, place: Path) -> str:
     return str(place / SOURCE) if home == KEPT else os.path.abspath(home) if home else ""
 
 
-def show_to_children(place: Path) -> None:
-    """Have processes that this one starts with ``multiprocessing`` find the modules of a job: they get the path of this one."""
-    entry = str(place / "imports")
-    if entry not in sys.path:
-        sys.path.append(entry)
-
-
 def become(name: str, place: str) -> None:
     """Put a job's module into the place of the stub that is being imported, in a process that a job has started."""
     with exclusive():
@@ -196,7 +189,7 @@ def imported(name: str, place: str) -> ModuleType:
         if IMPORTS.code is None or IMPORTS.code.digest != said["digest"]:
             found = {row["path"]: (folder / SOURCE / row["path"]).read_bytes() for row in said["modules"]}
             home = home_of(said["home"], folder)
-            IMPORTS.activate(_code_of(said, found), frozen=True, home=home, binaries=str(folder / SOURCE))
+            IMPORTS.activate(_code_of(said, found), frozen=True, home=home, place=place)
         return importlib.import_module(name)
 
 
@@ -215,7 +208,6 @@ __all__ = [
     "lay_out",
     "read",
     "save",
-    "show_to_children",
     "versions",
     "written",
 ]

@@ -249,10 +249,9 @@ def _imported(known: _Known, name: str, target: Target) -> Any:
     """A module of a job. Kept code is laid out on this machine, for what Python loads from files alone."""
     if known.kept and known.place is None:
         known.place = store.lay_out(known.code, target.home)
-        store.show_to_children(known.place)
     home = "" if known.place is None else store.home_of(target.home, known.place)
-    binaries = "" if known.place is None else str(known.place / store.SOURCE)
-    return load_from(known.code, name, frozen=known.kept, home=home, binaries=binaries)
+    place = "" if known.place is None else str(known.place)
+    return load_from(known.code, name, frozen=known.kept, home=home, place=place)
 
 
 def _is_job(value: Any) -> bool:

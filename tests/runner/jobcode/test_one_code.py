@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from qdrun.runner.engine.resume import config_of
 from qdrun.runner.jobcode.imports import IMPORTS
+from qdrun.runner.jobcode.modules import Found
 from qdrun.runner.provenance.record import record
 from qdrun.runner.store.layout import create
 from qdrun.runner.study.prepare import prepare
-from qdrun.runner.study.target import TargetError, load, notes_of, resolve
+from qdrun.runner.study.target import TargetError, code_of, load, notes_of, resolve
 
 JOB = """{first}
 from qdrun.jobs.base import Job, JobParams, Outcome
@@ -144,6 +146,8 @@ def test_a_worker_runs_the_code_that_was_submitted_although_all_of_it_was_edited
     first, body, files = MEMBERS[member]
     job(home, first, body, **files)
     run = made(home)
+    found = {one.found for one in code_of(run[0].target).modules.values()}
+    assert Found.imported not in found, "what is found before it is imported is compared by a resume"
     edit_all(home)
     elsewhere = tmp_path / "elsewhere"
     write(
@@ -292,6 +296,22 @@ def test_two_jobs_of_one_process_have_helpers_of_one_name(home, tmp_path):
     (home / "helper.py").write_text("K = 5\n")
     kind = load(resolve("own.py:J", home))
     assert kind(kind.Params()).run().loss == 25, "edited between two submits of one session"
+
+
+@pytest.mark.parametrize("member", ["a helper", "a package without an init", "the job's own file by its name"])
+def test_a_job_imports_nothing_of_a_kept_one_that_this_process_has_loaded_before(home, tmp_path, member):
+    first, body, files = MEMBERS[member]
+    other = tmp_path / "other"
+    job(other, first, body, **{name: text.replace("2", "3") for name, text in files.items()})
+    _, run = made(other)
+    before = list(sys.path)
+    _, kind = config_of(run, code="kept")  # as `resume` and `rerun` load it
+    assert kind(kind.Params()).run().loss == 3 and len(sys.path) == len(before) + 1
+    job(home, first, body, **files)
+    prepared, run = made(home)
+    assert ran((prepared, run))[0] == 2 and sys.path == before
+    kind = load(prepared.target)
+    assert kind(kind.Params()).run().loss == 2
 
 
 def test_a_name_that_the_users_program_has_loaded_from_another_file_is_refused(home, tmp_path, monkeypatch):
