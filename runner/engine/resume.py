@@ -30,10 +30,10 @@ from ..store.owner import gone_from_here, latest_owner, seems
 from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..store.status import status
 from ..store.summary import current
-from ..study.input_files import input_files
 from ..study.plan import Prepared
 from ..study.prepare import prepare
 from ..study.shipping import Shipped
+from ..study.target import input_files
 from ..study.trial_list import Trial, Trials
 from .parts import Charges, TrialAt
 from .session import How, Submitted, attend

@@ -43,7 +43,7 @@ from ..ray_adapter.ledger_client import ActorLedger
 from ..ray_adapter.metrics import Metrics
 from ..stops import Stops, counted_signals
 from ..store import space
-from ..store.files import Files, FolderGone, StorageFull, StorageLost
+from ..store.files import FolderGone, StorageFull, StorageLost
 from ..store.journal import Journal
 from ..store.layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder, check_shared, create
 from ..store.owner import OwnerLost, cancel_requests
@@ -176,13 +176,7 @@ def submit(
     else:
         plans = EarlyPlans(prepared, job)
         plans.wait(local=address is None)
-
-    def describe(made: Files) -> None:
-        for name, data in (files or {}).items():
-            made.put(name, data)
-        record(made, prepared, job)
-
-    folder = create(prepared, output, more, describe)
+    folder = create(prepared, output, more, lambda made: record(made, prepared, job, files or {}))
     with discarding(folder, CannotPlan):
         done = attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
     trim()

@@ -20,11 +20,12 @@ from ..store.columns import decoded, event_of
 from ..store.encoding import Damaged, plain
 from ..store.files import StorageDenied, StorageFull, open_files
 from ..store.journal import EVENTS, Event, Events, Lines, read, shape_of
-from ..store.layout import NoPlace, RunFolder, TrialList
+from ..store.layout import NoPlace, RunFolder
 from ..store.refusals import why_of
 from ..store.replay import Block, Replay, replay, run_state, split
 from ..store.summary import Hashing, keep, shown_status, unfinished_word
 from ..study.plan import planned_bytes
+from ..study.trial_file import TrialList
 from ..study.trial_list import Trial, Trials
 from .arrow_columns import ArrowRows, column_of, fixed_type, in_order, of_numbers, plain_array
 

@@ -16,7 +16,7 @@ from ..jobcode.modules import ENTRY, JobCode, Module
 from ..jobcode.store import NotKept, written
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
-from ..study.input_files import input_files
+from ..study.target import input_files
 from .inputs import INPUTS, RecordedFile, digest
 from .record import SOURCE, Provenance, own_digest, packages, provenance_of
 

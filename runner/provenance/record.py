@@ -84,14 +84,16 @@ class Provenance(BaseModel):
     notes: tuple[str, ...] = ()
 
 
-def record(files: Files, prepared: Prepared, job: type[Job[Any]]) -> None:
+def record(files: Files, prepared: Prepared, job: type[Job[Any]], more: Mapping[str, bytes] = {}) -> None:
     """Write the provenance of a new run into its folder. Durable: workers import the code from there, whatever happens to this machine.
+
+    ``more``: further files of the run, by path.
 
     Raises:
         StorageFull: no room.
     """
     inputs, notes = keep(files, prepared.inputs, contents(prepared, job))
-    for path, data in files_of(prepared.target, inputs, notes).items():
+    for path, data in (files_of(prepared.target, inputs, notes) | dict(more)).items():
         files.put(path, data)
 
 

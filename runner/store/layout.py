@@ -23,7 +23,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -34,9 +33,9 @@ from ..clock import now
 from ..config.values import differing
 from ..processes import alive, pid_space
 from ..study.plan import PlannedGroup
-from ..study.trial_list import Trial, Trials, filled, members
-from ..study.trials import trial_id
-from .encoding import Damaged, crc_of, document, lossless, read_document, sealed, untagged_keys
+from ..study.trial_file import TrialList, parsed, trial_lines, trials_of
+from ..study.trial_list import Trial, Trials
+from .encoding import Damaged, crc_of, document, read_document
 from .files import Files, LocalFiles, StorageDenied, StorageFull, StorageUnknown, escaped, full_said, open_files
 from .refusals import why_of
 
@@ -158,7 +157,7 @@ class RunFolder:
 
     def found_trials(self) -> TrialList:
         """The trials of the run as far as they can be read: of a damaged line comes a trial without parameters."""
-        return _trials_of(*self._trial_lines())
+        return trials_of(*self._trial_lines())
 
     def trial_ids(self) -> list[str]:
         """The ids of its trials, in the order of the sweep; a fifth of the time of ``trials``. Those of damaged lines as far as
@@ -173,7 +172,7 @@ class RunFolder:
 
     def _trial_lines(self) -> tuple[list[dict[str, Any]], list[str]]:
         """The lines of ``trials.jsonl`` and their damage; empty for a run without trials only."""
-        lines, problems = _lines(self.files.read("trials.jsonl"))
+        lines, problems = parsed(self.files.read("trials.jsonl"))
         if not lines:
             try:
                 empty = self.info()["trials"] == 0
@@ -263,65 +262,6 @@ class RunFolder:
         if beat is None or (beat["host"] == platform.node() and beat["where"] == pid_space() and not alive(beat["pid"])):
             return float("inf")
         return time.time() - beat["t"]
-
-
-@dataclass(frozen=True)
-class TrialList:
-    """The trials of a run, the damage of their lines, and the ids of trials with unknown parameters."""
-
-    trials: list[Trial]
-    problems: list[str]
-    damaged: frozenset[str] = frozenset()
-
-
-def trial_lines(trials: Sequence[Trial]) -> bytes:
-    """The text of ``trials.jsonl``. Each line says, as ``of``, how many there are."""
-    made = Trials.of(trials)
-    if made.uneven is not None or not made.columns or not untagged_keys(made.columns):
-        return b"".join(sealed(lossless(trial.model_dump() | {"of": len(made)})) + b"\n" for trial in made)
-    text = lambda value: lossless(value).decode()  # noqa: E731
-    head = {"id": made.ids, "index": made.indices, "replicate": made.replicates, "seed": made.seeds}
-    names = made.swept[0].keys()
-    same = untagged_keys(names) and all(values.keys() == names for values in made.swept)
-    swept = (
-        members({name: [values[name] for values in made.swept] for name in names}, text)
-        if same
-        else [list(map(text, made.swept))]
-    )
-    parts = [*members(head, text)[:-1], ',"swept":', *swept, ',"params":', *members(made.columns, text), f',"of":{len(made)}}}']
-    return b"".join(sealed(line.encode()) + b"\n" for line in filled(parts, len(made)))
-
-
-def _trials_of(lines: list[dict[str, Any]], problems: list[str]) -> TrialList:
-    """The trials of ``trials.jsonl``. Their ids are computed again: parameters that are not those of the id are damage, too."""
-    trials, damaged = [], set()
-    for number, line in enumerate(lines, 1):
-        wrong = line.pop("damaged", False)
-        trial = Trial.model_validate(line)
-        if not wrong and trial.id != trial_id(trial.params, trial.replicate):
-            wrong = True
-            problems.append(f"trials.jsonl, line {number}: its parameters are not those of its id, {trial.id}")
-        damaged |= {trial.id} if wrong else set()
-        trials.append(trial)
-    return TrialList(trials, problems, frozenset(damaged))
-
-
-def _lines(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
-    """The members of each line of ``trials.jsonl``, and the damage; a damaged line gives a trial with the id that it names."""
-    found, problems, of = [], [], 0
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            members = read_document(line)
-            of = max(of, members.pop("of"))
-        except Damaged as error:
-            said = re.match(rb'\{"id":"([0-9a-f]{12})"', line)
-            name = said[1].decode() if said else f"line-{number}"
-            members = {"id": name, "index": number - 1, "replicate": 0, "seed": 0, "swept": {}, "params": {}, "damaged": True}
-            problems.append(f"trials.jsonl, line {number}: {error}; the parameters of trial {name} are lost")
-        found.append(members)
-    if len(found) < of:
-        problems.append(f"trials.jsonl: it ends after line {len(found)} of {of}; the trials behind are lost")
-    return found, problems
 
 
 def _format_of(data: bytes) -> Any:

@@ -17,9 +17,8 @@ from ..config.yaml_lines import KeyPath
 from ..ledger.inventory import Found
 from .backend_choice import chosen
 from .devices import AUTO, ChosenDevice, places_of_auto, places_of_cluster, places_together, require_device
-from .input_files import input_files
 from .plan import Prepared
-from .target import ARRAYS, Target, TargetError, load, resolve
+from .target import ARRAYS, Target, TargetError, input_files, load, resolve
 from .trials import Trial, check_optimize, make_trials, wanted_gradients
 
 

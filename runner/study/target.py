@@ -1,4 +1,4 @@
-"""From the text of ``job.target`` to the job's class, here and on a worker."""
+"""From the text of ``job.target`` to the job's class, and to the files that it reads, here and on a worker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticSchemaGenerationError
 
 from ...compiler.errors import QdrunError
+from ...compiler.runtime.cache import cache_dir
 from ...compiler.runtime.registry import keep_namespaces
 from ...jobs.base import Job
+from ...jobs.core.inputs import InputFiles
 from ..jobcode import store
 from ..jobcode.closure import TooMuchCode, gather, read_again
 from ..jobcode.imports import OtherModule, exclusive, load_from
@@ -32,6 +35,10 @@ _codes: dict[str, _Known] = {}
 
 ARRAYS = "declare it as list[float] (`self.input` gives a field of its shape), or as a Path to a file that `self.data` reads"
 """What to write in place of a parameter that is a numpy array."""
+
+
+DATA = "data"
+"""Below the user's cache: the files that URIs name."""
 
 
 class TargetError(QdrunError):
@@ -252,6 +259,11 @@ def _imported(known: _Known, name: str, target: Target) -> Any:
     home = "" if known.place is None else store.home_of(target.home, known.place)
     place = "" if known.place is None else str(known.place)
     return load_from(known.code, name, frozen=known.kept, home=home, place=place)
+
+
+def input_files(spec: Mapping[str, Any]) -> InputFiles:
+    """The files that a trial reads, as this process finds them. ``spec``: of the trial."""
+    return InputFiles.of(spec, str(cache_dir() / DATA))
 
 
 def _is_job(value: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from ...jobs.base import Job
 from ...jobs.core.inputs import located
 from ...jobs.core.loading import load_code
-from ..study.input_files import input_files
+from ..study.target import input_files
 from .program_cache import options_of
 from .spec import Shape
 

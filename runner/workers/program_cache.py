@@ -24,7 +24,7 @@ from ...jobs.planning.groups import group_key
 from ..config.optimize_section import OptimizeSection
 from ..optimize.descent import descend_batch
 from ..optimize.kept import Kept
-from ..study.input_files import input_files
+from ..study.target import input_files
 from .capture import has_printed, printing_as_here
 from .spec import Together
 from .together import Ran

@@ -16,8 +16,8 @@ from qdrun.runner.config import sweep as sweep_module
 from qdrun.runner.config.model import ConfigError, SweepSection
 from qdrun.runner.config.sweep import Point, SweepError, expand
 from qdrun.runner.store.encoding import lossless, sealed
-from qdrun.runner.store.layout import trial_lines
 from qdrun.runner.study.prepare import prepare
+from qdrun.runner.study.trial_file import trial_lines
 from qdrun.runner.study.trial_list import Trial, Trials, texts
 from qdrun.runner.study.trials import resolve, resolved_together, trial_id, trial_ids, trial_seed
 
