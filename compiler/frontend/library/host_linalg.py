@@ -6,6 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import QdrunFitError, QdrunRuntimeError
+
+WORST = {2: 0.5, 4: 5e-2, 8: 1e-6}
+"""Bytes of a number -> the residual of a linear system, beside the right-hand side, above which its solution is refused."""
+
 
 def _real(A: Any, dt: Any) -> np.ndarray:
     """The matrix as an array of reals: of ``dt``, or its own type, or f64."""
@@ -57,5 +62,35 @@ def eig(A: Any, dt: Any = None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def solve(A: Any, b: Any, dt: Any = None) -> np.ndarray:
-    """The vector ``x`` with ``A x = b``."""
-    return np.linalg.solve(_real(A, dt), _real(b, dt))
+    """The vector ``x`` with ``A x = b``.
+
+    Raises:
+        QdrunFitError: A is not square, or ``b`` has another length.
+        QdrunRuntimeError: A is singular, exactly or so nearly that ``A x`` is not ``b``.
+    """
+    return _solved("solve", _real(A, dt), _real(b, dt))
+
+
+def inverse(A: Any) -> np.ndarray:
+    """The inverse of a square matrix; errors are those of ``solve``."""
+    a = _real(A, None)
+    return _solved("inverse", a, np.eye(len(a), dtype=a.dtype))
+
+
+def _solved(what: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.ndim != 2 or a.shape[0] != a.shape[1] or len(b) != len(a):
+        raise QdrunFitError(f"{what} takes a square matrix and as many numbers at the right side, not {a.shape} and {b.shape}")
+    with np.errstate(all="ignore"):
+        try:
+            x = np.linalg.solve(a, b)
+            rest, size = np.abs(a @ x - b).max(initial=0), np.abs(b).max(initial=0)
+            fault = f"the residual of a solution is {rest / size if size else rest:.2g} of the right side"
+            solved = rest <= size * WORST[x.dtype.itemsize]
+        except np.linalg.LinAlgError as e:
+            x, fault, solved = b, str(e), False
+    if not solved and np.isfinite(a).all() and np.isfinite(b).all():
+        raise QdrunRuntimeError(
+            f"{what}() of a matrix of {a.shape[0]} x {a.shape[-1]} that is singular or nearly so: {fault}\n"
+            "  do: check the matrix; np.linalg.lstsq for a solution that fits best"
+        )
+    return x

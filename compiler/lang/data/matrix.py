@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ...errors import QdrunFitError, QdrunTypeError
+from ...frontend.library import host_linalg
 from ...frontend.library.traced import builder_of, call
 from ...frontend.values import constructors, values
 from ...frontend.values import matrix as front
@@ -241,8 +242,13 @@ class Matrix(NDArrayOperatorsMixin):
         return float(np.linalg.det(self._data))
 
     def inverse(self) -> Matrix:
-        """The inverse of a square matrix."""
-        return self.__qd_wrap__(np.linalg.inv(self._data))
+        """The inverse of a square matrix.
+
+        Raises:
+            QdrunFitError: it is not square.
+            QdrunRuntimeError: it is singular, exactly or nearly.
+        """
+        return self.__qd_wrap__(host_linalg.inverse(self._data))
 
     def transpose(self) -> Matrix:
         """Rows become columns; a vector becomes a matrix of one row."""

@@ -1,5 +1,8 @@
 """Conjugate gradients and BiCGSTAB as kernels. In a batched program each trial has its own numbers, and stops by itself.
 
+The residual of the recurrences drifts from ``b - A x`` by rounding. So an iteration that ended is compared with ``b - A x``, which alone
+decides whether it has converged, and begins anew there as long as that halves it.
+
 Hestenes and Stiefel, Methods of conjugate gradients, 1952; van der Vorst, Bi-CGSTAB, 1992.
 """
 
@@ -12,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...frontend.library.functions import cast, max, sqrt
+from ...frontend.library.functions import cast, isinf, isnan, max, sqrt
 from ...frontend.markers import grouped, static
 from ...program.program import current_program
 from ..algorithms.arrays import Form, borrowed
@@ -26,42 +29,72 @@ from ..kernel import kernel
 Product = Callable[[Any, Any], Any]
 """``product(x, out)``: ``out = A x``."""
 
-DONE, COUNT, SIZE, LIMIT, RHO, ALPHA, BETA, OMEGA, SUM, OTHER, NUMBERS = range(11)
-"""The numbers of a solver: DONE is 0 while it goes on, 1 when it has converged, 2 when it cannot go on; COUNT are iterations; SIZE is the
-norm of the residual, and LIMIT that at which it has converged; the others are those of the recurrences."""
+DONE, COUNT, MOST, SEEN, SIZE, LIMIT, BEFORE, RHO, ALPHA, BETA, OMEGA, SUM, OTHER, NUMBERS = range(14)
+"""The numbers of a solver: DONE is 0 while it goes on, 1 when it has converged, 2 when it cannot go on; COUNT are iterations, of at most
+MOST, and SEEN of them were there when it last began; SIZE is the norm of the residual, LIMIT that at which it has converged, and BEFORE
+that of ``b - A x`` when it last began; the others are those of the recurrences."""
+COUNTABLE = 2**24
+"""The iterations that an f32 can count."""
 EVERY = 4
 """Iterations between two looks at whether it has converged."""
 
 
 @func
-def _dot(a: Any, b: Any, scalar: Template) -> Any:
+def dot(a: Any, b: Any, scalar: Template) -> Any:
+    """The sum of the products of the components."""
     product = a * b
     return product if static(scalar) else product.sum()
 
 
 @func
+def _size(v: Any, scalar: Template) -> Any:
+    return abs(v) if static(scalar) else abs(v).sum()
+
+
+@func
 def _judge(s: Any, squares: Any) -> None:
-    """Whether the residual is small enough, or no number."""
+    """Whether the residual of the recurrences is small enough, or no number, or there were iterations enough."""
     s[SIZE] = sqrt(squares)
     if s[SIZE] <= s[LIMIT]:
         s[DONE] = 1.0
-    elif not s[SIZE] >= 0.0:
+    elif not s[SIZE] >= 0.0 or s[COUNT] >= s[MOST]:
         s[DONE] = 2.0
 
 
 @kernel
-def _begin(b: Tensor, out: Tensor, r: Tensor, p: Tensor, s: Tensor, atol: float, rtol: float, scalar: Template) -> None:
-    for k in s:
-        s[k] = 0.0
+def _begin(b: Tensor, out: Tensor, r: Tensor, p: Tensor, s: Tensor, scalar: Template) -> None:
+    for _ in range(1):
+        s[SUM] = 0.0
+        s[OTHER] = 0.0
     for i in grouped(r):
         v = b[i] - out[i]
         r[i] = v
         p[i] = v
-        s[SUM] += _dot(v, v, scalar)
+        s[SUM] += dot(v, v, scalar)
+        s[OTHER] += _size(v, scalar)
+
+
+@kernel
+def _compare(s: Tensor, atol: float, rtol: float, most: float, first: Template) -> None:
+    """Compare ``b - A x`` with the limit: the iteration ends, or begins (anew)."""
     for _ in range(1):
-        s[RHO] = s[SUM]
-        s[LIMIT] = max(cast(atol, s.dtype), cast(rtol, s.dtype) * sqrt(s[SUM]))
-        _judge(s, s[SUM])
+        if static(first):
+            s[COUNT] = 0.0
+            s[MOST] = most
+            s[LIMIT] = max(cast(atol, s.dtype), cast(rtol, s.dtype) * sqrt(s[SUM]))
+        if static(first) or s[COUNT] > s[SEEN]:
+            size = sqrt(s[SUM])
+            vanished = s[SUM] == 0.0 and s[OTHER] > s[LIMIT]  # the squares underflow
+            s[DONE] = 2.0
+            if not (isnan(size) or isinf(size) or vanished):
+                if size <= s[LIMIT]:
+                    s[DONE] = 1.0
+                elif (static(first) or size < 0.5 * s[BEFORE]) and s[COUNT] < s[MOST]:
+                    s[DONE] = 0.0
+            s[SIZE] = s[OTHER] if vanished else size
+            s[BEFORE] = size
+            s[RHO] = s[SUM]
+            s[SEEN] = s[COUNT]
 
 
 @kernel
@@ -70,7 +103,7 @@ def _cg_step(x: Tensor, r: Tensor, p: Tensor, out: Tensor, s: Tensor, scalar: Te
         s[SUM] = 0.0
         s[OTHER] = 0.0
     for i in grouped(p):
-        s[SUM] += _dot(p[i], out[i], scalar)
+        s[SUM] += dot(p[i], out[i], scalar)
     for _ in range(1):
         if s[DONE] == 0.0:
             if s[SUM] > 0.0:
@@ -81,7 +114,7 @@ def _cg_step(x: Tensor, r: Tensor, p: Tensor, out: Tensor, s: Tensor, scalar: Te
         if s[DONE] == 0.0:
             x[i] = x[i] + s[ALPHA] * p[i]
             r[i] = r[i] - s[ALPHA] * out[i]
-        s[OTHER] += _dot(r[i], r[i], scalar)
+        s[OTHER] += dot(r[i], r[i], scalar)
     for _ in range(1):
         if s[DONE] == 0.0:
             s[COUNT] = s[COUNT] + 1.0
@@ -110,7 +143,7 @@ def _bicg_direction(r: Tensor, shadow: Tensor, p: Tensor, v: Tensor, s: Tensor, 
     for _ in range(1):
         s[SUM] = 0.0
     for i in grouped(r):
-        s[SUM] += _dot(shadow[i], r[i], scalar)
+        s[SUM] += dot(shadow[i], r[i], scalar)
     for _ in range(1):
         if s[DONE] == 0.0:
             if s[SUM] != 0.0 and s[OMEGA] != 0.0:
@@ -128,7 +161,7 @@ def _bicg_half(r: Tensor, shadow: Tensor, v: Tensor, s: Tensor, scalar: Template
     for _ in range(1):
         s[SUM] = 0.0
     for i in grouped(r):
-        s[SUM] += _dot(shadow[i], v[i], scalar)
+        s[SUM] += dot(shadow[i], v[i], scalar)
     for _ in range(1):
         if s[DONE] == 0.0:
             if s[SUM] != 0.0:
@@ -146,8 +179,8 @@ def _bicg_step(x: Tensor, r: Tensor, p: Tensor, t: Tensor, s: Tensor, scalar: Te
         s[SUM] = 0.0
         s[OTHER] = 0.0
     for i in grouped(r):
-        s[SUM] += _dot(t[i], r[i], scalar)
-        s[OTHER] += _dot(t[i], t[i], scalar)
+        s[SUM] += dot(t[i], r[i], scalar)
+        s[OTHER] += dot(t[i], t[i], scalar)
     for _ in range(1):
         s[OMEGA] = 0.0
         if s[OTHER] > 0.0:
@@ -157,7 +190,7 @@ def _bicg_step(x: Tensor, r: Tensor, p: Tensor, t: Tensor, s: Tensor, scalar: Te
         if s[DONE] == 0.0:
             x[i] = x[i] + s[ALPHA] * p[i] + s[OMEGA] * r[i]
             r[i] = r[i] - s[OMEGA] * t[i]
-        s[OTHER] += _dot(r[i], r[i], scalar)
+        s[OTHER] += dot(r[i], r[i], scalar)
     for _ in range(1):
         if s[DONE] == 0.0:
             s[COUNT] = s[COUNT] + 1.0
@@ -171,12 +204,14 @@ class Iterated:
     Attributes:
         converged: whether the residual is small enough.
         iterations: how many there were.
-        residual: its norm.
+        residual: the norm of ``b - A x``.
+        limit: that at which it is small enough.
     """
 
     converged: np.ndarray
     iterations: np.ndarray
     residual: np.ndarray
+    limit: np.ndarray
 
     @property
     def all(self) -> bool:
@@ -208,23 +243,27 @@ def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, f
     """
     scalar = not x.element_shape
     with vectors(x, 3) as (r, p, out), borrowed("linalg", Form(x.dtype, (NUMBERS,)), 1) as (s,):
-        product(x, out)
-        _begin(b, out, r, p, s, *limits, scalar)
+
+        def begin() -> None:
+            product(x, out)
+            _begin(b, out, r, p, s, scalar)
 
         def iterate() -> None:
             product(p, out)
             _cg_step(x, r, p, out, s, scalar)
 
-        return _until(iterate, s, most)
+        return _until_still(begin, iterate, s, limits, most)
 
 
 def stabilized_biconjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, float], most: int) -> Iterated:
     """Solve ``A x = b`` for any A; the arguments are those of ``conjugate_gradients``."""
     scalar = not x.element_shape
     with vectors(x, 5) as (r, shadow, p, v, t), borrowed("linalg", Form(x.dtype, (NUMBERS,)), 1) as (s,):
-        product(x, t)
-        _begin(b, t, r, p, s, *limits, scalar)
-        _bicg_begin(r, shadow, p, v, s)
+
+        def begin() -> None:
+            product(x, t)
+            _begin(b, t, r, p, s, scalar)
+            _bicg_begin(r, shadow, p, v, s)
 
         def iterate() -> None:
             _bicg_direction(r, shadow, p, v, s, scalar)
@@ -233,25 +272,36 @@ def stabilized_biconjugate_gradients(product: Product, b: Any, x: Any, limits: t
             product(r, t)
             _bicg_step(x, r, p, t, s, scalar)
 
-        return _until(iterate, s, most)
+        return _until_still(begin, iterate, s, limits, most)
 
 
-def _until(iterate: Callable[[], None], s: Ndarray, most: int) -> Iterated:
-    """Iterate until all trials have ended. What has ended changes no more, so that it is enough to look now and then.
+def _until_still(
+    begin: Callable[[], None], iterate: Callable[[], None], s: Ndarray, limits: tuple[float, float], most: int
+) -> Iterated:
+    """Iterate until all trials have ended at a residual that is computed from the solution. What has ended changes no more, so that it is
+    enough to look now and then.
 
     A rehearsal, which runs nothing, has one iteration, and it converges.
     """
     program = current_program()
     if program.rehearsal is not None:
         program.rehearsal.repeats = True
+        begin()
+        for first in (True, False):
+            _compare(s, *limits, most, first)
         iterate()
         one = np.ones(1 if program.trials is None else program.trials.count, int)
-        return Iterated(one == 1, one, 0.0 * one)
-    found = s.to_numpy().reshape(-1, NUMBERS)
-    for number in range(1, most + 1):
+        return Iterated(one == 1, one, 0.0 * one, 0.0 * one)
+    first, found = True, np.zeros((0, NUMBERS))
+    while True:
+        begin()
+        _compare(s, *limits, float(min(most, COUNTABLE)), first)
+        found = s.to_numpy().reshape(-1, NUMBERS)
         if (found[:, DONE] != 0).all():
-            break
-        iterate()
-        if number % EVERY == 0 or number == most:
+            found = found.astype(float)
+            return Iterated(found[:, DONE] == 1, found[:, COUNT].astype(int), found[:, SIZE], found[:, LIMIT])
+        while (found[:, DONE] == 0).any():
+            for _ in range(EVERY):
+                iterate()
             found = s.to_numpy().reshape(-1, NUMBERS)
-    return Iterated(found[:, DONE] == 1, found[:, COUNT].astype(int), found[:, SIZE].astype(float))
+        first = False

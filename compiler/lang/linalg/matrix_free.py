@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
 from ...ir.types import f32, f64
 from ...program.program import current_program
-from ..autograd.steps import recorded_by
 from ..data.field import Field
 from ..data.ndarray import Ndarray
 from ..data.tensor import unwrap
 from ..no_gradient import refuse_in_a_trial
 from . import adjoint
-from .krylov import Iterated, Product, conjugate_gradients, stabilized_biconjugate_gradients, vectors
-
-Method = Callable[..., Iterated]
+from .adjoint_solve import AdjointSolve, Method
+from .krylov import Iterated, conjugate_gradients, stabilized_biconjugate_gradients, vectors
 
 
 class LinearOperator:
@@ -94,7 +91,9 @@ def _solved(what: str, method: Method, A: Any, transpose: Any, b: Any, x: Any, h
                 hint="LinearOperator(matvec, transpose=kernel); transpose=matvec if it is symmetric",
             )
         with vectors(x, 2, grad=True) as work:
-            outcome = adjoint.solve(what, run, A._matvec, solve_adjoint(method, transpose, what, most), (x, b, *work))
+            outcome = adjoint.solve(
+                what, run, A._matvec, AdjointSolve(what, method, (A._matvec, transpose), most), (x, b, *work)
+            )
         adjoint.refuse_unconverged(what, outcome, "maxiter= or tol=")
     else:
         if program.tape is not None and not program.tape.inside and b.has_grad():
@@ -123,22 +122,3 @@ def _pair(what: str, b: Any, x: Any) -> tuple[Any, Any]:
             "\n  do: two arrays of one form"
         )
     return b, x
-
-
-def solve_adjoint(method: Method, product: Product, what: str, most: int) -> Callable[[Any, Any], None]:
-    """What solves ``A^T l = g`` to a residual of 1e-10 of ``g`` (f32: 1e-6), in at most twice as many iterations as there are unknowns.
-
-    Raises:
-        QdrunRuntimeError: when it is called and does not converge.
-    """
-
-    def run(g: Any, out: Any) -> None:
-        unknowns = g._form.size
-        if current_program().rehearsal is None:
-            out.fill(0)
-        limits = 0.0, 1e-10 if g.dtype is f64 else 1e-6
-        with recorded_by(current_program(), None):
-            outcome = method(product, g, out, limits, max(most, 2 * unknowns + 100))
-        adjoint.refuse_unconverged(f"the adjoint solve of {what}", outcome, "a matrix that is better conditioned")
-
-    return run

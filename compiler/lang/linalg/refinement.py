@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import QdrunRuntimeError
+from ...frontend.library.host_linalg import WORST
 from ...ir.types import f32, f64
 from ..algorithms.arrays import Form, borrowed
 from ..data.ndarray import Ndarray, make_ndarray
@@ -17,8 +18,6 @@ STEPS = 5
 """Corrections of one solution."""
 GOOD = {4: 1e-6, 8: 1e-15}
 """Bytes of a number -> the residual, beside the sizes of the matrix, the solution and the right-hand side, that needs no correction."""
-WORST = {4: 5e-2, 8: 1e-6}
-"""The same -> the residual, beside the right-hand side, above which a solution is refused."""
 
 
 class CheckedFactor:

@@ -11,10 +11,10 @@ from ...ir.types import f32, f64
 from ...program.program import Program, current_program
 from ..data.tensor import unwrap
 from . import adjoint
+from .adjoint_solve import AdjointSolve
 from .factors import Factor, GeneralAnalysis, GeneralFactor, SymmetricAnalysis, SymmetricFactor
 from .krylov import conjugate_gradients, vectors
 from .matrix import SparseMatrix, as_vector, real_type
-from .matrix_free import solve_adjoint
 from .pattern import vector_like
 from .refinement import CheckedFactor, balance, make_like
 
@@ -222,7 +222,7 @@ class SparseCG:
         self._most, self._atol = max_iter, atol
 
     def solve(self) -> tuple[Any, bool]:
-        """The solution, and whether it has converged.
+        """The solution, and whether it has converged: whether the norm of ``b - A x`` is at most ``atol``.
 
         Raises:
             QdrunRuntimeError: in a tape, it did not converge; in forward mode or ``qd.capture``.
@@ -244,7 +244,7 @@ class SparseCG:
             with adjoint.unrecorded():
                 converged = run().all
             return result(x), converged
-        back = solve_adjoint(conjugate_gradients, matrix.apply, "SparseCG.solve", self._most)
+        back = AdjointSolve("SparseCG.solve", conjugate_gradients, (matrix.apply, matrix.apply), self._most)
         with vectors(x, 2, grad=True) as work:
             outcome = adjoint.solve("SparseCG.solve", run, matrix.apply, back, (x, b, *work))
         adjoint.refuse_unconverged("SparseCG.solve", outcome, "max_iter= or atol=")
