@@ -87,6 +87,7 @@ class Options:
             the number of trials and the iterations of their loops.
         device: the GPU, by number or by text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", how its name begins, or "emulated",
             an emulated GPU for tests. None: the first one, but none that is a program on the processor.
+        kernel_profiler: measure every launch, for ``qd.profiler``; launches then come through Python.
         raise_on_templated_floats: refuse a real number as template argument: the kernel would be compiled again for each value.
     """
 
@@ -108,6 +109,7 @@ class Options:
     batch: int | None = None
     gpu_lanes: int = 0
     device: int | str | None = None
+    kernel_profiler: bool = False
     raise_on_templated_floats: bool = False
 
 

@@ -36,10 +36,9 @@ WITHOUT_EFFECT: dict[str, str] = {
     "debug_dump_path": _PRINT,
     "external_metal_command_queue": "launches go to the queue of the program; qd.sync() waits for them",
     "gdb_trigger": "start the program under gdb",
-    "kernel_profiler": "measure around qd.sync() with time.perf_counter()",
     "print_non_pure": "every kernel is taken for one that may read what is around it",
     "require_version": "compare qdrun.__version__",
-    "timeline": "measure around qd.sync() with time.perf_counter()",
+    "timeline": "qd.init(kernel_profiler=True) measures kernels, see qd.profiler",
 }
 """What a program would see of these options, and does not see here -> what to do instead."""
 

@@ -11,7 +11,8 @@ T = TypeVar("T", bound=type)
 
 _QUANT = "quantized types are not supported", "store i8, i16 or f16"
 _MESH = "meshes are not supported", "store the mesh in fields of indices"
-_PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"
+_COUNTERS = "the counters of a GPU's hardware are not read", "run the program under the vendor's profiler"
+_SCOPED = "only kernels are measured", "use qd.init(kernel_profiler=True), and cProfile for Python and the compiler"
 _CLOCK = "kernels cannot read the clock", "measure around the launch with time.perf_counter()"
 _LINALG = "sparse matrices and their solvers are not supported", "write the iteration (conjugate gradients) with kernels"
 _IN_KERNELS = "algorithms are called from Python, not inside kernels, and need no scratch memory"
@@ -38,7 +39,15 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "Format": ("texture formats are not supported", "use fields"),
     **{f"algorithms.{name}": (_IN_KERNELS, instead) for name, instead in _ALGORITHMS.items()},
-    "profiler": _PROFILER,
+    **{
+        f"profiler.{name}": _COUNTERS
+        for name in (
+            *("CuptiMetric", "collect_kernel_profiler_metrics", "get_predefined_cupti_metrics"),
+            *("set_kernel_profiler_metrics", "set_kernel_profiler_toolkit"),
+        )
+    },
+    **{f"profiler.{name}_scoped_profiler_info": _SCOPED for name in ("clear", "print")},
+    "profiler.print_memory_profiler_info": ("memory is not printed as a tree", "ask program.usage()"),
     "tools": ("its writers of PLY and VTK files are not supported", "write x.to_numpy() with a library such as meshio"),
     "SNode.quant_array": _QUANT,
     **dict.fromkeys("StructField.dtype StructField.layout StructField.to_dlpack".split(), _MEMBERS),

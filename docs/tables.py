@@ -24,7 +24,7 @@ from qdrun.compiler.ir.builder import Builder
 from qdrun.compiler.ir.nodes import Const, Op, Operand
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import ALL, DType, f64, u1
-from qdrun.compiler.lang import algorithms, linalg, simt
+from qdrun.compiler.lang import algorithms, linalg, profiler, simt
 from qdrun.compiler.lang import math as qd_math
 from qdrun.compiler.lang.autograd import ad
 from qdrun.compiler.lang.data import types as qd_types
@@ -461,6 +461,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "names of math": partial(names_in, qd_math, "qd.math."),
     "names of algorithms": partial(names_in, algorithms, "qd.algorithms."),
     "names of linalg": partial(names_in, linalg, "qd.linalg."),
+    "names of profiler": partial(names_in, profiler, "qd.profiler."),
     "names of graph": partial(names_in, graph, "qd.graph."),
     "names of tiles": tiles,
     "names of blocks": partial(names_in, simt.block, "qd.simt.block."),

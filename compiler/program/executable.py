@@ -110,13 +110,13 @@ class Executable:
         self.context_address = self.context.ctypes.data
         self.status_address = self._status.ctypes.data
         program.device.fill_context(self.context, self.compiled)
-        self._entry = program.device.entry(self.compiled)
+        self._entry = program.timed(self, program.device.entry(self.compiled))
         shares = kernel.returns or kernel.tmps or lazy.draws or self.compiled.messages
         self.shares = (
             bool(shares) or not program.device.on_host
         )  # memory of its launches; a GPU's kernels have scratch memory in common
         # Values are returned and seeds drawn in Python; an interpreter is no machine code.
-        self.native = not (self.returns or self.draws) and program.device.native
+        self.native = not (self.returns or self.draws or program.profiler) and program.device.native
         self.passed_over = 0  # calls in Python since other launches took the room of a native one
         self.refused = 0  # calls that could not be launched natively
         register_context(self.context_address, self.compiled)
@@ -467,7 +467,7 @@ class GradientExecutable(Executable):
         if made.code is not self.compiled.code:
             self.compiled = made  # each native launcher knows one code, and has a guard
             device.fill_context(self.context, made)
-            self._entry = device.entry(made)
+            self._entry = self.program.timed(self, device.entry(made))
 
     def heap_shrank(self) -> None:
         """The heap may be too small for the plan that is set: the next launch applies its plan anew."""

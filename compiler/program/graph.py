@@ -119,7 +119,9 @@ class Graph:
         seeds = self.program.next_seeds(count) if count else _NONE
         for executable, number in self._draws.items():
             executable.last_seed = self.program.last_seed = int(seeds[number])
-        return self._device.launch_graph(self._handle, f"graph of {self.name}", seeds, self._workers)
+        what, args = f"graph of {self.name}", (self._handle, f"graph of {self.name}", seeds, self._workers)
+        launch, profiler = self._device.launch_graph, self.program.profiler
+        return launch(*args) if profiler is None else profiler.launch(what, launch, *args)
 
     def _raise(self, failed: int) -> None:
         """Raise what launches have reported on the CPU. ``failed``: what ``_run`` gives."""

@@ -195,6 +195,8 @@ class Program(Accounts):
                 f.release()
             if self._on_host is not None:
                 self._on_host.close()
+            if self.profiler is not None:
+                self.profiler.close()
             self.device.close()
         if CURRENT.get() is self:
             CURRENT.set(None)

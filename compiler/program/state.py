@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..ir.trials import TrialLayout, gpu_layout
 from ..options import Arch, Options
 from ..runtime.base import Allocation, Device
 from ..runtime.native.launch_ir import F_CLOSED, F_SLOW, F_WORDS, S_AHEAD, S_RUNNING, S_WORDS
+from ..runtime.profiler import KernelProfiler
 from ..tape.machine import Machine, cpu, machine
 from .async_errors import Pending
 from .call import Key
@@ -75,6 +77,7 @@ class ProgramState:
     def __init__(self, arch: Arch, options: Options) -> None:
         self.arch, self.options = arch, options
         self.device: Device = open_device(arch, options)
+        self.profiler = KernelProfiler(self.device) if options.kernel_profiler else None
         self.extent = 0
         self.trials = None if options.batch is None else self.trials_of(options.batch)
         self.device.trials, self.device.gpu_lanes = self.trials, options.gpu_lanes
@@ -112,6 +115,15 @@ class ProgramState:
             self.pending = Pending(self.device)
         self.device.attach(self)
         self.trial_state = None if self.trials is None else TrialState(self.trials.count, options.random_seed)
+
+    def timed(self, executable: Any, entry: Callable[[int], Any]) -> Callable[[int], Any]:
+        """The entry of a kernel, measured if the profiler is on."""
+        if self.profiler is None:
+            return entry
+        name: str = executable.name
+        if hasattr(executable, "launch_gradient"):
+            name = name.removesuffix("_grad") + ".grad"
+        return partial(self.profiler.launch, name, entry)
 
     def synchronize(self) -> None:
         """Wait until everything that was launched has ended; see ``sync``."""

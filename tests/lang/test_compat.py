@@ -63,8 +63,8 @@ def test_the_names_and_the_modules_are_those_of_qdrun():
     assert quadrants.f32 is qdrun.f32 and quadrants.Vector is qdrun.Vector and quadrants.math is qdrun.math
     assert vec3 is qdrun.math.vec3 and qdrun.math.__spec__.name == qdrun.math.__name__
     assert {"kernel", "field", "install"} <= set(dir(quadrants))
-    with pytest.raises(qdrun.QdrunTypeError, match="`profiler` is not available"):
-        quadrants.profiler.print_kernel_profiler_info()
+    with pytest.raises(qdrun.QdrunTypeError, match="`tools` is not available"):
+        quadrants.tools.PLYWriter()
 
 
 @pytest.fixture
