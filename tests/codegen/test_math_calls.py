@@ -80,13 +80,11 @@ def _run(dtype, **options):
 WHERE = {
     "lanes of a batch": {"batch": 8},
     "one trial": {},
-    "CUDA": {"arch": qd.cuda, "device": "emulated"},
-    "AMDGPU": {"arch": qd.amdgpu, "device": "emulated"},
+    "a GPU": {"arch": qd.cuda, "device": "emulated"},
 }
-SLOW = [pytest.param(name, marks=pytest.mark.slow if name == "AMDGPU" else ()) for name in WHERE]
 
 
-@pytest.mark.parametrize("where", SLOW)
+@pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("dtype", [qd.f32, qd.f64])
 def test_calls_give_the_bits_of_code_in_line(monkeypatch, texts, dtype, where):
     monkeypatch.setattr(calls, "MOST_LINES", 10**9)
