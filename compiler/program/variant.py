@@ -202,7 +202,7 @@ class Variant:
             DataAccessError: the gradient needs a value that the kernel overwrites.
         """
         for number, by in () if self.program.before_launch else self.before():
-            raise overwritten(self.replayed()[number], by, f"{SPLIT}; a qd.ad.Tape keeps such values itself")
+            raise overwritten(self.replayed()[number], by, f"{SPLIT}; a qd.ad.Tape keeps such values itself").final()
 
     def broken(self) -> tuple[Broken, ...]:
         """The arrays without a gradient in which a gradient is lost."""

@@ -91,18 +91,6 @@ def test_atomics_are_right_on_the_interpreter(name):
 ALONE = "write to another field there, or do it in a kernel of its own"
 READ = "in a kernel of its own"
 REFUSED = {
-    "a maximum, then a sum": (
-        ["for i in x:", "    qd.atomic_max(y[i], x[i])", "    y[i] += w[i]"],
-        2,
-        "the gradient of atomic max on `y` needs what it leaves in `y`, but line 5 (`y[i] += w[i]`) may change that",
-        ALONE,
-    ),
-    "a maximum, then a sum in a later task": (
-        ["for i in x:", "    qd.atomic_max(y[i], x[i])", "for i in x:", "    y[i] += w[i]"],
-        2,
-        "needs what it leaves in `y`, but line 6",
-        ALONE,
-    ),
     "a maximum, then overwritten by a later task": (
         ["for i in x:", "    qd.atomic_max(s[None], x[i])", "s[None] = 0.0"],
         2,
@@ -115,42 +103,12 @@ REFUSED = {
         "needs what it leaves in `s`, but line 5",
         ALONE,
     ),
-    "sums and maxima in a loop": (
-        ["for i in x:", "    for j in range(n):", "        y[i] += grid[i, j]", "        qd.atomic_max(y[i], x[i])"],
-        4,
-        "needs what it leaves in `y`, but line 5",
-        ALONE,
-    ),
-    "a maximum that is read on its way": (
-        ["for i in x:", "    for j in range(n):", "        qd.atomic_max(y[i], grid[i, j])", "        w[i] += y[i]"],
-        3,
-        "the gradient of atomic max on `y` is not known where line 6 (`w[i] += y[i]`) reads `y` in the same kernel",
-        READ,
-    ),
     "a maximum that is read between two tasks": (
         ["for i in x:", "    qd.atomic_max(s[None], x[i])", "for i in x:", "    y[i] = s[None]", "for i in x:",
             "    qd.atomic_max(s[None], w[i])"],
         2,
         "is not known where line 6 (`y[i] = s[None]`) reads `s`",
         READ,
-    ),
-    "a product, then a sum": (
-        ["for i in x:", "    y[i] *= x[i]", "    y[i] += w[i]"],
-        2,
-        "the gradient of `y[..] *= value` needs what it leaves in `y`, but line 5 (`y[i] += w[i]`) may change that",
-        ALONE,
-    ),
-    "a product that is read": (
-        ["for i in x:", "    y[i] *= x[i]", "    w[i] += y[i]"],
-        2,
-        "the gradient of `y[..] *= value` is not known where line 5 (`w[i] += y[i]`) reads `y` in the same kernel",
-        READ,
-    ),
-    "factors of many iterations, and a sum": (
-        ["qd.loop_config(serialize=True)", "for i in x:", "    s[None] *= x[i]", "    s[None] += w[i]"],
-        3,
-        "the gradient of `s[..] *= value` needs what it leaves in `s`",
-        ALONE,
     ),
     "the old value of a shared element": (
         ["for i in x:", "    t = qd.atomic_max(s[None], x[i])", "    y[i] = t"],

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ...errors import DataAccessError
 from ...ir.alias import Aliases, base, may_alias, same_array
-from ...ir.nodes import GlobalStore, Op, Operand, Place, Stmt, Task
+from ...ir.nodes import GlobalStore, Loc, Op, Operand, Place, Stmt, Task
 from ...ir.walk import atomic_of, index_of, loop_names, place_of, walk
 from .indexing import extents, linear, never_same, own_element
 
@@ -104,10 +104,22 @@ def overwritten_loads(
                 break
 
 
-def overwritten(load: Access, by: str, hint: str = SPLIT) -> DataAccessError:
+class LostValueError(DataAccessError):
+    """Memory lacks a value of ``place`` that the backward pass needs; elements in locals would keep it."""
+
+    def __init__(self, place: Place, what: str, loc: Loc | None, hint: str) -> None:
+        super().__init__(what, loc, hint)
+        self.place = place
+
+    def final(self) -> DataAccessError:
+        """The error where no local can keep it."""
+        return DataAccessError(self.what, self.loc, self.hint)
+
+
+def overwritten(load: Access, by: str, hint: str = SPLIT) -> LostValueError:
     """The error for a value that the backward pass reads again and the kernel overwrites. ``by``: what overwrites it."""
     what = f"the gradient needs the value of `{load[0].name}` read here, but {by} overwrites it"
-    return DataAccessError(what, getattr(load[2], "loc", None), hint)
+    return LostValueError(load[0], what, getattr(load[2], "loc", None), hint)
 
 
 def check_cross_iteration(task: Task) -> None:

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ...errors import DataAccessError
 from ...ir.alias import same_array
 from ...ir.nodes import GlobalStore, Kernel, Local, Op, Operand, Place, Stmt, Task
 from ...ir.walk import atomic_of, walk
-from ..dependence.access import Access, Writes, line_of, loads_of, overlap, writes_of
+from ..dependence.access import Access, LostValueError, Writes, line_of, loads_of, overlap, writes_of
 from ..dependence.indexing import extents, never_same, own_element
 from ..dependence.order import Order
 
@@ -198,13 +197,13 @@ def _name(s: Op) -> str:
     return f"`{place.name}[..] *= value`" if code == "mul" else f"atomic {code} on `{place.name}`"
 
 
-def _changed(s: Op, write: Stmt) -> DataAccessError:
-    place = atomic_of(s)[0].name
-    what = f"the gradient of {_name(s)} needs what it leaves in `{place}`, but {line_of(write)} may change that"
-    return DataAccessError(what, s.loc, f"write to another field there, or {_ALONE}")
+def _changed(s: Op, write: Stmt) -> LostValueError:
+    place = atomic_of(s)[0]
+    what = f"the gradient of {_name(s)} needs what it leaves in `{place.name}`, but {line_of(write)} may change that"
+    return LostValueError(place, what, s.loc, f"write to another field there, or {_ALONE}")
 
 
-def _read(s: Op, load: Op) -> DataAccessError:
-    place = atomic_of(s)[0].name
-    what = f"the gradient of {_name(s)} is not known where {line_of(load)} reads `{place}` in the same kernel"
-    return DataAccessError(what, s.loc, f"read `{place}` in a kernel of its own")
+def _read(s: Op, load: Op) -> LostValueError:
+    place = atomic_of(s)[0]
+    what = f"the gradient of {_name(s)} is not known where {line_of(load)} reads `{place.name}` in the same kernel"
+    return LostValueError(place, what, s.loc, f"read `{place.name}` in a kernel of its own")

@@ -13,6 +13,7 @@ from ...ir.walk import atomic_of, place_of, walk
 from ...tape.sizing import TaskSizing, size_task
 from ..dependence.access import (
     Access,
+    LostValueError,
     Writes,
     check_cross_iteration,
     line_of,
@@ -34,6 +35,7 @@ from .copies import Env, at, copy_plain
 from .costs import Costs
 from .final_values import check_finals
 from .prepare import prepared
+from .scalar_replacement import replace_elements
 from .slices import PlainSlicer, Slicer
 from .states import with_fewer_states
 from .task import Reverse
@@ -78,9 +80,8 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
         DifferentiationError: something has no correct gradient, by name and line.
         DataAccessError: the backward pass would read a value that the kernel overwrites, and other values that it has written.
     """
-    kernel = replace(kernel, tasks=[prepared(t) for t in kernel.tasks])
-    work = _Reversal(kernel, unroll, segmented, marks)
-    broken: tuple[Broken, ...] = ()
+    work = _Reversal(replace(kernel, tasks=[prepared(t) for t in kernel.tasks]), unroll, segmented, marks)
+    kernel, broken = work.kernel, ()
     if any(p.differentiable and p.buffer.kind != "tmp" for t in kernel.tasks for p, _, _ in writes_of(walk(t.body))):
         refuse_blocks(kernel, "gradient")
         if kernel.frees:
@@ -89,9 +90,8 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
                 kernel.loc,
                 "deactivate in a kernel of its own, before or after the tape; or leave out budget=",
             )
-        for task in reversed(kernel.tasks):
-            work.task(task)
-        broken = broken_paths(kernel.tasks, work.activities)
+        work = work.all_tasks()
+        kernel, broken = work.kernel, broken_paths(work.kernel.tasks, work.activities)
     first = [*_clear_adjoints(kernel), *work.recomputed] if work.reversed else []
     sizing = tuple(
         size_task(
@@ -109,7 +109,7 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
         tuple(work.repeated),
         broken,
         tuple(work.meetings),
-        work.before(),
+        work.before,
     )
 
 
@@ -129,6 +129,26 @@ class _Reversal:
         self._after: list[Task] = []  # the tasks after the one that is being reversed
         self._later = Writes()
         self._reversed_last = False  # whether the task after the one that is being reversed was reversed, too
+        self.before: tuple[tuple[int, str], ...] = ()  # see ``Gradient.before``
+
+    def all_tasks(self, replaced: frozenset[Place] = frozenset()) -> _Reversal:
+        """The reversal of all tasks, of a kernel with elements in locals where memory lacks their values.
+
+        Raises:
+            DataAccessError: memory lacks a value that no local can keep.
+        """
+        try:
+            for task in reversed(self.kernel.tasks):
+                self.task(task)
+            self._find_before()
+        except LostValueError as error:
+            place = error.place
+            kernel = None if place in replaced else replace_elements(self.kernel, place)
+            if kernel is None:
+                raise error.final() from None
+        else:
+            return self
+        return _Reversal(kernel, self._unroll, self._segmented, self._marks).all_tasks(replaced | {place})
 
     def task(self, task: Task) -> None:
         """Reverse one task, and see what it needs."""
@@ -170,14 +190,14 @@ class _Reversal:
         self.repeated += reads
         self._orders += [(task, order)] * len(reads)
 
-    def before(self) -> tuple[tuple[int, str], ...]:
-        """See ``Gradient.before``.
+    def _find_before(self) -> None:
+        """Find the reads of what a launch found in memory.
 
         Raises:
-            DataAccessError: other reads of the same array need what the kernel has written there.
+            LostValueError: other reads of the same array need what the launch left there.
         """
         if not self._overwritten:
-            return ()
+            return
         writes, number = Writes(*self.kernel.tasks), {id(t): k for k, t in enumerate(self.kernel.tasks)}
         owner = {id(s): number[id(t)] for t in self.kernel.tasks for s in walk(t.body)}
         for load, write in self._overwritten:
@@ -189,7 +209,7 @@ class _Reversal:
             ):
                 raise overwritten(load, line_of(write[2]))
         by = {id(load[2]): line_of(write[2]) for load, write in self._overwritten}
-        return tuple((k, by[id(access[2])]) for k, access in enumerate(self.repeated) if id(access[2]) in by)
+        self.before = tuple((k, by[id(access[2])]) for k, access in enumerate(self.repeated) if id(access[2]) in by)
 
     def _multiply(self, task: Task, products: frozenset[Op]) -> None:
         """A task that multiplies the adjoints by the factors, when every factor has had its share."""

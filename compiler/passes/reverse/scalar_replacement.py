@@ -1,0 +1,191 @@
+"""Scalar replacement: an element of memory that a block reads and writes several times becomes a local for the length of the block.
+
+A backward pass may read memory as a launch found it, or as the launch left it. A value in between is in memory no longer; in a local it is
+state of a loop, which adstacks keep. The element is read once before its first access in the block and written once after its last.
+See Callahan, Carr and Kennedy, "Improving register allocation for subscripted variables" (PLDI 1990).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from ...ir.alias import may_alias, same_array
+from ...ir.builder import Builder, convert
+from ...ir.nodes import Block, Const, GlobalStore, Kernel, Local, Loop, Op, Operand, Place, Stmt, Task
+from ...ir.types import u1
+from ...ir.walk import atomic_of, index_of, inner_blocks, is_fence, place_of, walk
+from ..clone import clone_task, replace_operands
+from ..dependence.access import Writes
+from ..dependence.indexing import Linear, extents, linear, own_element
+from ..simplify.simplify import simplify_in_place
+
+CODES = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
+"""Updates that a local can have, and their operations."""
+
+MOST = 100
+"""Elements of one block that are compared with each other."""
+
+Forms = tuple[Linear, ...]
+
+
+def replace_elements(kernel: Kernel, place: Place) -> Kernel | None:
+    """The kernel with elements of ``place`` in locals; None where no element can be.
+
+    ``kernel`` is lowered, and each loop of it that runs in order is a loop of a task without axes. It is not changed.
+    """
+    tasks = [_replaced(task, place) for task in kernel.tasks]
+    if not any(tasks):
+        return None
+    return replace(kernel, tasks=[new or task for new, task in zip(tasks, kernel.tasks)])
+
+
+def _replaced(task: Task, place: Place) -> Task | None:
+    if not any(place_of(s) is place for s in walk(task.body)):
+        return None
+    new = clone_task(task)
+    if not _Task(new).block(new.body, place):
+        return None
+    simplify_in_place(new)
+    return new
+
+
+@dataclass
+class _Element:
+    """The accesses of a block to one element. ``index``: as one of them has it."""
+
+    index: tuple[Operand, ...]
+    accesses: list[Stmt]
+
+
+class _Task:
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._written, self._ranges = Writes(task), extents(task)
+
+    def block(self, block: Block, place: Place) -> bool:
+        """Replace elements in a block as a whole, or else in the blocks in it; whether any was."""
+        if any(s for s in walk(block) if is_fence(s)):
+            return False
+        found = [e for e in _elements(block, place) if self._is_own(e)]
+        for element in found:
+            _replace(block, place, element)
+        if found:
+            return True
+        return any([self.block(inner, place) for s in block for inner in inner_blocks(s)])  # a list: each of them
+
+    def _is_own(self, element: _Element) -> bool:
+        """Whether no other iteration has the element."""
+        return not self._task.parallel or own_element(element.index, element.index, self._written, self._ranges)
+
+
+def _elements(block: Block, place: Place) -> list[_Element]:
+    """The elements of a place that a block reads and writes, each with an index that is known before. None where two may be the same."""
+    accesses = [s for s in walk(block) if (p := place_of(s)) is not None and may_alias(p, place)]
+    if not all(_is_simple(s, place) for s in accesses):
+        return []
+    here = {s: k for k, s in enumerate(block) if isinstance(s, Op)}
+    inside = {x for s in walk(block) for x in ([s] if isinstance(s, Op) else [s.index] if isinstance(s, Loop) else [])}
+    inside -= here.keys()
+    groups: dict[Forms, list[Stmt]] = {}
+    for s in accesses:
+        groups.setdefault(tuple(map(linear, index_of(s))), []).append(s)
+    if len(groups) > MOST or not all(_differ(a, b, inside) for a in groups for b in groups if a is not b):
+        return []
+    out: list[_Element] = []
+    for group in groups.values():
+        first = _span(block, group)[0]
+        index = next((i for i in map(index_of, group) if all(_is_before(x, first, here, inside) for x in i)), None)
+        if index is None:
+            return []
+        sure = place.shape is not None or any(s is t for s in group for t in block)  # else the block could leave the array
+        if sure and not all(map(_is_load, group)):
+            out.append(_Element(index, group))
+    return out
+
+
+def _is_simple(s: Stmt, place: Place) -> bool:
+    """Whether a local can take the access."""
+    own = place_of(s)
+    assert own is not None
+    known = not (isinstance(s, Op) and s.op == "atomic") or atomic_of(s)[1] in CODES
+    return known and own.pool is None and same_array(own, place)
+
+
+def _differ(a: Forms, b: Forms, inside: Collection[object]) -> bool:
+    """Whether two elements are certainly not the same in one run of a block."""
+    for x, y in zip(a, b):
+        apart = x.minus(y)
+        if not apart.leaves and apart.constant and not any(leaf in inside for leaf, _ in (*x.leaves, *y.leaves)):
+            return True
+    return False
+
+
+def _is_before(x: Operand, first: int, here: dict[Op, int], inside: Collection[object]) -> bool:
+    """Whether a value is known before statement number ``first`` of a block."""
+    return isinstance(x, Const) or (x not in inside and here.get(x, -1) < first)
+
+
+def _span(block: Block, accesses: Sequence[Stmt]) -> tuple[int, int]:
+    """The numbers of the first and the last statement of a block that hold one of the accesses."""
+    wanted = set(map(id, accesses))
+    held = [k for k, s in enumerate(block) if id(s) in wanted or any(id(x) in wanted for i in inner_blocks(s) for x in walk(i))]
+    return held[0], held[-1]
+
+
+def _replace(block: Block, place: Place, element: _Element) -> None:
+    """Put an element into a local. Edits the block."""
+    first, last = _span(block, element.accesses)
+    local, index = Local(place.dtype, place.name.rpartition(".")[2] or "v"), element.index
+    before: Block = []
+    b = Builder(before)
+    b.loc = getattr(element.accesses[0], "loc", None)
+    b.store(local, Const(convert(0, place.dtype), place.dtype))
+    always = any(s is t for s in element.accesses for t in block)
+    valid = None if always else _is_valid(b, place, index)
+    with b.into(before) if valid is None else b.if_(valid):
+        b.store(local, b.gload(place, index))
+    after: Block = []
+    end = Builder(after)
+    end.loc = next(getattr(s, "loc", None) for s in reversed(element.accesses) if not _is_load(s))
+    with end.into(after) if valid is None else end.if_(valid):
+        end.gstore(place, index, end.load(local))
+    values: dict[Op, Op] = {}
+    middle = _rewritten(block[first : last + 1], set(map(id, element.accesses)), local, values)
+    block[first : last + 1] = [*before, *middle, *after]
+    for s in walk(block):
+        replace_operands(s, lambda x: values.get(x, x) if isinstance(x, Op) else x)
+
+
+def _is_valid(b: Builder, place: Place, index: tuple[Operand, ...]) -> Operand:
+    """Whether an index is within its array: a block may reach it although the program never does."""
+    assert place.shape is not None
+    found: Operand = Const(True, u1)
+    for x, extent in zip(index, place.shape):
+        for test in (b.op("ge", x, Const(0, x.dtype)), b.op("lt", x, Const(extent, x.dtype))):
+            found = test if isinstance(found, Const) else b.op("and", found, test)
+    return found
+
+
+def _rewritten(block: Block, accesses: Collection[int], local: Local, values: dict[Op, Op]) -> Block:
+    """The statements with the accesses, given by identity, as accesses to a local. ``values`` gets what replaces the loads."""
+    out: Block = []
+    b = Builder(out)
+    for s in block:
+        for inner in inner_blocks(s):
+            inner[:] = _rewritten(inner, accesses, local, values)
+        b.loc = getattr(s, "loc", None)
+        if id(s) not in accesses:
+            out.append(s)
+        elif isinstance(s, GlobalStore):
+            b.store(local, s.value)
+        else:
+            assert isinstance(s, Op)
+            values[s] = b.load(local)
+            if not _is_load(s):
+                b.store(local, b.op(CODES[atomic_of(s)[1]], values[s], s.args[-1]))
+    return out
+
+
+def _is_load(s: Stmt) -> bool:
+    return isinstance(s, Op) and s.op == "gload"
