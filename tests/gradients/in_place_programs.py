@@ -43,7 +43,7 @@ class InPlace:
             self.array,
             self.shifted,
         ]
-        self.launches = {**self._dense(), **self._others(), **self._from_python()}
+        self.launches = {**self._dense(), **self._within(), **self._others(), **self._from_python()}
         self._ends()
 
     def _dense(self) -> dict[str, Callable[[float], None]]:
@@ -96,22 +96,6 @@ class InPlace:
                 x[i] = 0.5 * x[i] + c * grid[i] * v[(i + 1) % N]
 
         @qd.kernel
-        def bounce(c: qd.f64):
-            for i in x:
-                v[i] -= 0.3 * c
-                x[i] += v[i] * x[i]
-                if x[i] < 0.4:
-                    x[i] *= 1.5 * x[i] + c
-                    v[i] *= -0.8
-
-        @qd.kernel
-        def substeps(n: qd.i32, c: qd.f64):
-            for i in x:
-                for _ in range(n):
-                    x[i] += 0.2 * c * qd.sin(x[i]) * v[i]
-                    v[i] -= 0.2 * c * x[i] * x[i]
-
-        @qd.kernel
         def one(k: qd.i32, c: qd.f64):
             x[k] = x[k] * v[k] + c
 
@@ -134,10 +118,48 @@ class InPlace:
             "clear": lambda c: clear(),
             "normalize": lambda c: normalize(),
             "gather": gather,
-            "bounce": bounce,
-            "substeps": lambda c: substeps(int(4 * c), c),
             "one": lambda c: one(int(c * N), c),
             "largest": lambda c: largest(),
+        }
+
+    def _within(self) -> dict[str, Callable[[float], None]]:
+        """Launches that read elements between two of their own writes."""
+        x, v, points = self.x, self.v, self.points
+
+        @qd.kernel
+        def bounce(c: qd.f64):
+            for i in x:
+                v[i] -= 0.3 * c
+                x[i] += v[i] * x[i]
+                if x[i] < 0.4:
+                    x[i] *= 1.5 * x[i] + c
+                    v[i] *= -0.8
+
+        @qd.kernel
+        def substeps(n: qd.i32, c: qd.f64):
+            for i in x:
+                for _ in range(n):
+                    x[i] += 0.2 * c * qd.sin(x[i]) * v[i]
+                    v[i] -= 0.2 * c * x[i] * x[i]
+
+        @qd.kernel
+        def squares_within(p: qd.types.ndarray(dtype=qd.f64, ndim=1), c: qd.f64):
+            for i in range(N):
+                p[i] *= 0.5 * p[i] + c
+                if p[i] > 0.4:
+                    p[i] = qd.sin(p[i]) * p[i]
+
+        @qd.kernel
+        def turn_within(c: qd.f64):
+            for i in points:
+                for _ in range(2):
+                    points[i] += c * points[i].norm_sqr() * qd.Vector([-0.2, 0.1 * points[i][2], 0.1])
+
+        return {
+            "bounce": bounce,
+            "substeps": lambda c: substeps(int(4 * c), c),
+            "array within": lambda c: squares_within(self.array, c),
+            "points within": turn_within,
         }
 
     def _others(self) -> dict[str, Callable[[float], None]]:
@@ -154,19 +176,6 @@ class InPlace:
         def squares(p: qd.types.ndarray(dtype=qd.f64, ndim=1), c: qd.f64):
             for i in range(N):
                 p[i] = 0.4 * p[i] * p[i] + c * x[i]
-
-        @qd.kernel
-        def squares_within(p: qd.types.ndarray(dtype=qd.f64, ndim=1), c: qd.f64):
-            for i in range(N):
-                p[i] *= 0.5 * p[i] + c
-                if p[i] > 0.4:
-                    p[i] = qd.sin(p[i]) * p[i]
-
-        @qd.kernel
-        def turn_within(c: qd.f64):
-            for i in points:
-                for _ in range(2):
-                    points[i] += c * points[i].norm_sqr() * qd.Vector([-0.2, 0.1 * points[i][2], 0.1])
 
         @qd.kernel
         def scatter(c: qd.f64):
@@ -206,8 +215,6 @@ class InPlace:
         return {
             "points": turn_points,
             "array": lambda c: squares(self.array, c),
-            "array within": lambda c: squares_within(self.array, c),
-            "points within": turn_within,
             "scatter": scatter,
             "iterate": iterate,
             "trips": lambda c: more_trips(),

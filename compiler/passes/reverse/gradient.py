@@ -29,13 +29,13 @@ from ..dependence.collisions import check_stores
 from ..dependence.ordering import Order
 from ..dependence.paths import Broken, broken_paths
 from ..dependence.store_maps import Meeting
+from ..scalar_replacement import replace_elements
 from ..scopes import export_values
 from .activity import Activity
 from .copies import Env, at, copy_plain
 from .costs import Costs
 from .final_values import check_finals
 from .prepare import prepared
-from .scalar_replacement import replace_elements
 from .slices import PlainSlicer, Slicer
 from .states import with_fewer_states
 from .task import Reverse

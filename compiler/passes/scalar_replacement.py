@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from ...ir.alias import may_alias, same_array
-from ...ir.builder import Builder, convert
-from ...ir.nodes import Block, Const, GlobalStore, Kernel, Local, Loop, Op, Operand, Place, Stmt, Task
-from ...ir.types import u1
-from ...ir.walk import atomic_of, index_of, inner_blocks, is_fence, place_of, walk
-from ..clone import clone_task, replace_operands
-from ..dependence.access import Writes
-from ..dependence.indexing import Linear, extents, linear, own_element
-from ..simplify.simplify import simplify_in_place
+from ..ir.alias import may_alias, same_array
+from ..ir.builder import Builder, convert
+from ..ir.nodes import Block, Const, GlobalStore, Kernel, Local, Loop, Op, Operand, Place, Stmt, Task
+from ..ir.types import u1
+from ..ir.walk import atomic_of, index_of, inner_blocks, is_fence, place_of, walk
+from .clone import clone_task, replace_operands
+from .dependence.access import Writes
+from .dependence.indexing import Linear, extents, linear, own_element
+from .simplify.simplify import simplify_in_place
 
-CODES = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
-"""Updates that a local can have, and their operations."""
+CODES = ("add", "mul", "min", "max")
+"""Updates that are operations, too."""
 
 MOST = 100
 """Elements of one block that are compared with each other."""
@@ -183,7 +183,7 @@ def _rewritten(block: Block, accesses: Collection[int], local: Local, values: di
             assert isinstance(s, Op)
             values[s] = b.load(local)
             if not _is_load(s):
-                b.store(local, b.op(CODES[atomic_of(s)[1]], values[s], s.args[-1]))
+                b.store(local, b.op(atomic_of(s)[1], values[s], s.args[-1]))
     return out
 
 
