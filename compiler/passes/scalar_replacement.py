@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from ..ir.alias import may_alias, same_array
+from ..ir.alias import same_array
 from ..ir.builder import Builder, convert
 from ..ir.nodes import Block, Const, GlobalStore, Kernel, Local, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.types import u1
 from ..ir.walk import atomic_of, index_of, inner_blocks, is_fence, place_of, walk
 from .clone import clone_task, replace_operands
-from .dependence.access import Writes
+from .dependence.access import Writes, overlap
 from .dependence.indexing import Linear, extents, linear, own_element
 from .simplify.simplify import simplify_in_place
 
@@ -81,7 +81,7 @@ class _Task:
 
 def _elements(block: Block, place: Place) -> list[_Element]:
     """The elements of a place that a block reads and writes, each with an index that is known before. None where two may be the same."""
-    accesses = [s for s in walk(block) if (p := place_of(s)) is not None and may_alias(p, place)]
+    accesses = [s for s in walk(block) if (p := place_of(s)) is not None and overlap(p, place)]
     if not all(_is_simple(s, place) for s in accesses):
         return []
     here = {s: k for k, s in enumerate(block) if isinstance(s, Op)}

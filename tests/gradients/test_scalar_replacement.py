@@ -241,3 +241,39 @@ def k(a: qd.types.ndarray(dtype=qd.f64, ndim=1), n: qd.i32):
     k = compile_source(source)["k"]
     with pytest.raises(qd.DataAccessError, match="the gradient needs the value of `a`"), qd.ad.Tape(loss=loss):
         k(a, 3)
+
+
+def test_two_arguments_are_two_arrays_or_refused():
+    start()
+    loss, inputs = field(values=0.0, name="loss"), [qd.ndarray(qd.f64, 3, needs_grad=True) for _ in range(2)]
+    source = """A = qd.types.ndarray(dtype=qd.f64, ndim=1)
+@qd.kernel
+def k(a: A, b: A):
+    for i in range(3):
+        a[i] *= b[i] * a[i]
+        b[i] = qd.sin(a[i]) * a[i]
+        a[i] += b[i] * b[i]
+@qd.kernel
+def total(a: A, b: A):
+    for i in range(3):
+        loss[None] += (i + 1) * a[i] ** 2 * b[i]
+"""
+    names = compile_source(source, loss=loss)
+    values = np.random.default_rng().uniform(0.3, 0.9, 6)
+
+    def at(values):
+        inputs[0].from_numpy(values[:3])
+        inputs[1].from_numpy(values[3:])
+        loss[None] = 0.0
+        names["k"](*inputs)
+        names["total"](*inputs)
+        return loss[None]
+
+    with qd.ad.Tape(loss=loss):
+        at(values)
+    found = np.concatenate([a.grad.to_numpy() for a in inputs])
+    np.testing.assert_allclose(
+        found, [(at(values + d) - at(values - d)) / 2e-6 for d in np.eye(6) * 1e-6], rtol=1e-6, atol=1e-6
+    )
+    with pytest.raises(qd.DataAccessError, match="got one array as `a` and `b`"), qd.ad.Tape(loss=loss):
+        names["k"](inputs[0], inputs[0])
