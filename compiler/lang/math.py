@@ -99,6 +99,17 @@ cmul = _host_matrix(_complex.cmul)
 cpow = _host_matrix(_complex.cpow)
 csqrt = _host_matrix(_complex.csqrt)
 
+quat_conj = _host_matrix(_complex.quat_conj)
+quat_from_axis_angle = _host_matrix(_complex.quat_from_axis_angle)
+quat_from_matrix = _host_matrix(_complex.quat_from_matrix)
+quat_from_rotvec = _host_matrix(_complex.quat_from_rotvec)
+quat_integrate = _host_matrix(_complex.quat_integrate)
+quat_mul = _host_matrix(_complex.quat_mul)
+quat_rotate = _host_matrix(_complex.quat_rotate)
+quat_slerp = _host_matrix(_complex.quat_slerp)
+quat_to_matrix = _host_matrix(_complex.quat_to_matrix)
+quat_to_rotvec = _host_matrix(_complex.quat_to_rotvec)
+
 __all__ = [
     "acos",
     "asin",
@@ -155,6 +166,16 @@ __all__ = [
     "pi",
     "popcnt",
     "pow",
+    "quat_conj",
+    "quat_from_axis_angle",
+    "quat_from_matrix",
+    "quat_from_rotvec",
+    "quat_integrate",
+    "quat_mul",
+    "quat_rotate",
+    "quat_slerp",
+    "quat_to_matrix",
+    "quat_to_rotvec",
     "radians",
     "reflect",
     "refract",

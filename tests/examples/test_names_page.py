@@ -17,7 +17,7 @@ from qdrun.compiler.frontend.library.methods import METHODS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "names.md").read_text(encoding="utf-8")
 ROWS = {m[1]: m[2] for m in re.finditer(r"^\| `((?:qd|m)\.[\w.]+)[^`]*` \| .* \| ([^|]*) \|$", PAGE, re.M)}
-S, V2, V3, M2, M3 = (), (2,), (3,), (2, 2), (3, 3)
+S, V2, V3, V4, M2, M3 = (), (2,), (3,), (4,), (2, 2), (3, 3)
 ARGUMENTS = {
     **dict.fromkeys(("dot", "cross", "distance", "reflect", "m.cross", "m.dot", "m.outer_product"), (V3, V3)),
     **dict.fromkeys(
@@ -28,6 +28,9 @@ ARGUMENTS = {
     **dict.fromkeys(("m.determinant", "m.inverse", "m.trace", "m.transpose"), (M3,)),
     **dict.fromkeys(("cconj", "cexp", "cinv", "clog", "csqrt"), (V2,)),
     **{"cdiv": (V2, V2), "cmul": (V2, V2), "cpow": (V2, S), "eig": (M2,), "solve": (M3, V3), "rot_by_axis": (V3, S)},
+    **dict.fromkeys(("quat_conj", "quat_to_matrix", "quat_to_rotvec"), (V4,)),
+    **{"quat_mul": (V4, V4), "quat_rotate": (V4, V3), "quat_slerp": (V4, V4, S), "quat_integrate": (V4, V3, S)},
+    **{"quat_from_axis_angle": (V3, S), "quat_from_matrix": (M3,), "quat_from_rotvec": (V3,)},
     **{"refract": (V3, V3, S), "m.frobenius_inner": (M3, M3), "min": (S, S, S), "max": (S, S, S)},
 }
 """The shapes of the arguments; of functions that are not here, numbers."""
