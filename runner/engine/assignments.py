@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..store.attempts import PREEMPTED, Failure
@@ -58,6 +59,7 @@ class Flights:
         self._flights: dict[int, Flight] = {}
         self._devices: dict[str, DeviceAt] = {}
         self._saving: frozenset[str] = frozenset()
+        self._unready: Counter[str] = Counter()  # workers that could not run trials since one could, by device
         self._next = 1
         self._now = 0.0
 
@@ -161,7 +163,7 @@ class Flights:
                 device.retiring.remove(worker)
                 if device.generations[worker.slot] == worker.generation:
                     self._bury(worker, {}, kill=True)
-        while device.pending and not device.retiring:
+        while device.pending and not device.retiring and self._now >= device.held_until:
             lease = self._leases[device.pending[0]]
             beside = [trial for flight in device.flights.values() for trial in flight.launch.trials]
             if device.flights and self.alone((*self._held[lease.queue[0]], *beside)):

@@ -52,7 +52,7 @@ class Inside:
     ``budget``: the ``memory_budget`` of a trial that was granted so many bytes at a relative time; None: what its spec says.
     ``planned``: bytes by trial, None where they are not known. ``too_large``: trials that are not to be started, each with the reason.
     ``loose``: trials that may take more than they claim, as their plan is known to lack something. ``together``: the columns of a launch of
-    several trials. ``device``: about the device of a name, for the journal.
+    several trials. ``device``: about the device of a name, for the journal. ``may_use``: the devices that there are for the run now.
     """
 
     trials: Mapping[str, Trial]
@@ -63,6 +63,7 @@ class Inside:
     loose: frozenset[str] = frozenset()
     together: Callable[[m.Launch], Together | None] = lambda launch: None
     device: Callable[[str], Mapping[str, Any]] = lambda name: {}
+    may_use: Callable[[], set[str]] = set
 
 
 def with_best(inside: Inside, journal: Journal, row: Event) -> Event:

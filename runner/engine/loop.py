@@ -13,6 +13,7 @@ from ..clock import now as clock_now
 from ..ledger.inventory import Found, pools_and_devices
 from ..ledger.leases import CUT_SHORT, DONE, LEASE_S, LeaseEnd
 from ..packing import Request, misfit
+from ..ray_adapter.cluster import NoWorker
 from ..ray_adapter.head_watch import ClusterLost
 from ..store.files import StorageFull
 from ..store.owner import check_owner
@@ -333,11 +334,24 @@ class Runner:
                 case m.NoRoom():
                     self._watch.cramped()
                     self._pause(action.why.partition("\n")[0], StorageFull.until)
+                case m.CannotStart():
+                    self._cannot_start(action)
                 case m.Avoid():
                     if self.ledger.avoid(action.device, action.seconds):
                         self.book.note(action)
                 case _:
                     self.book.note(action)
+
+    def _cannot_start(self, action: m.CannotStart) -> None:
+        """End the run where no device is left on which workers may get ready.
+
+        Raises:
+            NoWorker: in the words of the worker that failed last.
+        """
+        if not self.inside.may_use() - action.devices:
+            first, _, rest = action.error["message"].partition("\n")
+            advice = "" if "  do: " in rest else f"\n  do: mend that, then `qdrun resume {self.outside.folder.uri}`"
+            raise NoWorker("\n".join(filter(None, [f"no worker can run trials: {first}", rest])) + advice)
 
     def _batches(self, launches: Sequence[m.Launch]) -> tuple[BatchSpec, ...]:
         """The message to a worker with the launches of a lease."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from ..packing import Claim
@@ -114,6 +115,23 @@ class WorkerDown:
     signal: str = ""
 
 
+class Unready(Enum):
+    """Why a worker could not run trials: it said so itself; its process died or never answered; its node is gone."""
+
+    said = auto()
+    died = auto()
+    lost = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """A worker process is gone before it could run trials: none of them is at fault."""
+
+    worker: WorkerId
+    error: Error
+    why: Unready = Unready.said
+
+
 @dataclass(frozen=True, slots=True)
 class Saving:
     """The trials that are over, and whose results their workers write down: a store may take its time, which is not theirs."""
@@ -160,6 +178,7 @@ Event = (
     | Started
     | Ended
     | WorkerDown
+    | NotReady
     | Saving
     | Interrupted
     | Cancelled
@@ -350,6 +369,14 @@ class Avoid:
 
 
 @dataclass(frozen=True, slots=True)
+class CannotStart:
+    """Nothing runs, and workers got ready on none of these devices: give up, unless there are others. ``error``: the last time."""
+
+    devices: frozenset[str]
+    error: Error = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """No more trials are started; ``state`` is that of the run from now on. ``running``: trials that have begun, and may still end."""
 
@@ -377,5 +404,6 @@ Action = (
     | WriteRetired
     | NoRoom
     | Avoid
+    | CannotStart
     | Stopping
 )

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 from ..packing import Claim
 from ..store.attempts import Failure
-from ..store.files import StorageFull
+from ..store.files import StorageDenied, StorageFull, StorageUnreachable
 from . import messages as m
 
 Claims = Mapping[str, Claim]
 NO_ROOM = StorageFull.__name__
 """The error of an attempt whose result found no room, by its type."""
+STORE_AWAY = frozenset(kind.__name__ for kind in (StorageFull, StorageUnreachable, StorageDenied))
+"""Errors of a store that may pass, by their types."""
 
 
 class Charges(dict[str, int]):
@@ -125,7 +127,7 @@ class DeviceAt:
 
     ``crashed``: when one died last, the number of the launch that came next, and the attempt that was charged. ``losses``: how often in
     a row it, or a worker there, was of no use, and ``lost`` when last, and which slot; ``rests``: how often it was avoided, and
-    ``rests_until`` when.
+    ``rests_until`` when. ``unready``: workers in a row that could not run trials; the next one begins at ``held_until``.
     """
 
     pending: deque[str] = field(default_factory=deque)
@@ -137,6 +139,8 @@ class DeviceAt:
     lost: tuple[float, int] = (-float("inf"), 0)
     rests: int = 0
     rests_until: float = -float("inf")
+    unready: int = 0
+    held_until: float = -float("inf")
 
 
 Blame = tuple[Failure, m.Error, bool]

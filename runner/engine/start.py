@@ -164,6 +164,10 @@ class Roster(Mapping[str, Found]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    def now(self) -> set[str]:
+        """The devices that there are now."""
+        return {row.id for row in self._look()}
+
     def kind(self, device: str) -> str:
         """The class of a device; empty where it is not known."""
         row = self.get(device)
@@ -198,7 +202,7 @@ def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, ro
     loose = {name for group in groups if group.plan is not None and not group.plan.whole for name in group.trials}
     large = too_large(prepared, planned)
     planned_of = planned_bytes(groups)
-    return Inside(trials, prepared.own_spec, planned_of, budget, large, frozenset(loose), together, roster.about)
+    return Inside(trials, prepared.own_spec, planned_of, budget, large, frozenset(loose), together, roster.about, roster.now)
 
 
 def run_trials(

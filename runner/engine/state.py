@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..store.attempts import PREEMPTED, Failure
 from . import messages as m
 from .assignments import Flights
-from .parts import NO_ROOM, Blame, DeviceAt, Drop, Flight, LeaseAt, error_of, suspects
+from .parts import NO_ROOM, STORE_AWAY, Blame, DeviceAt, Drop, Flight, LeaseAt, error_of, suspects
 
 TOGETHER_S = 1.0
 """Workers of one device that die within so many seconds died of one cause."""
@@ -23,6 +23,11 @@ LOSSES, REST_S, MOST_REST_S = 3, 30.0, 600.0
 """A device that is of no use so often in a row is avoided for some time, twice as long each time: it would take one trial after the other,
 as it is always free, and use up their retries.
 """
+
+UNREADY = {m.Unready.said: 2, m.Unready.died: 5}
+"""So many workers in a row that could not run trials end a run of which nothing runs: what they say themselves would be said again."""
+MOST_HELD_S = 60.0
+"""From one of them to the next of its device it takes 1, 2, 4, .. seconds, and at most so many."""
 
 
 class State(Flights):
@@ -120,6 +125,8 @@ class State(Flights):
                 self._refused(event)
             case m.WorkerDown():
                 self._worker_down(event)
+            case m.NotReady():
+                self._not_ready(event)
             case m.Saving():
                 self._saves(event.trials)
             case m.Interrupted():
@@ -162,7 +169,7 @@ class State(Flights):
             return
         if lease.flights:
             head = self._flights[lease.flights[0]]
-            blame: Blame = (Failure.infrastructure, error_of("LeaseLost", event.why), True)
+            blame: Blame = (Failure.infrastructure, error_of("LeaseLost", event.why), head.since is not None)
             self._bury(head.launch.worker, {head.launch.id: blame} if head.begun else {}, kill=True, lost=event.lease)
         else:
             self._forget_queue(lease)
@@ -180,6 +187,8 @@ class State(Flights):
         if flight is None or flight.since is not None:
             return
         flight.since = self._now - event.ago_s
+        self._unready.clear()
+        self._devices[flight.launch.worker.device].unready = 0
         self._begin(flight)
         drop, flight.drop = flight.drop, None
         if drop is not None and drop.grace_s is not None:
@@ -213,6 +222,28 @@ class State(Flights):
             retiring.add(flight.launch.worker)
 
     # workers that are gone
+
+    def _not_ready(self, event: m.NotReady, *, kill: bool = False) -> None:
+        worker, why = event.worker, event.why
+        device = self._devices.get(worker.device, DeviceAt())
+        if device.generations[worker.slot] != worker.generation:
+            return  # it was buried already
+        when, slot = device.lost
+        alone = self._now - when > TOGETHER_S or worker.slot == slot  # else one cause has taken both
+        if alone:
+            device.unready += 1
+            device.held_until = self._now + min(MOST_HELD_S, 0.5 * 2.0**device.unready)
+            self._useless(worker, event.error)
+        blame: Blame = (Failure.infrastructure, event.error, False)
+        self._bury(worker, {one.launch.id: blame for one in self._on(worker) if one.begun}, kill=kill, sure=True)
+        if event.error["type"] in STORE_AWAY:
+            self._out.append(m.NoRoom(event.error["message"]))
+            why = m.Unready.died
+        if why is m.Unready.lost or not alone:
+            return
+        self._unready[worker.device] += 1
+        if self._unready.total() >= UNREADY[why] and all(one.since is None for one in self._flights.values()):
+            self._out.append(m.CannotStart(frozenset(self._unready), event.error))
 
     def _worker_down(self, event: m.WorkerDown) -> None:
         worker = event.worker
@@ -408,8 +439,7 @@ class State(Flights):
                 self._bury(flight.launch.worker, {}, kill=True)
             elif flight.since is None and self._now - flight.sent >= self.rules.start_s:
                 error = error_of("NotStarted", f"its worker did not start within {self.rules.start_s:g} s")
-                self._useless(flight.launch.worker, error)
-                self._bury(flight.launch.worker, {flight.launch.id: (Failure.infrastructure, error, True)}, kill=True)
+                self._not_ready(m.NotReady(flight.launch.worker, error, m.Unready.died), kill=True)
             elif (
                 limit is not None
                 and flight.since is not None

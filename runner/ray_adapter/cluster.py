@@ -47,6 +47,10 @@ class ClusterError(QdrunError, ConnectionError):
     exit_code = 4
 
 
+class NoWorker(ClusterError):
+    """A run ends because no worker gets as far as its first trial: a package, a file or a device is missing there."""
+
+
 @dataclass(frozen=True)
 class Capacity:
     """What the nodes of a cluster offer: cores in all, the most cores and bytes that one node has, and where its dashboard is.

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import pickle
+import platform
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from importlib import metadata
 from typing import Any
 
+from ...compiler.errors import QdrunError
 from ..jobcode.imports import IMPORTS
 from ..workers import Worker
-from ..workers.spec import LeaseNews, Progress, WorkerInfo, WorkerSpec
+from ..workers.records import error_record
+from ..workers.spec import LeaseNews, Progress, WorkerInfo
 from ..workers.wire import Row, packed_news, unpacked
 from .compat import drop_places_of_driver
 
@@ -26,19 +32,30 @@ class WorkerActor:
     it, which takes 0.1 s for a large one. Calls and news travel in the form of ``workers.wire``.
     """
 
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, version: str, spec: bytes) -> None:
+        """``version``: see ``versions``, of the runner. ``spec``: a pickled ``WorkerSpec``, which another version may not have."""
         drop_places_of_driver()
         IMPORTS.sole = True
-        self._worker = Worker(spec)
-        on_notice(self._worker.preempt)
         end_with_parent()
+        self._failed: Exception | None = None
+        try:  # `hello` says what is wrong: of an error here Ray may say no more than that the actor died
+            check_version(version)
+            self._worker = Worker(pickle.loads(spec))
+            on_notice(self._worker.preempt)
+        except Exception as error:
+            self._failed = error
 
     def __repr__(self) -> str:
-        return repr(self._worker)
+        return repr(self._worker) if self._failed is None else f"Worker({type(self._failed).__name__})"
 
-    def hello(self) -> WorkerInfo:
-        """See ``workers.Worker``, as for all others."""
-        return self._worker.hello()
+    def hello(self) -> WorkerInfo | dict[str, str]:
+        """See ``workers.Worker``, as for all others; the error, as rows have it, where this worker can run no trial."""
+        try:
+            if self._failed is not None:
+                raise self._failed
+            return self._worker.hello()
+        except Exception as error:
+            return error_record(error)
 
     def run(self, row: Row) -> Row:
         """One batch; its end as news."""
@@ -69,6 +86,28 @@ class WorkerActor:
     def stop(self, trials: Sequence[str]) -> bool:
         """Trials that are to end."""
         return any([self._worker.stop(trial) for trial in trials])
+
+
+def versions() -> str:
+    """The version of this package, and of Python, as far as both must be the same on all machines of a run."""
+    return f"qdrun {metadata.version('qdrun')}, Python {sys.version_info.major}.{sys.version_info.minor}"
+
+
+def check_version(version: str) -> None:
+    """Check that this process has the versions of the runner.
+
+    Raises:
+        OtherVersion: it has not.
+    """
+    if version != versions():
+        raise OtherVersion(
+            f"{sys.executable} on {platform.node()} has {versions()}; the run was submitted by {version}\n"
+            "  do: install the same on all machines of the cluster"
+        )
+
+
+class OtherVersion(QdrunError, ImportError):
+    """The Python of a worker has another version of this package than the one of the runner."""
 
 
 def end_with_parent(every_s: float = PARENT_EVERY_S, grace_s: float = PARENT_GRACE_S) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import threading
 import time
@@ -17,7 +18,8 @@ from ..workers.spec import BatchEnd, BatchSpec, Progress, WorkerInfo, WorkerSpec
 from ..workers.wire import packed, unpacked_news
 from .worker_deaths import last_words, left_behind, signal_of
 
-UNEXPECTED = "The actor died unexpectedly"
+UNEXPECTED, NODE_DIED = "The actor died unexpectedly", "The actor died because its node has died"
+"""Words of Ray."""
 HEAD_S = 2.0
 TOLD_S = 2.0
 """Seconds to wait for the results of a dead worker, which may have been on a lost node."""
@@ -113,7 +115,7 @@ class RayWorkers:
         self._looks: dict[Any, m.WorkerId] = {}
         self._seen: dict[m.WorkerId, Progress] = {}
         self._looked = float("-inf")
-        self._deaths: queue.SimpleQueue[m.WorkerDown] = queue.SimpleQueue()
+        self._deaths: queue.SimpleQueue[m.WorkerDown | m.NotReady] = queue.SimpleQueue()
         self._no_preload: set[str] = set()  # devices whose worker died while it loaded code, or loads it
 
     def launch(self, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
@@ -123,7 +125,7 @@ class RayWorkers:
             actor = self._actors.get(worker) or self._start(worker)
         except LookupError as error:  # the device was lost a moment ago, or the ledger cannot say where it is
             why = f"{worker.device} is not there any more: {error}"
-            self._news.append(m.WorkerDown(worker, Failure.infrastructure, error_of("DeviceLost", why)))
+            self._news.append(m.NotReady(worker, error_of("DeviceLost", why), m.Unready.lost))
             return
         if actor.info is not None and not actor.dead:
             self._send(worker, actor, launches, batches)
@@ -157,7 +159,7 @@ class RayWorkers:
             unlisted(actor.handle.drop).remote(tuple(here))
 
     def _start(self, worker: m.WorkerId) -> _Actor:
-        from .worker_actor import actor_class
+        from .worker_actor import actor_class, versions
 
         spec = self.specs(worker)
         options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2 * spec.lanes + 2}
@@ -166,7 +168,7 @@ class RayWorkers:
             "namespace": "qdrun",
             **self.options(worker.device),
         }
-        handle = actor_class().options(**options).remote(spec)
+        handle = actor_class().options(**options).remote(versions(), pickle.dumps(spec))
         actor = self._actors[worker] = _Actor(handle, spec)
         self._refs[unlisted(handle.hello).remote()] = _Asked(worker)
         return actor
@@ -238,7 +240,12 @@ class RayWorkers:
             return [m.WorkerDown(worker, Failure.infrastructure, error_of(type(cause).__name__, str(cause)))]
         except ray.exceptions.RayError as error:
             actor = self._actors[worker]
+            if getattr(error, "actor_init_failed", False):  # Python could not even make it: this package is not there
+                *_, last = str(error).rstrip().splitlines()
+                return self._not_ready(worker, error_of(type(error).__name__, last.strip()))
             return self._died(worker, death_of(error, node_gone=actor.info is not None and gone(actor.info.node)))
+        if isinstance(value, dict):
+            return self._not_ready(worker, value)
         return self._ready(worker, value) if launches is None else self._heard(ref, asked, launches, value)
 
     def _heard(self, ref: Any, asked: _Asked, launches: dict[int, m.Launch], value: Any) -> list[m.Event]:
@@ -277,11 +284,16 @@ class RayWorkers:
             self._send(worker, actor, launches, batches)
         return []
 
+    def _not_ready(self, worker: m.WorkerId, error: m.Error) -> list[m.Event]:
+        """It says that it can run no trial."""
+        self.kill(worker)
+        return [m.NotReady(worker, error)]
+
     def _died(self, worker: m.WorkerId, death: tuple[Failure, m.Error]) -> list[m.Event]:
         """A process is gone: take what it had told, and look up what its lanes had begun, on the host that it was on."""
         actor = self._actors[worker]
         if actor.info is None:  # before it could begin with anything
-            return self._down(worker, (Failure.infrastructure, death[1]), lambda: (frozenset(), None))
+            return self._down(worker, death, lambda: (frozenset(), None))
         told = self._told_before(worker)
         if death[0] is not Failure.crash:
             return told + self._down(worker, death, lambda: (None, None))
@@ -317,7 +329,11 @@ class RayWorkers:
                 if error["message"].startswith(UNEXPECTED):  # Ray cannot say why
                     error = last_words(error, actor.spec, log)
             finally:  # whatever the files are, the death is told
-                self._deaths.put(m.WorkerDown(worker, failure, error, begun, signal_of(error)))
+                self._deaths.put(
+                    m.WorkerDown(worker, failure, error, begun, signal_of(error))
+                    if actor.info is not None
+                    else m.NotReady(worker, error, m.Unready.died if failure is Failure.crash else m.Unready.lost)
+                )
 
         looking = threading.Thread(target=look, name="last words", daemon=True)
         looking.start()
@@ -416,11 +432,11 @@ def death_of(error: Exception, *, node_gone: bool) -> tuple[Failure, dict[str, s
         exceptions.LocalRayletDiedError,
     )
     starts = (exceptions.ActorUnschedulableError, exceptions.ActorPlacementGroupRemoved, exceptions.RuntimeEnvSetupError)
-    infra = node_gone or isinstance(error, (*others, *starts))
-    if isinstance(error, exceptions.RayActorError):
-        infra |= error.actor_init_failed or error.preempted  # pyright: ignore[reportAttributeAccessIssue]
+    infra = node_gone or isinstance(error, (*others, *starts)) or NODE_DIED in str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = next((line for line in lines if line.startswith("The actor")), lines[0] if lines else "")
+    if isinstance(error, exceptions.RayActorError):
+        infra |= error.actor_init_failed or error.preempted  # pyright: ignore[reportAttributeAccessIssue]
     failure = Failure.infrastructure if infra else Failure.crash
     return failure, error_of("WorkerCrashedError" if failure is Failure.crash else type(error).__name__, told)
 

@@ -106,16 +106,18 @@ class Worker:
 
     # ---- the outside
     def hello(self) -> WorkerInfo:
-        """Take the device, and say what this worker is.
+        """Take the device, import the job, and say what this worker is.
 
         Raises:
             DeviceMismatch: the process sees another device than the one it was started for.
             DeviceError: the device cannot be used.
             OwnerLost: the run belongs to another owner.
+            TargetError, NotKept: the job cannot be imported here, for no trial.
         """
         self._check_token()
-        if self._held is None:
-            self._held = take_device(self.spec, self.name)
+        self._held = self._held or take_device(self.spec, self.name)
+        if target := self.spec.job.get("target"):
+            self._job(target)
         free, total = self._device_memory()
         log = "" if self._log is None else str(self._log.where)
         held, begun = self._held, "" if self._marks is None else self._marks.path

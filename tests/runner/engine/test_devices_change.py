@@ -302,6 +302,6 @@ def test_a_worker_whose_device_was_lost_a_moment_ago_is_down_and_the_run_goes_on
     workers = RayWorkers("r", lambda where: spec, options)
     workers.launch((launch,), (BatchSpec("l1", ()),))
     (down,) = workers.poll(5.0)
-    assert (down.worker, down.failure) == (worker, Failure.infrastructure)
+    assert (down.worker, down.why) == (worker, m.Unready.lost)
     assert down.error["message"] == "cuda:7 is not there any more: 'cuda:7'"
     assert not workers.alive("cuda:7")

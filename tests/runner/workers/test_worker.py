@@ -252,6 +252,8 @@ def test_a_trial_that_waits_in_its_lease_can_be_stopped_before_it_begins(bench):
 def test_stop_reaches_a_trial_whose_job_is_being_imported(bench, monkeypatch):
     worker, asked = bench.worker(lanes=1), threading.Event()
     load = worker_module.load
+    worker.hello()
+    worker._jobs.clear()  # as for another target
 
     def slow(target, run):
         asked.wait(60)
