@@ -17,6 +17,10 @@ import numpy as np
 import qdrun as qd
 from qdrun.compiler.compile.cache import CACHE
 from qdrun.compiler.runtime.cpu import device
+from qdrun.jobs.core.batch import BatchSession
+from qdrun.jobs.core.session import Session
+from qdrun.jobs.mass_spring_simple import MassSpringSimple, MassSpringSimpleParams
+from qdrun.jobs.planning import groups
 
 Once = Callable[[int], None]
 
@@ -138,6 +142,27 @@ def _numpy(n: int) -> None:
     _added(np.zeros(1000, np.float32))
 
 
+def _sessions(n: int) -> None:
+    params = MassSpringSimpleParams(steps=8, area=0.1 + n / 1e6, stiffness=10.0 + n % 7)
+    with Session(MassSpringSimple(params)) as session:
+        session.run(params)
+
+
+def _batch_sessions(n: int) -> None:
+    params = MassSpringSimpleParams(steps=8, area=0.1 + n / 1e6, stiffness=10.0 + n % 7)
+    with BatchSession.open(MassSpringSimple, params, 4) as batch:
+        batch.run([params] * 3)
+
+
+def _runs() -> Once:
+    session = Session(MassSpringSimple(MassSpringSimpleParams(steps=8)))
+
+    def once(n: int) -> None:
+        session.run(MassSpringSimpleParams(steps=8, area=0.1 + n / 1e6))
+
+    return once
+
+
 KINDS: dict[str, Callable[[], Once]] = {
     "programs closed": lambda: _programs(True),
     "programs not closed": lambda: _programs(False),
@@ -149,18 +174,23 @@ KINDS: dict[str, Callable[[], Once]] = {
     "tapes": _tapes,
     "graphs": _graphs,
     "numpy arrays": lambda: _numpy,
+    "sessions": lambda: _sessions,
+    "batch sessions": lambda: _batch_sessions,
+    "runs of a session": _runs,
 }
 
 
 def counts() -> dict[str, int]:
     """What the process keeps of programs and kernels."""
     program = qd.get_runtime() if hasattr(qd, "get_runtime") else None
-    found = {"contexts": len(device._contexts), "entries": len(CACHE._entries), "lists": len(CACHE._lists)}
+    found = {"groups": sum(len(t) for x in groups._texts.values() for t in x.values())}
+    found |= {"contexts": len(device._contexts), "entries": len(CACHE._entries), "lists": len(CACHE._lists)}
     if program is not None and hasattr(program, "variants"):
         found |= {
             "variants": sum(map(len, program.variants.values())),
             "kernels": len(program.data.kernels),
             "launches": sum(map(len, program.native_launches.values())),
+            "counters": sum(map(len, program.data.from_python.values())),
         }
     return found
 

@@ -207,6 +207,10 @@ class ProgramState:
         if self.pending is not None:
             self.pending.look()
 
+    def freed(self, memory: Allocation) -> None:
+        """Memory of the device was given back."""
+        self.data.freed(memory)
+
     # ---- memory
     def usage(self) -> dict[str, int]:
         """Bytes in use by category: fields, gradients, ndarrays, adstack, temporaries. On a GPU ``staging``, too: pinned memory of the host

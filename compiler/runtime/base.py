@@ -114,6 +114,10 @@ class DeviceClient(Protocol):
         """
         ...
 
+    def freed(self, memory: Allocation) -> None:
+        """Memory of the device was given back."""
+        ...
+
 
 class Device(ABC):
     """One program's device: allocates bytes by category and counts them, compiles, launches."""
@@ -270,6 +274,8 @@ class Device(ABC):
                 del self._live[allocation.ptr]
                 self._free(allocation)
         allocation.ptr, allocation.view = 0, np.empty(0, np.uint8)
+        if self.client is not None:
+            self.client.freed(allocation)
 
     def forked(self) -> None:  # noqa: B027
         """In a forked child."""

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -210,7 +210,7 @@ class JobFiles:
         return taken
 
 
-@cache
+@lru_cache(256)
 def takes_files(model: type[BaseModel]) -> bool:
     """Whether some parameter is a path, at any depth."""
     return _has_path(model, set())

@@ -7,7 +7,7 @@ and ``simulate`` are given parameters that refuse to show the values of inputs. 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from pydantic import BaseModel
@@ -65,7 +65,7 @@ def watched(params: BaseModel, reads: Reads, prefix: str = "") -> Any:
     return copy
 
 
-@cache
+@lru_cache(256)
 def _watched_class(model: type[BaseModel]) -> type[BaseModel]:
     fields = frozenset(model.model_fields)
 

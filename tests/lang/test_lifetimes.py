@@ -26,6 +26,7 @@ def _counts(program):
         "launches": sum(map(len, [*program.native_launches.values(), *program.native_gradients.values()])),
         "contexts": len(device._contexts),
         "bytes": sum(program.usage().values()),
+        "counters": sum(map(len, program.data.from_python.values())),
     }
 
 
@@ -216,9 +217,30 @@ def test_a_destroyed_tree_gives_everything_back(program):
         with qd.ad.Tape(loss=loss):
             total()
         assert x.grad[3] == 4.0
+        x[0] = 1.0
         tree.destroy()
+        return builder, x
 
     _drops(program, once)
+
+
+def test_what_python_writes_to_an_array_is_counted_until_the_array_ends(program):
+    def once(n):
+        x = qd.ndarray(qd.f64, 8)
+        x.fill(2.0)
+        x[3] = 1.0
+
+    _drops(program, once)
+
+
+def test_a_level_of_a_destroyed_tree_takes_no_field(program):
+    builder = qd.FieldsBuilder()
+    x = qd.field(qd.f64)
+    level = builder.dense(qd.i, 8)
+    level.place(x)
+    builder.finalize().destroy()
+    with pytest.raises(qd.QdrunRuntimeError, match="this level has its memory already"):
+        level.place(qd.field(qd.f64))
 
 
 def test_a_plan_sees_what_kernels_that_are_gone_have_written(program):

@@ -566,6 +566,9 @@ class Client:
     def waited(self):
         self.asked.append("waited")
 
+    def freed(self, memory):
+        pass
+
 
 def test_a_device_tells_its_client_what_has_changed(fresh):
     device, client = GpuDevice(FakeDriver()), Client()

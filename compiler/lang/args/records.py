@@ -67,7 +67,7 @@ def _bind_members(form: StructForm, members: Mapping[str, Any], get: Callable[[s
     return tuple(keys), RecordArg(form, specs), number
 
 
-@functools.cache
+@functools.lru_cache(1024)
 def form_of(cls: type) -> StructForm:
     """The facts about a Python dataclass for kernels: its resolved annotations, and its ``qd.func`` methods."""
     members = {f.name: member_meaning(evaluated(cls, f.name, f.type)) for f in dataclasses.fields(cls)}

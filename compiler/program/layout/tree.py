@@ -12,6 +12,7 @@ from itertools import permutations
 from math import prod
 from operator import attrgetter
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -414,7 +415,7 @@ class Root(SNode):
         super().__init__(None, None, Axes(), ())
         self._root = self
         self.program = program
-        self.done: set[SNode | TreeLeaf] = set()
+        self.done: WeakSet[SNode | TreeLeaf] = WeakSet()  # also of trees that were destroyed
         self._names = 0
 
     @property
