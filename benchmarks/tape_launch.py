@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import qdrun as qd
 
 MANY = 1000
@@ -43,6 +45,11 @@ def cases(lib: Any) -> dict[str, Callable[[], None]]:
         for i in range(8):
             state[i] = c * lib.sin(state[i])
 
+    @lib.kernel
+    def of_numpy(t: lib.i32, w: lib.types.ndarray(dtype=lib.f32, ndim=1)):
+        for i in range(8):
+            x[t + 1, i] = w[i] * lib.sin(x[t, i])
+
     @lib.data_oriented
     class Steps:
         def __init__(self) -> None:
@@ -53,13 +60,15 @@ def cases(lib: Any) -> dict[str, Callable[[], None]]:
             for i in range(8):
                 self.x[t + 1, i] = lib.sin(self.x[t, i])
 
-    steps = Steps()
+    steps, weights = Steps(), [np.ones(n, np.float32) for n in (16, 1 << 14)]
     return {
         "a field with a time axis": _loop(lambda t: step(t, 0.9)),
         "the same, two tasks with other indices": _loop(two_tasks),
         "a method": _loop(steps.run),
         "the same two ndarrays": _loop(lambda t: of_arrays(arrays[0], arrays[1])),
         "two ndarrays of a list": _loop(lambda t: of_arrays(arrays[t], arrays[t + 1])),
+        "a numpy array of 64 bytes": _loop(lambda t: of_numpy(t, weights[0])),
+        "a numpy array of 64 KiB": _loop(lambda t: of_numpy(t, weights[1])),
         "state in place": _loop(lambda t: in_place(0.9)),
     }
 

@@ -51,6 +51,9 @@ class TapeRecorder(WriteRecorder, Protocol):
         """Whether nothing has been launched since it was opened."""
         ...
 
+    in_steps: bool
+    """Whether it records a step that may be run again."""
+
     @property
     def inside(self) -> bool:
         """Whether a function with a gradient of its own runs: what it launches is hidden."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qdrun as qd
-from qdrun.compiler.lang.autograd.steps_plan import StepsPlan, advances, extra_runs, fewest, schedule
+from qdrun.compiler.lang.autograd.time_steps.steps_plan import StepsPlan, advances, extra_runs, fewest, schedule
 
 
 @functools.cache

@@ -1,6 +1,8 @@
 """``qd.ad.checkpointed_steps``: what is refused, and that the program goes on."""
 
+import time
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -369,14 +371,207 @@ def test_a_step_that_raises_when_it_is_run_again():
     assert "snapshots" not in program.usage() and program.tape is None and not program.replaying
 
 
+class Restless:
+    """Steps ``x[k + 1] = sin(x[k]) * by`` that read what Python changes from call to call, each in another way."""
+
+    def __init__(self, window, **options):
+        program = qd.init(default_fp=qd.f64, **{"cpu_max_num_threads": 1, **options})
+        self.x = qd.field(qd.f64, (window + 1, M), needs_grad=True, name="x")
+        self.by, self.loss = (qd.field(qd.f64, (), needs_grad=True, name=name) for name in ("by", "loss"))
+        self.arrays = [qd.ndarray(qd.f64, M, needs_grad=True) for _ in range(40)]
+        self.scale = np.ones(M)
+        self.window, self.calls, self.dtype = window, 0, qd.types.ndarray(dtype=qd.f64, ndim=1)
+        self.x.from_numpy(np.full((*self.x.to_numpy().shape,), 0.5))
+        self.by.fill(1.1)
+        for a in self.arrays:
+            a.fill(1.0)
+        assert program.device.threads >= 1
+        self.kernels()
+
+    def kernels(self):
+        x, by, loss, dtype = self.x, self.by, self.loss, self.dtype
+
+        @qd.kernel
+        def move(k: qd.i32, c: qd.f64):
+            for i in range(M):
+                x[k + 1, i] = qd.sin(x[k, i]) * by[None] + c
+
+        @qd.kernel
+        def move_by_array(k: qd.i32, a: dtype):
+            for i in range(M):
+                x[k + 1, i] = qd.sin(x[k, i]) * by[None] * a[i]
+
+        @qd.kernel
+        def again(k: qd.i32):
+            for i in range(M):
+                x[k + 1, i] += 0.001
+
+        @qd.kernel
+        def total(k: qd.i32):
+            for i in range(M):
+                loss[None] += x[k, i] ** 2
+
+        @qd.kernel
+        def mean(k: qd.i32) -> qd.f64:
+            s = 0.0
+            for i in range(M):
+                s += x[k, i]
+            return s
+
+        @qd.data_oriented(template_primitives=False)
+        class Numbers:
+            c = 0.0
+
+            @qd.kernel
+            def move(self, k: qd.i32):
+                for i in range(M):
+                    x[k + 1, i] = qd.sin(x[k, i]) * by[None] + self.c
+
+        self.move, self.move_by_array, self.again, self.total, self.mean = move, move_by_array, again, total, mean
+        self.numbers = Numbers()
+
+    def by_zero(self, k):
+        self.move(k, 0.0)
+
+    def by_one(self, k):
+        self.move_by_array(k, self.arrays[0])
+
+    def of_object(self, t, k):
+        self.numbers.c = 0.01 * self.calls
+        self.numbers.move(k)
+
+    def assigned(self, t, k):
+        self.x[k, 0] = 0.01 * self.calls
+        self.move(k, 0.0)
+
+    def replaced(self, t, k):
+        @qd.ad.grad_replaced
+        def custom(c):
+            self.move(k, 0.0)
+
+        qd.ad.grad_for(custom)(lambda c: self.move.grad(k, 0.0))
+        custom(float(self.calls))
+
+    def run(self, step, n=8):
+        def counted(t, k):
+            self.calls += 1
+            step(t, k)
+
+        self.calls = 0
+        with qd.ad.Tape(loss=self.loss):
+            qd.ad.checkpointed_steps(counted, n, self.x)
+            self.total(min(n, self.window))
+        return self.by.grad.to_numpy()
+
+    def restless(self):
+        """Steps, and what the message says of them."""
+        random = np.random.default_rng()
+        return {
+            "a counter": (
+                lambda t, k: self.move(k, 0.01 * self.calls),
+                r"`c` of kernel `move` \(launch 1\) is [\d.]+, and was",
+            ),
+            "random": (lambda t, k: self.move(k, random.uniform()), "`c` of kernel `move`"),
+            "time": (lambda t, k: self.move(k, time.perf_counter()), "`c` of kernel `move`"),
+            "another kernel": (
+                lambda t, k: self.move(k, 0.0) if self.calls <= 8 else self.move_by_array(k, self.arrays[0]),
+                r"kernel `move_by_array` \(launch 1\) comes where kernel `move` came in the first run",
+            ),
+            "one more launch": (
+                lambda t, k: (self.move(k, 0.0), self.calls > 8 and self.again(k)),
+                "it makes 2 launches and assignments, and made 1 in the first run",
+            ),
+            "a list that grows": (
+                lambda t, k: self.move_by_array(k, self.arrays[self.calls]),
+                r"`a` of kernel `move_by_array` \(launch 1\) is",
+            ),
+            "numpy": (lambda t, k: self.move_by_array(k, self.scale * self.calls), "`a` of kernel `move_by_array`"),
+            "an object": (self.of_object, "`self.c` of kernel `move`"),
+            "assigned": (self.assigned, r"what Python assigns of `x` is"),
+            "a function": (self.replaced, r"argument 1 of `custom` \(launch 1\) is"),
+        }
+
+
+@pytest.mark.parametrize(
+    "options", [{}, *(pytest.param(o, marks=pytest.mark.slow) for o in ({"batch": 2}, {"cpu_max_num_threads": 2}))]
+)
+def test_a_step_that_reads_what_python_changes_is_noticed(options):
+    case = Restless(3, **options)
+    for name, (step, text) in case.restless().items():
+        again = rf"step \d is not the same when it is run again: {text}(.|\n)*do: let a step"
+        refused(qd.QdrunRuntimeError, again, partial(case.run, step))
+        assert "snapshots" not in case.x._owner.usage(), name
+        case.by.fill(1.1)
+
+
+def test_steps_that_repeat_are_not_refused():
+    """What is made in a step, read from fields, or counted without use."""
+
+    def made(case, t, k):
+        case.calls += 100
+        own = qd.ndarray(qd.f64, M, needs_grad=True)
+        own.fill(1.0 + 0.1 * t)
+        case.move_by_array(k, own)
+
+    def read(case, t, k):
+        case.move(k, 0.1 * case.mean(k) / M)
+        case.scale[0] = case.x.to_numpy().sum()  # written, and not read
+
+    def numpy_made(case, t, k):
+        case.move_by_array(k, np.full(M, 1.0 + 0.1 * t))
+
+    def dispatched(case, t, k):
+        case.dispatch(k)
+
+    for step, threads in ((made, 1), (read, 2), (numpy_made, 1), (dispatched, 1)):
+        found = []
+        for window in (8, 3):
+            case = Restless(window, cpu_max_num_threads=threads)
+            case.dispatch = qd.perf_dispatch(get_geometry_hash=lambda k: 0, first_warmup=0, active=1)(case.by_zero)
+            for way in (case.by_zero, case.by_one):
+                case.dispatch.register(way)
+            found.append(float(case.run(partial(step, case))))
+        np.testing.assert_allclose(found, found[0], rtol=1e-12)
+
+
+def test_the_step_of_a_fixed_point_that_reads_what_python_changes_is_noticed():
+    qd.init(default_fp=qd.f64)
+    x, new, by, loss = (qd.field(qd.f64, (), needs_grad=True, name=name) for name in ("x", "new", "by", "loss"))
+    calls = []
+
+    @qd.kernel
+    def step(c: qd.f64):
+        new[None] = by[None] * qd.cos(x[None]) + c
+
+    @qd.kernel
+    def total():
+        loss[None] += x[None]
+
+    def changing():
+        calls.append(0)
+        step(1e-9 * len(calls))
+
+    by[None] = 0.3
+    with qd.ad.Tape(loss=loss):
+        qd.ad.fixed_point(lambda: step(0.1), x, new)
+        total()
+    a = x[None]
+    np.testing.assert_allclose(by.grad[None], np.cos(a) / (1 + 0.3 * np.sin(a)), rtol=1e-10)
+    with pytest.raises(qd.QdrunRuntimeError, match=r"step is not the same when it is run again: `c` of kernel `step`"):
+        with qd.ad.Tape(loss=loss):
+            qd.ad.fixed_point(changing, x, new, rtol=1e-6)
+            total()
+
+
 def test_validation_names_the_array_of_a_step_that_does_not_repeat():
     def run(validation):
         chain = Chain(9, 2)
-        step, calls = chain.step, []
+        step, calls, stiff = chain.step, [], chain.stiff.view
 
         def other(t, k):
             calls.append(t)
-            step(t + (len(calls) > 9), k)
+            stiff[:] = 0.7 if len(calls) > 9 else 0.8  # through memory that was handed out
+            step(t, k)
 
         chain.step = other
         chain.tally = lambda t, k: None

@@ -1,5 +1,6 @@
 """The tape: what it records, what it clears, in which order it replays, what it refuses."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -257,19 +258,107 @@ def test_a_launch_without_gradients_is_passed_over_in_the_replay():
     assert counter[None] == 1
 
 
-def test_numpy_arguments_are_read_again_when_the_tape_replays():
-    """As in the launch: what the array holds at the end of the tape is what the gradient uses."""
-    c = Chain()
+@dataclasses.dataclass
+class Weights:
+    """An argument that holds an array."""
 
-    @qd.kernel
-    def dot(w: qd.types.ndarray(dtype=qd.f64, ndim=1)):
-        for i in c.x:
-            c.loss[None] += w[i] * c.x[i]
+    w: qd.types.ndarray(dtype=qd.f64, ndim=1)
 
-    w = np.arange(N, dtype=float)
-    with qd.ad.Tape(loss=c.loss):
-        dot(w)
-    np.testing.assert_allclose(c.x.grad.to_numpy(), w)
+
+class Given:
+    """Kernels that are given arrays of numpy and torch, and read them in their gradients."""
+
+    def __init__(self):
+        c = self.c = Chain()
+        array, integers = qd.types.ndarray(dtype=qd.f64, ndim=1), qd.types.ndarray(dtype=qd.i32, ndim=1)
+
+        @qd.kernel
+        def dot(w: array):
+            for i in c.x:
+                c.loss[None] += w[i] * c.x[i]
+
+        @qd.kernel
+        def dot_of(weights: Weights):
+            for i in c.x:
+                c.loss[None] += weights.w[i] * c.x[i]
+
+        @qd.kernel
+        def chosen(at: integers):
+            for i in range(N):
+                c.loss[None] += c.x[at[i]]
+
+        @qd.kernel
+        def powers(n: integers):
+            for i in c.x:
+                v = 1.0
+                for _ in range(n[i]):
+                    v *= c.x[i]
+                c.loss[None] += v
+
+        @qd.kernel
+        def added(w: array):
+            for i in c.x:
+                c.loss[None] += w[i] + c.x[i]
+
+        @qd.kernel
+        def double(w: array):
+            for i in w:
+                w[i] *= 2.0
+
+        self.dot, self.dot_of, self.chosen, self.powers, self.added, self.double = dot, dot_of, chosen, powers, added, double
+
+    def tape(self, *runs, **options):
+        with qd.ad.Tape(loss=self.c.loss, **options):
+            for run in runs:
+                run()
+        return self.c.x.grad.to_numpy()
+
+
+def changed_arguments(g):
+    """Kernel and argument, a launch, and what Python does to the array afterwards."""
+    w, wide, large, at = np.arange(N, dtype=float), np.arange(2.0 * N), np.ones(100_001), np.zeros(N, np.int32)
+    return [
+        ("dot", "w", lambda: g.dot(w), lambda: w.__setitem__(1, 100.0)),
+        ("dot", "w", lambda: g.dot(w), lambda: w.__setitem__(slice(None), w[::-1].copy())),  # the same numbers in another order
+        ("dot", "w", lambda: g.dot(wide[::2]), lambda: wide.__setitem__(2, 100.0)),
+        ("dot", "w", lambda: g.dot(large), lambda: large.__iadd__(1.0)),
+        ("dot_of", "weights.w", lambda: g.dot_of(Weights(w)), lambda: w.__imul__(3.0)),
+        ("chosen", "at", lambda: g.chosen(at), lambda: at.__setitem__(2, 3)),
+        ("powers", "n", lambda: g.powers(at), lambda: at.__iadd__(1)),
+    ]
+
+
+@pytest.mark.parametrize("how", ["", "batch", "steps", "window"])
+def test_an_argument_that_python_changes_before_its_gradient_is_refused_by_name(how):
+    if how == "batch":
+        qd.init(default_fp=qd.f64, batch=2, offline_cache=False)
+    g = Given()
+    state = qd.field(qd.f64, (5 if how == "steps" else 3, N), needs_grad=True)
+
+    def in_steps(launch, change):
+        qd.ad.checkpointed_steps(lambda t, k: (launch(), t == 3 and change()), 4, state)
+
+    for kernel, argument, launch, change in changed_arguments(g):
+        text = rf"gradient of `{kernel}` needs the values of the argument `{argument}` read here, but Python changed the array"
+        hint = rf"do: give the launch a copy, `{kernel}\(\.\., w\.copy\(\)\)`"
+        with pytest.raises(qd.DataAccessError, match=rf"{text}(.|\n)*at .*test_tape(.|\n)*{hint}"):
+            g.tape(*((lambda: in_steps(launch, change),) if how in ("steps", "window") else (launch, change)))  # noqa: B023
+
+
+def test_an_argument_that_does_not_change_or_is_not_read_again_is_no_error():
+    g, w = Given(), np.arange(1.0, N + 1)
+    thirds = np.arange(3 * N, dtype=np.int32)[1::3] % N
+    np.testing.assert_allclose(g.tape(lambda: g.dot(w), lambda: g.dot(w)), 2 * w)
+    np.testing.assert_allclose(g.tape(lambda: g.dot(w.copy()), lambda: w.__imul__(2.0)), w / 2)
+    assert g.tape(lambda: g.added(w), lambda: w.__imul__(2.0)).tolist() == [1] * N  # not read again
+    assert g.tape(lambda: g.chosen(thirds)).tolist() == np.bincount(thirds, minlength=N).tolist()
+    before = w.copy()
+    found = g.tape(
+        lambda: g.dot(w), lambda: g.double(w), lambda: g.dot(w)
+    )  # a kernel changes it: the tape keeps what was there
+    np.testing.assert_allclose(found, 3 * before)
+    with pytest.raises(qd.DataAccessError, match="`w` read here, but code outside of the kernels"):
+        g.tape(lambda: g.dot(w), lambda: w.__setitem__(0, 5.0), validation=True)
 
 
 def test_native_launches_before_and_after_a_tape_are_not_recorded():

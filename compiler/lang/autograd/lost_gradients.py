@@ -10,7 +10,7 @@ from ...passes.dependence.paths import Broken
 from ...program.memory.lost_gradients import report
 from ...program.memory.memory_regions import IndexPattern, MemoryRegion, access_region, tensor_regions
 from .overwrites import HostWrite, Timed
-from .steps_check import Moved
+from .time_steps.steps_check import Moved
 
 if TYPE_CHECKING:
     from ...passes.dependence.access import Access

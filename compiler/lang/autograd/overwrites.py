@@ -168,6 +168,10 @@ class Overwrites:
                 add_use(target, spot, use)
         self.variants += other.variants
 
+    def wrote_after(self, base: object, launch: int) -> bool:
+        """Whether a later launch, or Python by a call of ours, may have written to memory of this base."""
+        return any(use.when[-1] > launch for uses in self.writes.get(base, {}).values() for use in uses)
+
     def loses(self) -> bool:
         """Whether some kernel stores a differentiable value to an array without a gradient."""
         return any(variant.flows.loses for variant in self.variants)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import NothingToDifferentiate, OutOfMemory, QdrunAssertionError, QdrunCompilationError, QdrunRuntimeError
+from ...program.memory.given_arrays import GivenArrays
 from ...program.memory.memory_regions import tensor_regions
 from ...program.memory.overwritten import Overwritten
 from ...program.memory.versions import Versions
 from ...program.plans.tape_budget import check_kept, make_gradients, of_all
 from ...program.program import Program, current_program
 from ...program.recorders import CustomFunction
-from ...runtime.base import next_serial
 from ..args.frozen import copied, frozen_arguments
 from ..data.field import Field
 from ..data.ndarray import Ndarray
@@ -25,15 +25,13 @@ from .grad_check import GradCheck
 from .gradient_arrays import check_loss, clear_all_gradients, fill_loss, loss_gradient, unwrapped_loss
 from .lost_gradients import check_broken
 from .overwrites import HostWrite, Launch, Overwrites, Timed, all_uses
-from .steps_check import Accesses, Composite, StepEnd, add_writes, handed_over
+from .time_steps.steps_check import Composite
 from .zeros.tape_paths import PathsOfTape, recorded_by, warn_of_zeros
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...program.call import Call
     from ...program.memory.versions import Event
-    from .steps_window import Window
+    from ...program.variant import Variant
 
 
 class Tape(PathsOfTape):
@@ -74,6 +72,8 @@ class Tape(PathsOfTape):
         self._overwritten: Overwritten | None = None
         self._now: Launch | None = None  # the launch that runs
         self._quick = False  # whether a quick look has shown that it overwrites nothing
+        self._given = GivenArrays()  # arrays of others, as they were at the launches
+        self._bound: tuple[Variant, Call] | None = None  # the launch that runs, where it may be given arrays of others
 
     in_steps = False
     """Whether it records a step of ``checkpointed_steps`` or of a fixed point."""
@@ -121,7 +121,7 @@ class Tape(PathsOfTape):
         reverse, check = self._inside is None, over.quick.get(kernel)
         self._quick = check is not None and reverse and not kwargs and check(args)
         if self._quick:
-            self._now = kernel, args, kwargs
+            self._now, self._bound = (kernel, args, kwargs), None
             return
         now, flat = frozen_arguments(kernel.binder, args, kwargs)
         self._now = kernel, now, {}
@@ -130,6 +130,7 @@ class Tape(PathsOfTape):
             self._quick = check is not None and reverse and flat is not None and check(flat)
         if not self._quick:
             over.launching(len(self._calls), kernel, now, {}, flat, reverse)
+        self._bound = over.bound if flat is None else None
 
     def launching(self, call: Call) -> None:
         """A kernel is about to run with these arguments; told while versions are kept."""
@@ -148,6 +149,8 @@ class Tape(PathsOfTape):
             self._seeds[len(self._calls)] = self._program.last_seed
         if event is not None:
             self._events[len(self._calls)] = event
+        elif self._bound is not None:
+            self._given.mark(len(self._calls), *self._bound)
         self._calls.append(self._now)
 
     def custom(self, function: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -206,11 +209,6 @@ class Tape(PathsOfTape):
     def _remember(self, steps: Composite) -> None:
         self._others[len(self._calls)] = steps
         self._calls.append((steps, (), {}))
-
-    def of_window(self, before: Window | None) -> WindowTape:
-        """A tape of one window of time steps; ``before``: the window, if another one has filled its slot 0."""
-        assert self._program is not None
-        return WindowTape(self, self._program, before)
 
     def failed(self, what: Any, error: BaseException) -> None:
         """A launch raised. What it wrote before has no gradient; one that was refused before it ran wrote nothing."""
@@ -327,6 +325,7 @@ class Tape(PathsOfTape):
         kept = self._overwritten.kept
         if not kept:  # else each launch is checked when memory is what it was
             self._check_versions(program)
+        self._given.check(found.wrote_after)
         make_gradients(program, found.variants)
         check_kept(program, kept, self._launches(timed))
         if self.loss is not None:
@@ -413,87 +412,3 @@ class Tape(PathsOfTape):
                     raise
                 finally:
                     program.before_launch = False
-
-
-class WindowTape(Tape):
-    """The launches of one window of ``checkpointed_steps``, to be run backwards when it is the window's turn."""
-
-    in_steps = True
-
-    def __init__(self, outer: Tape, program: Program, before: Window | None) -> None:
-        super().__init__(clear_gradients=False, validation=outer.validation)
-        self._outer, self._program, self._thread, self._before = outer, program, outer._thread, before
-        self._ends = [StepEnd(0, 0, next_serial())]  # the beginning, and the end of each step
-
-    def step_done(self) -> None:
-        """A step has made its launches."""
-        self._ends.append(StepEnd(len(self._calls), len(self._host_writes), next_serial()))
-
-    def expect(self, what: Any) -> None:
-        """See ``Tape.expect``."""
-        self._outer.expect(what)
-        assert self._program is not None
-        self._program.place = self, len(self._calls)
-
-    def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """See ``Tape.starts``: for the tape around it."""
-        self.expect(kernel)
-        args, flat = frozen_arguments(kernel.binder, args, kwargs)
-        self._now, over = (kernel, args, {}), self._outer._overwritten
-        if not (self._program is None or self._program.replaying or over is None):
-            over.launching(len(self._outer._calls), kernel, args, {}, flat, reverse=False)
-
-    def _protect(self, steps: Composite) -> None:
-        if self._program is not None and not self._program.replaying:
-            self._outer._protect(steps)
-
-    def _note_reads(self, steps: Composite, number: int) -> None:
-        """It is part of what the tape around it is told at the end of all."""
-
-    def launching(self, call: Call) -> None:
-        """See ``Tape.launching``."""
-        self._outer.launching(call)
-
-    def failed(self, what: Any, error: BaseException) -> None:
-        """See ``Tape.failed``."""
-        self.locate(error, len(self._calls))
-        self._outer.failed(what, error)
-
-    def hand_to(self, accesses: Accesses, number: int) -> None:
-        """Have the launches checked: window ``number``."""
-        self._outer._failed = self._outer._failed or self._failed
-        accesses.add(number, self._timed(), self._host_writes, self._steps(), self._ends)
-
-    def release(self) -> None:
-        """Give back what the steps within steps keep."""
-        for _, steps in self._steps():
-            steps.release()
-
-    def reverse(self, enter: Callable[[int], None] | None = None, leave: Callable[[], None] | None = None) -> None:
-        """Run the gradients of the launches, last to first.
-
-        Args:
-            enter: called before the launches of each step, with its slot.
-            leave: called after them.
-        """
-        program = self._program
-        assert program is not None
-        found = None
-        if self._host_writes:
-            found = Overwrites.of(self._timed(), self._host_writes, loads=True)
-            for when, steps in self._steps():
-                steps.join(found, when)
-            if self._before is not None:
-                add_writes(found, handed_over(self._before))
-            if self.repeats:
-                found.happened_before(len(self._calls) + 1)
-        if enter is None or leave is None:
-            self._check_versions(program)
-            self._replay(found, 0, len(self._calls), self._host_writes)
-            return
-        for slot in reversed(range(len(self._ends) - 1)):
-            begin, end = self._ends[slot : slot + 2]
-            enter(slot)
-            self._check_versions(program, begin.launches, end.launches)
-            self._replay(found, begin.launches, end.launches, self._host_writes[begin.writes : end.writes])
-            leave()

@@ -16,7 +16,7 @@ from ...errors import QdrunError, QdrunRuntimeError, TrialsFailed
 from ...frontend.markers import grouped
 from ...program.program import current_program
 from ..autograd.custom import Replaced
-from ..autograd.steps import recorded_by
+from ..autograd.time_steps.steps import recorded_by
 from ..data.tensor import Tensor
 from ..kernel import kernel
 from ..no_gradient import refuse_in_forward_mode

@@ -14,7 +14,7 @@ from ...frontend.library.functions import floor, select, sin
 from ...frontend.markers import grouped, static
 from ...program.program import current_program
 from ..algorithms.arrays import Form, borrowed
-from ..autograd.steps import recorded_by
+from ..autograd.time_steps.steps import recorded_by
 from ..data.tensor import Tensor
 from ..data.types import Template
 from ..kernel import kernel

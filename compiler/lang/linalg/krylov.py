@@ -19,7 +19,7 @@ from ...frontend.library.functions import cast, isinf, isnan, max, sqrt
 from ...frontend.markers import grouped, static
 from ...program.program import current_program
 from ..algorithms.arrays import Form, borrowed
-from ..autograd.steps import recorded_by
+from ..autograd.time_steps.steps import recorded_by
 from ..data.ndarray import Ndarray
 from ..data.tensor import Tensor
 from ..data.types import Template

@@ -13,7 +13,7 @@ from ...ir.types import DType, i32, i64
 from ...program.program import Program, current_program
 from ..algorithms import argsort, inclusive_scan
 from ..algorithms.arrays import scratch
-from ..autograd.steps import recorded_by
+from ..autograd.time_steps.steps import recorded_by
 from ..data.ndarray import Ndarray, make_ndarray
 from ..data.tensor import Tensor
 from ..data.types import Template

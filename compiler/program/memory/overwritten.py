@@ -50,6 +50,7 @@ class Overwritten:
             ``quick_check``: a launch that passes need not be told.
         quick_objects: functions that take ``flat`` where other objects are among the arguments.
         unkept: launches and assignments, by their time, of elements that cannot be copied.
+        bound: the last launch whose arguments only binding tells apart.
 
     Args:
         program: whose launches they are.
@@ -60,6 +61,7 @@ class Overwritten:
         self._program, self._run = program, run
         self.kept = KeptElements(program)
         self.unkept: set[int] = set()
+        self.bound: tuple[Any, Call] | None = None
         self._pending = PendingReads()
         self._alike: dict[object, _Alike] = {}
         self._regions: dict[object, _Regions] = {}
@@ -151,6 +153,7 @@ class Overwritten:
             templates = self._templates[id(kernel)] = [k for k, p in enumerate(params) if p.annotation is Template]
         if flat is None or any(type(flat[k]) in _NUMBERS for k in templates if k < len(flat)):  # a kernel for each number
             variant, bound = kernel.variant(args, kwargs)
+            self.bound = variant, bound.call
             return self._of_variant(variant, bound.call, reverse), bound.call, None
         key = _key(kernel, reverse, flat)
         alike = self._alike.get(key)

@@ -20,16 +20,19 @@ from ....ir.types import f32, f64, i32
 from ....program.memory.memory_regions import tensor_regions
 from ....program.program import Program, current_program
 from ....program.rehearsal import Rehearsal
+from ....runtime.base import next_serial
 from ...algorithms.arrays import Form, borrowed
 from ...data.field import Field
 from ...data.ndarray import Ndarray
 from ...no_gradient import refuse_in_a_trial, refuse_in_forward_mode
 from ..gradient_arrays import has_grad
 from ..overwrites import HostWrite, Overwrites, Timed, add_use, all_uses
-from ..steps import recorded_by
-from ..steps_check import Composite
-from ..steps_window import ArrayCopies, arrays_of
-from ..tape import Tape, WindowTape
+from ..tape import Tape
+from ..time_steps.repeats import REMEDY, Kinds, Trace
+from ..time_steps.steps import recorded_by
+from ..time_steps.steps_check import Composite
+from ..time_steps.steps_window import ArrayCopies, arrays_of
+from ..time_steps.window_tape import WindowTape
 from .transfers import advance, collect, drop
 
 NAME = "qd.ad.fixed_point"
@@ -57,6 +60,8 @@ class FixedPoint(Composite):
         self.kept_bytes = 0
         self._tape: Tape | None = None
         self._kept: ArrayCopies | None = None
+        self._kinds = Kinds(self._program, next_serial())
+        self._trace: Trace | None = None  # what the recorded step launched and assigned
         self._timed: list[Timed] = []
         self._writes: list[HostWrite] = []
 
@@ -154,10 +159,15 @@ class FixedPoint(Composite):
 
     def _recording(self) -> WindowTape:
         assert self._tape is not None
-        inner = self._tape.of_window(None)
+        inner = WindowTape(self._tape, self._kinds)
         inner.repeats = True
         with recorded_by(self._program, inner):
             self._step()
+        inner.trace.step_done()
+        self._trace = self._trace or inner.trace
+        _, text = inner.trace.difference(self._trace)
+        if text:
+            raise QdrunRuntimeError(f"{self!r}: the step is not the same when it is run again: {text}\n  {REMEDY}")
         return inner
 
     def join(self, found: Overwrites, when: int) -> None:
@@ -267,7 +277,7 @@ def fixed_point(
     batched program each trial stops by itself.
 
     Args:
-        step: launches kernels. It reads ``state`` and writes ``new``; what else it writes, it overwrites each time.
+        step: launches kernels, the same each time. It reads ``state`` and writes ``new``; what else it writes, it overwrites each time.
         state: a field or an ndarray, or a list of them, of reals and with gradients. It holds the first guess.
         new: as many of the same shapes and types.
         rtol: relative tolerance, of the state and of its gradient; None: 1e-12, or 1e-6 where all of the state is f32 or f16.

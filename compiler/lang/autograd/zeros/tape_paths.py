@@ -14,7 +14,7 @@ from ...data.ndarray import Ndarray
 from ..custom import Replaced
 from ..gradient_arrays import has_grad, unwrapped_loss
 from ..overwrites import HostWrite, Launch, Overwrites, Timed, _Group
-from ..steps_check import Composite
+from ..time_steps.steps_check import Composite
 
 if TYPE_CHECKING:
     from ....program.program import Program

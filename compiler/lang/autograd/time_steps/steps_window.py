@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import OutOfMemory, QdrunRuntimeError
-from ...frontend.values.values import count
-from ...program.memory.versions import checksum
-from ...runtime.mirror import Mirror, copied, copy, store
-from ..assembly import Assembly
-from ..data.field import Field
-from ..data.ndarray import Ndarray
-from ..data.struct_field import StructField
-from ..data.tensor import unwrap
+from ....errors import OutOfMemory, QdrunRuntimeError
+from ....frontend.values.values import count
+from ....program.memory.versions import checksum
+from ....runtime.mirror import Mirror, copied, copy, store
+from ...assembly import Assembly
+from ...data.field import Field
+from ...data.ndarray import Ndarray
+from ...data.struct_field import StructField
+from ...data.tensor import unwrap
 
 if TYPE_CHECKING:
-    from ...program.program import Program
-    from ...runtime.base import Allocation
+    from ....program.program import Program
+    from ....runtime.base import Allocation
 
 ROUNDING = 1e-3, 1e-6
 """Tolerance of a replay relative to the sum of magnitudes, if sums of several threads are in any order: f32 and f64."""
@@ -319,9 +319,14 @@ def slot_content(tensor: Any, slot: int) -> np.ndarray:
     return copied(tensor._mirror, part(tensor, tensor._form, slot))
 
 
+def adds_in_order(program: Program) -> bool:
+    """Whether kernels that run again compute the same bits: sums of reals have one order."""
+    return program.device.on_host and program.device.threads == 1
+
+
 def tolerance_of(tensor: Any, program: Program) -> float:
     """The tolerance of a replay of a state array: zero on one thread, or for integers."""
-    if not tensor.dtype.is_real or (program.device.on_host and program.device.threads == 1):
+    if not tensor.dtype.is_real or adds_in_order(program):
         return 0.0
     return ROUNDING[tensor.dtype.size == 8]
 

@@ -6,13 +6,13 @@ import operator
 from dataclasses import replace
 from typing import Any
 
-from ...errors import OutOfMemory, QdrunRuntimeError
-from ...options import bytes_of
-from ...program.program import current_program
+from ....errors import OutOfMemory, QdrunRuntimeError
+from ....options import bytes_of
+from ....program.program import current_program
+from ..tape import Tape
 from .steps import Step, Steps
 from .steps_plan import StepsPlan, extra_runs, fewest
 from .steps_window import Window, bytes_of_slots
-from .tape import Tape
 
 
 def checkpointed_steps(
@@ -33,7 +33,8 @@ def checkpointed_steps(
     add up in the same order (``cpu_max_num_threads=1``, or no atomics on reals).
 
     Args:
-        step: a Python function that launches kernels; it may be called more than once for one t, and must do the same each time.
+        step: a Python function that launches kernels. It is called more than once for one t and must do the same each time: it depends
+            on t, k, the state and constant arrays, not on counters, lists that grow, the time or random numbers of Python.
         n: time steps.
         state: fields or ndarrays of window + 1 slots, which the steps hand on. Slot 0 holds the initial state.
         scratch: fields or ndarrays of window slots: step k writes slot k, and its gradient reads it again. Zero when a step begins.
@@ -49,7 +50,8 @@ def checkpointed_steps(
         ``made_bytes``, after the run, what the steps of a window allocated and a tape kept.
 
     Raises:
-        QdrunRuntimeError: shapes that do not fit, a number of steps that is none, steps within steps.
+        QdrunRuntimeError: shapes that do not fit, a number of steps that is none, steps within steps; at the end of the tape, a step that
+            launches or assigns something else when it is run again, by its number.
         OutOfMemory: the budget is too small for the snapshots; names the smallest.
     """
     program = current_program()

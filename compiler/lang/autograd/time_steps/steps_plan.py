@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import comb
 from typing import Literal, NamedTuple
 
-from ...errors import OutOfMemory, QdrunRuntimeError
+from ....errors import OutOfMemory, QdrunRuntimeError
 
 EXHAUSTIVE = 2048
 """Up to so many steps every window length is tried."""

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DataAccessError
-from ...ir.nodes import ArgDecl, Loc
-from ...program.memory.device_arrays import NearArray, address_of
-from ...program.memory.memory_regions import MemoryRegion, tensor_regions
-from ...runtime.base import next_serial
-from ...runtime.mirror import Mirror, copy, reading, store
-from ..data.ndarray import Ndarray
-from .overwrites import HostWrite, Overwrites, Timed, Uses, _Group, _meeting, _Use, add_use, all_uses
+from ....errors import DataAccessError
+from ....ir.nodes import ArgDecl, Loc
+from ....program.memory.device_arrays import NearArray, address_of
+from ....program.memory.memory_regions import MemoryRegion, tensor_regions
+from ....runtime.base import next_serial
+from ....runtime.mirror import Mirror, copy, reading, store
+from ...data.ndarray import Ndarray
+from ..overwrites import HostWrite, Overwrites, Timed, Uses, _Group, _meeting, _Use, add_use, all_uses
 from .steps_window import Window, name_of
 
 if TYPE_CHECKING:
-    from ...passes.dependence.access import Access
-    from ...program.program import Program
-    from ...program.variant import Variant
+    from ....passes.dependence.access import Access
+    from ....program.program import Program
+    from ....program.variant import Variant
 
 BATCH = 1 << 14
 """Launches that are checked together."""

@@ -4,53 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import QdrunAssertionError, QdrunRuntimeError
-from ...program.program import Program
-from ...program.recorders import TapeRecorder
-from ...program.rehearsal import Rehearsal
+from ....errors import QdrunAssertionError, QdrunRuntimeError
+from ....program.program import Program
+from ....program.recorders import TapeRecorder
+from ....program.rehearsal import Rehearsal
+from ....runtime.base import next_serial
+from .repeats import REMEDY, Kinds, Trace
 from .steps_check import Accesses, Composite, Moved, Outside, add_writes, cleared, program_arrays
 from .steps_plan import Action, schedule
 from .steps_window import ArrayCopies, Check, Snapshots, Window, name_of, slot_content, tolerance_of
+from .window_tape import WindowTape
 
 if TYPE_CHECKING:
-    from ...runtime.base import Allocation
-    from .overwrites import HostWrite, Overwrites, Timed
+    from ....runtime.base import Allocation
+    from ..overwrites import HostWrite, Overwrites, Timed
+    from ..tape import Tape
 
 Step = Callable[[int, int], Any]
-
-
-class WindowRecorder(TapeRecorder, Protocol):
-    """A tape of one window."""
-
-    def step_done(self) -> None:
-        """A step has made its launches."""
-        ...
-
-    def hand_to(self, accesses: Accesses, number: int) -> None:
-        """Have the launches checked: window ``number``."""
-        ...
-
-    def reverse(self, enter: Callable[[int], None] | None = None, leave: Callable[[], None] | None = None) -> None:
-        """Run the gradients of the launches, last to first; see ``WindowTape``."""
-        ...
-
-    def release(self) -> None:
-        """Give back what steps within the steps keep."""
-        ...
-
-
-class StepsRecorder(TapeRecorder, Protocol):
-    """The tape that records all steps."""
-
-    validation: bool
-
-    def of_window(self, before: Window | None) -> WindowRecorder:
-        """A tape of one window; ``before``: the window, if another one has filled its slot 0."""
-        ...
 
 
 class Steps(Composite):
@@ -66,8 +40,8 @@ class Steps(Composite):
         self._program: Program = window.program
         self._accesses = Accesses(window)
         self._actions: Iterator[Action] = schedule(self.windows, snapshots)
-        self._recorded: WindowRecorder | None = None
-        self._tape: StepsRecorder | None = None
+        self._recorded: WindowTape | None = None
+        self._tape: Tape | None = None
         self._memory: Snapshots | None = None
         self._kept: ArrayCopies | None = None  # what each step of a window left in the temporaries
         self._newest: dict[int, Any] = {}  # and what is known of the writes to them, while versions are kept
@@ -75,6 +49,8 @@ class Steps(Composite):
         self._before: tuple[Allocation, list[np.ndarray]] | None = None  # the start's gradient before the tape
         self._draws: dict[int, int] = {}  # random launches before each window
         self._flags: dict[int, int] = {}  # flags of graph kernels that each window found set
+        self._kinds = Kinds(window.program, next_serial())
+        self._traces: dict[int, Trace] = {}  # what the first run of each window launched and assigned
         self._checks: dict[int, list[Check]] = {}  # of the state at each window's start, with validation
         self._done = False
 
@@ -85,7 +61,8 @@ class Steps(Composite):
         return [*self.window, *self.window.temporaries]
 
     def __repr__(self) -> str:
-        return f"checkpointed_steps({getattr(self.step, '__qualname__', self.step)}, {self.n})"
+        name = getattr(self.step, "__qualname__", str(self.step)).rsplit("<locals>.", maxsplit=1)[-1]
+        return f"checkpointed_steps({name}, {self.n})"
 
     def _bounds(self, number: int) -> tuple[int, int]:
         """First step and length of a window; they are aligned to the end."""
@@ -118,7 +95,7 @@ class Steps(Composite):
             with rehearsal.within() if self.whole else nullcontext():
                 self._run(number)
 
-    def _run(self, number: int, tape: WindowRecorder | None = None) -> None:
+    def _run(self, number: int, tape: WindowTape | None = None) -> None:
         """Run the steps of a window, whose slots were cleared; ``tape`` is told where one ends."""
         begin, length = self._bounds(number)
         for k in range(length):
@@ -155,7 +132,7 @@ class Steps(Composite):
         if self._program.tape is not None:
             self._program.tape.step_begins(step)
 
-    def record(self, tape: StepsRecorder) -> None:
+    def record(self, tape: Tape) -> None:
         """Run all steps while ``tape`` records: the last window stays in the arrays, snapshots are kept of others.
 
         Raises:
@@ -195,16 +172,16 @@ class Steps(Composite):
             self._checks[number] = self.window.checks()
         with counting_flags(self._program):
             tape = self._recording(number)
-        self._flags[number] = self._program.flags_set - flags
+        self._flags[number], self._traces[number] = self._program.flags_set - flags, tape.trace
         tape.hand_to(self._accesses, number)
         if action.kind == "advance":
             self._forget()
             self.window.advance(self._bounds(number)[1])
 
-    def _recording(self, number: int) -> WindowRecorder:
+    def _recording(self, number: int) -> WindowTape:
         assert self._tape is not None
         self._forget()
-        tape = self._recorded = self._tape.of_window(self.window if number else None)
+        tape = self._recorded = WindowTape(self._tape, self._kinds, self.window if number else None)
         self.window.clear()
         before = self._held()
         with recorded_by(self._program, tape):
@@ -316,18 +293,20 @@ class Steps(Composite):
             self._program.launches, flags = self._draws[number], self._program.flags_set
             begin, length = self._bounds(number)
             with counting_flags(self._program):
-                if action.kind == "record":
-                    self._recording(number)
-                else:
-                    self.window.clear()
-                    self._run(number)
+                tape = self._recording(number)
             if self._program.flags_set - flags != self._flags[number]:
                 raise QdrunRuntimeError(
                     f"{self!r}: run again from step {begin}, graph kernels find other flags set than in the first run\n"
                     "  do: set the flag of `qd.graph.do_while` in the step, before the kernel, from the state or from constants"
                 )
+            step, text = tape.trace.difference(self._traces[number])
+            if text:
+                raise QdrunRuntimeError(
+                    f"{self!r}: step {begin + step} is not the same when it is run again: {text}\n  {REMEDY}"
+                )
             self._compare(number + 1, length)
             if action.kind == "advance":
+                self._forget()
                 self.window.advance(length)
 
     def _gradient(self, number: int) -> None:
@@ -365,7 +344,7 @@ class Steps(Composite):
                 begin, _ = self._bounds(number)
                 raise QdrunRuntimeError(
                     f"{self!r}: run again up to step {begin}, {name_of(tensor)} differs from the first run: a step is not deterministic\n"
-                    "  do: let a step depend only on its two arguments, the state and constant arrays; draw random numbers in kernels"
+                    f"  {REMEDY}"
                 )
 
     def release(self) -> None:

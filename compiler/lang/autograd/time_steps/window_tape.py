@@ -1,0 +1,138 @@
+"""The tape of one window of time steps, or of one step of a fixed point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ....runtime.base import next_serial
+from ...args.frozen import frozen_arguments
+from ..overwrites import Overwrites
+from ..tape import Tape
+from .repeats import Kinds, Trace
+from .steps_check import Accesses, Composite, StepEnd, add_writes, handed_over
+
+if TYPE_CHECKING:
+    from ....program.call import Call
+    from ....program.recorders import CustomFunction
+    from .steps_window import Window
+
+
+class WindowTape(Tape):
+    """The launches of one window of ``checkpointed_steps``, to be run backwards when it is the window's turn.
+
+    Args:
+        outer: the tape that records all steps.
+        kinds: those of the events of all runs of the steps.
+        before: the window, if another one has filled its slot 0.
+
+    Attributes:
+        trace: what the steps launch and assign.
+    """
+
+    in_steps = True
+
+    def __init__(self, outer: Tape, kinds: Kinds, before: Window | None = None) -> None:
+        super().__init__(clear_gradients=False, validation=outer.validation)
+        self._outer, self._program, self._thread, self._before = outer, outer._program, outer._thread, before
+        self._ends = [StepEnd(0, 0, next_serial())]  # the beginning, and the end of each step
+        self.trace = Trace(kinds)
+
+    def step_done(self) -> None:
+        """A step has made its launches."""
+        self.trace.step_done()
+        self._ends.append(StepEnd(len(self._calls), len(self._host_writes), next_serial()))
+
+    def expect(self, what: Any) -> None:
+        """See ``Tape.expect``."""
+        self._outer.expect(what)
+        assert self._program is not None
+        self._program.place = self, len(self._calls)
+
+    def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See ``Tape.starts``: for the tape around it."""
+        self.expect(kernel)
+        args, flat = frozen_arguments(kernel.binder, args, kwargs)
+        self._now, over = (kernel, args, {}), self._outer._overwritten
+        if not (self._program is None or self._program.replaying or over is None):
+            over.launching(len(self._outer._calls), kernel, args, {}, flat, reverse=False)
+        found = kernel.variant(args, {}) if flat is None else None
+        self._bound = None if found is None else (found[0], found[1].call)
+        self.trace.launch(kernel, flat, found)
+
+    def custom(self, function: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See ``Tape.custom``."""
+        self.trace.function(function.name, (*args, *kwargs.values()))
+        return super().custom(function, args, kwargs)
+
+    def composite(self, steps: Composite) -> None:
+        """See ``Tape.composite``."""
+        self.trace.function(repr(steps))
+        super().composite(steps)
+
+    def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
+        """See ``Tape.wrote``."""
+        super().wrote(tensor, index, source, parts)
+        self.trace.wrote(self._host_writes[-1])
+
+    def looked_at(self, tensor: Any) -> None:
+        """See ``Tape.looked_at``."""
+        super().looked_at(tensor)
+        self.trace.reads = True
+
+    def _protect(self, steps: Composite) -> None:
+        if self._program is not None and not self._program.replaying:
+            self._outer._protect(steps)
+
+    def _note_reads(self, steps: Composite, number: int) -> None:
+        """It is part of what the tape around it is told at the end of all."""
+
+    def launching(self, call: Call) -> None:
+        """See ``Tape.launching``."""
+        self._outer.launching(call)
+
+    def failed(self, what: Any, error: BaseException) -> None:
+        """See ``Tape.failed``."""
+        self.locate(error, len(self._calls))
+        self._outer.failed(what, error)
+
+    def hand_to(self, accesses: Accesses, number: int) -> None:
+        """Have the launches checked: window ``number``."""
+        self._outer._failed = self._outer._failed or self._failed
+        accesses.add(number, self._timed(), self._host_writes, self._steps(), self._ends)
+
+    def release(self) -> None:
+        """Give back what the steps within steps keep."""
+        for _, steps in self._steps():
+            steps.release()
+
+    def reverse(self, enter: Callable[[int], None] | None = None, leave: Callable[[], None] | None = None) -> None:
+        """Run the gradients of the launches, last to first.
+
+        Args:
+            enter: called before the launches of each step, with its slot.
+            leave: called after them.
+        """
+        program = self._program
+        assert program is not None
+        found = None
+        if self._given:
+            self._given.check(Overwrites.of(self._timed(), self._host_writes).wrote_after)
+        if self._host_writes:
+            found = Overwrites.of(self._timed(), self._host_writes, loads=True)
+            for when, steps in self._steps():
+                steps.join(found, when)
+            if self._before is not None:
+                add_writes(found, handed_over(self._before))
+            if self.repeats:
+                found.happened_before(len(self._calls) + 1)
+        if enter is None or leave is None:
+            self._check_versions(program)
+            self._replay(found, 0, len(self._calls), self._host_writes)
+            return
+        for slot in reversed(range(len(self._ends) - 1)):
+            begin, end = self._ends[slot : slot + 2]
+            enter(slot)
+            self._check_versions(program, begin.launches, end.launches)
+            self._replay(found, begin.launches, end.launches, self._host_writes[begin.writes : end.writes])
+            leave()
