@@ -332,8 +332,14 @@ class Play:
             self.verdict.problems.append(f"the process that was stopped ends with {process.exitcode}: {said[-300:]}")
 
     def _before(self):
-        """What happens before the run: ``qdrun up`` that is interrupted, or a folder of runs with pipes and halves of files in it."""
+        """What happens before the run: ``qdrun up`` that is interrupted, a folder of runs with pipes and halves of files in it, or the
+        end of the head's raylet, which the cluster may not have noticed yet.
+        """
         pick = random.Random(f"before/{self.scenario.seed}")
+        if self.scenario.kind == "early":
+            kill(self.cluster.head)
+            time.sleep(pick.uniform(0, 2))
+            self.fired += 1
         if self.scenario.kind == "up":
             log = self.folder / "up.log"
             process = WARM.Process(target=qdrun, args=(["up", "--no-dashboard"], str(self.folder), str(log), self.environment))

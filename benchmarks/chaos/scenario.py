@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 FOREIGN = ("edited", "elsewhere", "proxy")
 """The job's files are edited; the command is given in a folder with modules of their names; the environment names a proxy."""
 KINDS = ("worker", "runner", "ledger", "raylet", "disk", "node", "lane", "rerun", "eio", "gone", "pair", "stop")
-KINDS += ("head", "erofs", "stall", "end", "up", "paused", "hostile")
+KINDS += ("head", "early", "erofs", "stall", "end", "up", "paused", "hostile")
+"""``early``: the raylet of the head is killed up to two seconds before the run is submitted."""
 KINDS += FOREIGN
 BATCH = ".batch"
 """Ends a kind whose trials run in batches: ``worker.batch``."""
@@ -163,7 +164,7 @@ def _scenario(kind, seed):
     alone = dict.fromkeys(("node", "pair", "up", "paused"), (0, 1, 0)) | dict.fromkeys(
         ("eio", "gone", "erofs", "stall"), (60, 40, 0)
     )
-    alone |= {"head": (1, 0, 0), "end": (30, 70, 0), "hostile": (20, 80, 0)}
+    alone |= {"head": (1, 0, 0), "early": (1, 0, 0), "end": (30, 70, 0), "hostile": (20, 80, 0)}
     known = {
         "ledger": (1, 0, 0),
         "raylet": (85, 15, 0),
@@ -197,7 +198,7 @@ def _faults(rng, kind, place, trials):
         return ((_fault(rng, "raylet", trials),),)
     if kind == "head":  # its raylet dies, its control plane lives
         return ((Fault("head", *_moment(rng, trials)),),)
-    if kind in ("up", "hostile"):  # before the run: see ``play``
+    if kind in ("up", "hostile", "early"):  # before the run: see ``play``
         return ((),)
     if kind == "end":
         return ((Fault("terminate", trials, rng.uniform(0, 1.5)),),)

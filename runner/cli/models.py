@@ -316,7 +316,7 @@ class Watch(Part):
     lanes: list[RunningTrialPart] = about("running trials")
     failures: list[Failed] = about("latest failures, the newest last")
     reasons: list[Reason] = about("why trials wait")
-    retries: dict[str, int] = about("attempts that ended without a row, by failure class")
+    retries: dict[str, int] = about("attempts that ended without a row, by failure class; `repeated`: lost with their worker")
 
 
 class Listed(Part):

@@ -161,7 +161,7 @@ class Book:
             case m.WriteRetry():
                 fields = {"failure": action.failure, "error": dict(action.error), "charged": action.charged}
                 self._write("retry", action.trial, action.number, fields)
-                self._shows.append(partial(self.board.retried, action.trial, action.failure))
+                self._shows.append(partial(self.board.retried, action.trial, action.failure, action.charged))
             case m.WriteRetired():
                 place = {"device": action.worker.device, "slot": action.worker.slot}
                 self._writes.append(("retired", place | {"why": action.why}))

@@ -21,6 +21,7 @@ from .view import (
     failure_view,
     rate,
     reasons,
+    retry_kind,
 )
 
 TICK_S = 1.0
@@ -181,10 +182,10 @@ class Board:
             return status in ("failed", "poisoned")
         return loss is not None and (self.best is None or loss < self.best[0])
 
-    def retried(self, trial: str, failure: str = "infrastructure") -> None:
-        """An attempt ended without a row: its trial waits again."""
+    def retried(self, trial: str, failure: str = "infrastructure", charged: bool = True) -> None:
+        """An attempt ended without a row: its trial waits again. ``charged``: see ``WriteRetry``."""
         self._leave(trial)
-        self.retries[failure] += 1
+        self.retries[retry_kind(failure, charged)] += 1
         self._waits[trial] = time.monotonic()
         if self.metrics is not None:
             self.metrics.retried(failure)

@@ -15,7 +15,7 @@ from ..store.layout import RunFolder
 from ..study.trials import counted
 from ..visible import visible
 from .board import Board
-from .view import SHOWN, DeviceView, RunningTrial, RunView, view_of
+from .view import SHOWN, DeviceView, RunningTrial, RunView, retries_text, view_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,7 +35,7 @@ def line(view: RunView) -> str:
     alone = view.lanes[0].step if len(view.lanes) == 1 else ""
     parts += [f"{view.counts[word]} {word}" for word in ORDER if view.counts.get(word) and word not in ("done", "waiting")]
     parts += [alone] if alone else []
-    parts += [f"{sum(view.retries.values())} tried again"] if view.retries else []
+    parts += retries_text(view.retries, kinds=False)
     parts += [f"best {view.best[0]:.6g} ({view.best[1]})"] if view.best else []
     parts += [_speed(view.rate)] if view.rate and not view.over else []
     parts += [f"about {duration(view.eta_s)} left"] if view.eta_s is not None else []
@@ -187,7 +187,7 @@ def render(view: RunView, notes: Sequence[str] = ()) -> RenderableType:
     said = [_speed(view.rate)] if view.rate and not view.over else []
     said += [f"about {duration(view.eta_s)} left"] if view.eta_s is not None else []
     said += [f"best {view.best[0]:.6g} ({view.best[1]})"] if view.best else []
-    said += [f"tried again: {', '.join(f'{n} {kind}' for kind, n in sorted(view.retries.items()))}"] if view.retries else []
+    said += retries_text(view.retries)
     parts += [Text(", ".join(said))] if said else []
     parts += [_devices(view.devices)] if view.devices else []
     parts += [Text(f"  > {lane_line(lane)}", style="dim") for lane in view.lanes[:SHOWN_LANES]]

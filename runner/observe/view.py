@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..optimize.results import best_at
+from ..store.attempts import Failure
 from ..store.journal import Event, Lines, read
 from ..store.layout import RunFolder
 from ..store.replay import FINAL, AttemptState, Replay, replay, run_state
@@ -26,6 +27,7 @@ from ..visible import visible
 RECENT_S = 120.0
 """The rate is that of this many seconds before now."""
 SHOWN = 5
+REPEATED = "repeated"
 Snapshot = Mapping[str, Any]
 
 
@@ -111,7 +113,7 @@ class RunView:
         devices, lanes: where trials run; none when the run is over.
         failures: the last ones, the latest last.
         reasons: why trials wait.
-        retries: attempts that ended without a row, by class of failure.
+        retries: attempts that ended without a row, as ``retry_kind`` calls them.
     """
 
     run: str
@@ -176,9 +178,27 @@ def view_of(folder: RunFolder, snapshot: Snapshot | None = None, *, trials: Sequ
         failures=_failures(found, labels),
         reasons=reasons(said, counts.get("waiting", 0)) if state == "running" else (),
         retries=Counter(
-            a.failure or "infrastructure" for t in found.trials.values() for a in t.attempts if a.status == "retried"
+            retry_kind(a.failure or "infrastructure", a.charged)
+            for t in found.trials.values()
+            for a in t.attempts
+            if a.status == "retried"
         ),
     )
+
+
+def retry_kind(failure: str, charged: bool) -> str:
+    """The class of failure of an attempt that ended without a row; ``repeated`` where it was lost with its worker, by no fault of its
+    trial.
+    """
+    return failure if charged or failure != Failure.infrastructure else REPEATED
+
+
+def retries_text(retries: Mapping[str, int], *, kinds: bool = True) -> list[str]:
+    """Attempts that ended without a row, for people. ``kinds``: by class of failure."""
+    own = {name: count for name, count in sorted(retries.items()) if name != REPEATED}
+    said = f"tried again: {', '.join(f'{count} {name}' for name, count in own.items())}"
+    parts = [said if kinds else f"{sum(own.values())} tried again"] if own else []
+    return parts + ([f"{retries[REPEATED]} repeated, lost with their worker"] if retries.get(REPEATED) else [])
 
 
 def last_of(events: Iterable[Event], kind: str) -> Event | None:

@@ -48,6 +48,8 @@ def escaped(name: str) -> str:
 
 
 PARTIAL = ".partial"
+LEFT_S = 600.0
+"""What was not written to for so long belongs to no process that still writes."""
 SHARED, SHARED_S = (".heartbeat.json.", ".labels.json."), 60.0
 """Files that other processes and threads may be writing at any time: what they left unfinished is removed after so many seconds."""
 
@@ -115,6 +117,7 @@ class LocalFiles:
         """Write the bytes beside ``target``; when there is no room, leave nothing behind."""
         folder, name = os.path.split(target)
         self._make_folder(folder, durable)
+        _forget_left(folder or ".", name)
         partial = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{PARTIAL}")
         file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
         try:
@@ -380,6 +383,16 @@ def _changed(path: str) -> float:
         return os.stat(path).st_mtime
     except FileNotFoundError:
         return float("inf")
+
+
+def _forget_left(folder: str, name: str) -> None:
+    """Remove what processes that were killed have left of a file. The disk decides whether that works; the file itself matters more."""
+    with suppress(OSError):
+        for one in os.listdir(folder):
+            if one.startswith(f".{name}.") and one.endswith(PARTIAL):
+                place = os.path.join(folder, one)
+                if time.time() - _changed(place) > LEFT_S:
+                    _forget(place)
 
 
 def _forget(path: str) -> None:

@@ -27,7 +27,10 @@ ONE_CLOCK_S = 60.0
 
 @dataclass
 class AttemptState:
-    """One attempt: ``status`` is running, one of ``FINAL``, retried (its trial waits again), or lost (with its owner)."""
+    """One attempt: ``status`` is running, one of ``FINAL``, retried (its trial waits again), or lost (with its owner).
+
+    ``charged``: it counts against the retries of its trial.
+    """
 
     attempt: Attempt
     status: str
@@ -35,6 +38,7 @@ class AttemptState:
     ended_t: float | None = None
     failure: str | None = None
     place: dict[str, Any] = field(default_factory=dict)
+    charged: bool = True
 
 
 @dataclass
@@ -235,7 +239,7 @@ def _apply(out: Replay, entry: Entry) -> None:
             out.doubled += kind == "ended"
         elif kind == "retry":
             _end(state, entry, "retried", event.get("failure") or Failure.infrastructure)
-            state.status = "waiting"
+            state.status, state.attempts[-1].charged = "waiting", bool(event.get("charged", True))
         else:
             status = event.get("status")
             status = status if status in FINAL else "failed"

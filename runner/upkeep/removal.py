@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from ...compiler.errors import QdrunError
 from ..clock import now
-from ..store.files import LocalFiles
+from ..store.files import PARTIAL, LocalFiles, open_files
 from ..store.layout import RunFolder
 from ..store.owner import OWNERS, RunAlive, lives, take
 from ..store.status import status_or_damage
@@ -32,6 +33,11 @@ PARTS = (
     *(OWNERS, "run.json"),
 )
 """What a run consists of, in the order of removal: while ``run.json`` is there, what is left can be removed by its name."""
+
+
+RUN_ID = re.compile(r"\d{8}-\d{6}-.+-[0-9a-f]{4}")
+MADE_S = 3600.0
+"""A run is made within seconds, with its inputs within minutes."""
 
 
 class NotRemovable(QdrunError, RuntimeError):
@@ -133,6 +139,23 @@ def _rank(name: str) -> int:
     return PARTS.index(name) if name in PARTS else -1
 
 
+def unmade(where: str | os.PathLike[str], older_s: float) -> list[Removal]:
+    """Folders on this machine in which a run was being made when its process was killed: they hold no run, and nothing else.
+
+    ``older_s``: they were not changed for so long; at least ``MADE_S``.
+    """
+    files, found = open_files(where), list[Removal]()
+    for name in files.names("") if isinstance(files, LocalFiles) else ():
+        folder = RunFolder(files.at(name))
+        if not RUN_ID.fullmatch(name) or folder.is_run or not folder.path.is_dir():
+            continue
+        below, age = _below(folder), now() - folder.path.stat().st_mtime
+        ours = all(path.partition("/")[0] in PARTS or path.endswith(PARTIAL) for path in below)
+        if ours and age >= max(older_s, MADE_S):
+            found.append(Removal(folder, "never made", age, (), len(below), sum(below.values())))
+    return found
+
+
 def old(found: Removal, states: Sequence[str], older_s: float) -> bool:
     """Whether a run is in one of these states, so old, and without a tag."""
     return found.state in states and not found.tags and found.age_s is not None and found.age_s >= older_s
@@ -148,4 +171,15 @@ def age_text(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min"
 
 
-__all__ = ["PARTS", "NotRemovable", "Removal", "age_text", "check_removable", "discarding", "old", "removal_of", "remove"]
+__all__ = [
+    "PARTS",
+    "NotRemovable",
+    "Removal",
+    "age_text",
+    "check_removable",
+    "discarding",
+    "old",
+    "removal_of",
+    "remove",
+    "unmade",
+]

@@ -56,6 +56,24 @@ def test_help_loads_nothing_heavy(words):
     assert len(loaded) <= 450, len(loaded)
 
 
+def test_a_ctrl_c_while_the_command_loads_ends_it_in_silence():
+    """At the first import, in the middle of the app, and in what a command loads."""
+    code = """
+import sys
+import qdrun.runner.cli as cli
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            raise KeyboardInterrupt
+module, sys.argv = sys.argv[1], ["qdrun", "ls"]
+sys.meta_path.insert(0, Finder())
+cli.main()
+"""
+    for module in ("qdrun.runner.cli.app", "typer", "qdrun.runner.cli.runs.removing", "qdrun.runner.observe.listing"):
+        done = subprocess.run([sys.executable, "-c", code, module], capture_output=True, text=True, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (130, False), (module, done.stderr)
+
+
 def test_the_schema_needs_no_compiler():
     assert not [name for name in ("ray", "llvmlite", "qdrun.compiler.lang") if name in modules_after("schema")]
 

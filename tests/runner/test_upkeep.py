@@ -180,3 +180,20 @@ def test_gc_removes_old_runs_of_a_state_without_tags(finished, cache):  # noqa: 
 
 def test_documents_name_every_field(finished):  # noqa: F811
     assert json.loads(run("rm", finished.path, "--dry-run", "--json").stdout)["schema"] == "qdrun.rm/1"
+
+
+def test_gc_removes_the_remains_of_runs_that_were_never_made_and_nothing_else(cache, tmp_path):
+    runs = tmp_path / "runs"
+    made = write_run(runs, "made", "", {}, TRIALS, {})
+    young, old, foreign, others = (
+        runs / name for name in ("20260101-000000-a-0a0a", "20260101-000000-b-0b0b", "mine", "20260101-000000-c-0c0c")
+    )
+    for folder in (young, old, foreign, others):
+        folder.mkdir()
+        (folder / "config.yaml").write_text("x")
+    (old / ".trials.jsonl.0123abcd.partial").write_text("half")
+    (others / "thesis.tex").write_text("x")
+    for folder in (old, foreign, others):
+        os.utime(folder, (1, 1))
+    assert [(one["run"], one["state"]) for one in call("gc", "--runs", runs, "--yes")[1]["runs"]] == [(old.name, "never made")]
+    assert not old.exists() and all(folder.exists() for folder in (young, foreign, others)) and made.is_run

@@ -67,7 +67,7 @@ def gc(
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Remove unused entries of the caches in ~/.cache/qdrun, and old runs.
+    """Remove unused entries of the caches in ~/.cache/qdrun, old runs, and what is left of runs that were killed while they were made.
 
     The caches keep downloaded inputs, the code of runs that ran again, and jobs of notebooks. Shows what that frees and asks first;
     without a terminal, nothing is removed unless --yes is given. Runs that are running or have a tag stay, and so do entries that were used
@@ -77,10 +77,11 @@ def gc(
     with reported(as_json):
         from ...store.layout import all_runs
         from ...upkeep.caches import entries, unwanted
-        from ...upkeep.removal import old, removal_of
+        from ...upkeep.removal import old, removal_of, unmade
 
         words = [state.value for state in states if state is not State.running]
         found = [one for folder in (all_runs(runs) if words else ()) if old(one := removal_of(folder), words, age_s)]
+        found += unmade(runs, age_s)
         _carry_out("gc", found, unwanted(entries(), age_s, most), yes=yes, dry_run=dry_run, as_json=as_json)
 
 

@@ -12,6 +12,7 @@ from ...study.trials import counted
 from ..live import duration
 from ..remarks import remarks_of
 from ..table import write_file
+from ..view import retries_text
 from . import curves
 from .columns import TrialTable, trial_table
 from .failures import failures
@@ -79,8 +80,7 @@ def _head(run: Material) -> str:
     own = [row["seconds"] for row in run.rows if row["seconds"] is not None]
     pairs += [(f"{sum(own):.3g} s", f"of the trials' own work; median {sorted(own)[len(own) // 2]:.3g} s")] if own else []
     retries = sum(view.retries.values())
-    again = ", ".join(f"{number} {kind}" for kind, number in sorted(view.retries.items()))
-    pairs += [(str(retries), f"attempts tried again: {again}")] if retries else []
+    pairs += [(str(retries), f"attempts without a row; {', '.join(retries_text(view.retries))}")] if retries else []
     return (
         f"<header><h1>{text(run.info['name'])}</h1>\n"
         f'<p><span class="state {text(view.state)}">{text(view.state)}</span>: {text(counts)}</p>\n'

@@ -131,7 +131,7 @@ def test_scenarios_depend_on_kind_and_seed_alone():
         "terminate",
     }
     assert {one.place for one in every} == {"cluster", "local", "emulated"}
-    assert all(one.faults and (one.faults[0] or one.kind in ("up", "hostile", "proxy", "elsewhere")) for one in every)
+    assert all(one.faults and (one.faults[0] or one.kind in ("up", "hostile", "proxy", "elsewhere", "early")) for one in every)
     assert not any(one.needs_resume for one in every if one.kind in ("eio", "rerun", "worker", "disk") and not killed(one))
 
 

@@ -25,7 +25,7 @@ FULL = RunView(
     lanes=(RunningTrial("t", "E=3[bold]", "gpu:0", 61.0, GIB, "step 3 of 40"), RunningTrial("u", "E=4", "gpu:0", 2.0)),
     failures=(FailureView("v", "E=5", "Bad", "the [red]solver[/red] blew up"),),
     reasons=(Reason(26, "needs 9 GiB: pool p has 8 GiB free of 20 GiB"),),
-    retries={"crash": 1, "infrastructure": 2},
+    retries={"crash": 1, "infrastructure": 2, "repeated": 594},
 )
 
 
@@ -40,6 +40,7 @@ def test_the_board_shows_everything():
     for text in (
         *("20260101-000000-drop-0a1b  running  3 min 20 s", "10 done  2 running  26 waiting  2 failed"),
         "3.6 trials/min, about 7 min 46 s left, best 0.25 (E=10), tried again: 1 crash, 2 infrastructure",
+        "594 repeated",
         "gpu:0  2/4 lanes  claimed 12 GiB of 20 GiB, used 11 GiB",
         *("> E=3[bold]  gpu:0  step 3 of 40  1 min 01 s", "> E=4  gpu:0  2 s"),
         "26 wait: needs 9 GiB: pool p has 8 GiB free of 20 GiB",
@@ -70,7 +71,8 @@ def test_a_narrow_terminal_loses_no_words():
 
 def test_one_line_says_it_too():
     assert line(FULL) == (
-        "running: 12/40 trials, 2 running, 2 failed, 3 tried again, best 0.25 (E=10), 3.6 trials/min, about 7 min 46 s left"
+        "running: 12/40 trials, 2 running, 2 failed, 3 tried again, 594 repeated, lost with their worker, best 0.25 (E=10), "
+        "3.6 trials/min, about 7 min 46 s left"
     )
 
 

@@ -24,7 +24,10 @@ def half(made, monkeypatch):
     run.end(monkeypatch, 6, 1, status="failed", loss=None, error={"type": "Bad", "message": "no \x1b[31m\nmore"})
     run.start(monkeypatch, 2, 2, device="gpu:0", bytes=GIB)
     run.at(monkeypatch, 3, "retry", 2, failure="crash", error={"type": "Crash", "message": "signal 11"})
-    run.start(monkeypatch, 4, 2, attempt=2, device="gpu:0", bytes=2 * GIB)
+    run.start(monkeypatch, 3, 2, attempt=2, device="gpu:0", bytes=GIB)
+    lost = {"type": "WorkerStopped", "message": "its worker was stopped"}
+    run.at(monkeypatch, 4, "retry", 2, attempt=2, failure="infrastructure", charged=False, error=lost)
+    run.start(monkeypatch, 4, 2, attempt=3, device="gpu:0", bytes=2 * GIB)
     run.start(monkeypatch, 5, 3, device="gpu:1", bytes=GIB)
     yield run
     run.journal.close()
@@ -43,7 +46,7 @@ def test_a_running_run(half, monkeypatch):
         ("x=3", "gpu:1", 6, GIB),
     ]
     assert [(f.label, f.kind, f.message) for f in view.failures] == [("x=1", "Bad", "no \ufffd[31m")]
-    assert view.retries == {"crash": 1}
+    assert view.retries == {"crash": 1, "repeated": 1}, "the second was lost with a worker"
     assert [(r.count, r.text) for r in view.reasons] == [(2, SNAPSHOT["waiting"][0]["why"])]
 
 
@@ -103,6 +106,8 @@ def test_the_board_says_the_same_as_the_journal(half, monkeypatch):
     board.stopped("1", "failed", "x=1", None, {"error": {"type": "Bad", "message": "no \x1b[31m\nmore"}})
     board.started("2", "x=2", "gpu:0", GIB)
     board.retried("2", "crash")
+    board.started("2", "x=2", "gpu:0", GIB)
+    board.retried("2", "infrastructure", False)
     board.started("2", "x=2", "gpu:0", 2 * GIB)
     board.started("3", "x=3", "gpu:1", GIB)
     mine, theirs = board.view(), view_of(half.folder)

@@ -1,5 +1,6 @@
 """The folder of a run: the same on every file system, and no name that leads out of it."""
 
+import os
 import pickle
 
 import numpy as np
@@ -368,3 +369,20 @@ def test_of_several_runs_with_a_name_the_newest_is_read_where_that_is_asked_for_
     with pytest.raises(RunNotFound, match="fits"):
         find("obo", tmp_path, newest=True)
     assert find(made[0].name, tmp_path, newest=True).name == made[0].name
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_a_killed_process_left_of_a_file_goes_when_the_file_is_written_again(tmp_path, own):
+    """In folders that no resume sweeps: tables and reports anywhere, records of a search."""
+    files = LocalFiles(str(tmp_path), own=own)
+    old, young, other = (
+        tmp_path / f".{name}.partial" for name in ("table.parquet.aaaa", "table.parquet.bbbb", "other.parquet.cccc")
+    )
+    for path in (old, young, other):
+        path.write_text("half")
+    for path in (old, other):
+        os.utime(path, (1, 1))
+    with files.writing("table.parquet") as stream:
+        stream.write(b"whole")
+    files.put("other.parquet", b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [young.name, "other.parquet", "table.parquet"]
