@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import QdrunRuntimeError, QdrunTypeError
+
+in_python: ContextVar[Callable[[Any], None] | None] = ContextVar("qdrun_stop_grad", default=None)
+"""What ``stop_grad`` of a field does in the plain Python function that a kernel has called."""
 
 
 class Template:
@@ -160,7 +164,7 @@ def stop_grad(x: Any) -> Any:
     """
     if isinstance(x, (int, float)):
         return x
-    stop = getattr(type(x), "__qd_stop_grad__", None)
+    stop = getattr(type(x), "__qd_stop_grad__", None) or in_python.get()
     return kernel_only("stop_grad") if stop is None else stop(x)
 
 

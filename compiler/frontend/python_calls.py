@@ -6,27 +6,61 @@ compile time: so a read or a write of a field's element and a launch, which a us
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import QdrunSyntaxError
+from ..ir.nodes import Place
 from .advice import once_only
 from .library.traced import trace_call, traced, unwrap
+from .markers import in_python
 from .state.context import Context
 from .syntax.expressions import compile_time
 from .syntax.inline import inline_values
+from .syntax.stopped import in_parts, is_top, no_gradient, real_places
+from .values.structs import StructTensor
+from .values.tensor import TensorRef
 from .values.values import resolve
 
 
 @dataclass(frozen=True)
 class _Open:
-    """A Python function that runs now, and the lowering that called it."""
+    """A Python function that runs now, and the lowering that called it. ``stopped``: what its ``stop_grad`` calls name."""
 
     cx: Context
-    name: str
+    fn: Any
+    stopped: set[Place] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """Of the function."""
+        return str(getattr(self.fn, "__name__", type(self.fn).__name__))
+
+    def stop(self, x: Any) -> None:
+        """Stop the gradient of a field or an array in the function.
+
+        Raises:
+            QdrunTypeError: it is something else.
+            QdrunSyntaxError: the call stands in another function, of which it is not known where it begins and ends.
+        """
+        value = resolve(x)
+        if not isinstance(value, (TensorRef, StructTensor)):
+            raise no_gradient(type(x).__name__)
+        caller = sys._getframe(2).f_code  # of ``stop_grad``
+        if caller is not getattr(inspect.unwrap(getattr(self.fn, "__func__", self.fn)), "__code__", None):
+            raise QdrunSyntaxError(
+                f"stop_grad() of a field in {caller.co_name}(), which {self.name}() calls: plain Python functions of the kernel stop"
+                " gradients, those that they call do not",
+                hint=f"call it in {self.name}(); or decorate {caller.co_name}() with @qd.func",
+            )
+        if is_top(self.cx):
+            raise in_parts()
+        self.stopped.update(real_places(value))
 
 
 _open: ContextVar[_Open | None] = ContextVar("qdrun_python_call", default=None)
@@ -34,11 +68,15 @@ _open: ContextVar[_Open | None] = ContextVar("qdrun_python_call", default=None)
 
 @contextmanager
 def _running(cx: Context, fn: Any) -> Iterator[None]:
-    token = _open.set(_Open(cx, getattr(fn, "__name__", type(fn).__name__)))
+    running, block, begin = _Open(cx, fn), cx.b.block, len(cx.b.block)
+    tokens = _open.set(running), in_python.set(running.stop)
     try:
         yield
     finally:
-        _open.reset(token)
+        _open.reset(tokens[0])
+        in_python.reset(tokens[1])
+    if running.stopped:  # all that the funcs read that it has called
+        cx.stops.append((block[begin:], frozenset(running.stopped)))
 
 
 def call_python(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> Any:

@@ -132,6 +132,134 @@ def test_what_cannot_be_stopped_is_refused(lines, error, words):
         k()
 
 
+def kernels_of_python_functions():
+    """Sources of kernels k(a) that call a plain Python function, and the gradients of x, of the array a and of the members of s."""
+    one, zero = np.ones(3), np.zeros(3)
+    return {
+        "a closure": ("closure(i) + of_x(i)", 4 * one, zero, zero, zero),
+        "an argument": ("argument(x, i) + x[i]", one, zero, zero, zero),
+        "an array": ("argument(a, i) + a[i] * x[i]", 3 * one, 2 * one, zero, zero),
+        "a struct": ("members(i) + s[i].q", zero, zero, zero, one),
+        "a loop in a func": ("loop(i) + sum_of(i)", 4.0 * 3 * one, zero, zero, zero),
+        "known arguments": ("known() + of_x(1)", np.array([0.0, 12, 0]), zero, zero, zero),
+        "a branch": ("(closure(i) if i > 0 else of_x(i))", np.array([4.0, 0, 0]), zero, zero, zero),
+        "a method": ("tool.read(i) + of_x(i)", 4 * one, zero, zero, zero),
+    }
+
+
+@pytest.mark.parametrize("name", kernels_of_python_functions())
+def test_a_plain_python_function_stops_what_its_funcs_read(name):
+    start()
+    term, *wanted = kernels_of_python_functions()[name]
+    x, y = (qd.field(qd.f64, shape=3, needs_grad=True, needs_dual=True) for _ in range(2))
+    s = qd.types.struct(p=qd.f64, q=qd.f64).field(shape=3, needs_grad=True)
+    a = qd.ndarray(qd.f64, 3, needs_grad=True, needs_dual=True)
+    for tensor, value in ((x, 2.0), (a, 3.0), (s.p, 5.0), (s.q, 7.0)):
+        tensor.fill(value)
+    space = compile_source(PYTHON_FUNCTIONS.replace("TERM", term), x=x, y=y, s=s)
+    k = space["k"]
+    k(a)
+    y.grad.fill(1.0)
+    k.grad(a)
+    for tensor, gradient in zip((x, a, s.p, s.q), wanted, strict=True):
+        np.testing.assert_allclose(tensor.grad.to_numpy(), gradient, err_msg=name)
+    with qd.ad.FwdMode(y, x, np.ones(3)):
+        k(a)
+    np.testing.assert_allclose(y.dual.to_numpy().sum(), wanted[0].sum(), err_msg=name)
+
+
+PYTHON_FUNCTIONS = """
+@qd.func
+def of_x(i):
+    return x[i] ** 2
+
+@qd.func
+def of_any(v, i):
+    return v[i] ** 2
+
+@qd.func
+def of_s(i):
+    return s[i].p * s[i].q
+
+@qd.func
+def sum_of(i):
+    total = 0.0
+    for j in range(3):
+        total += x[j] ** 2
+    return total
+
+def closure(i):
+    before = of_x(i)
+    qd.stop_grad(x)
+    return before + of_x(i)
+
+def argument(v, i):
+    qd.stop_grad(v)
+    return of_any(v, i)
+
+def members(i):
+    qd.stop_grad(s)
+    return of_s(i)
+
+def loop(i):
+    qd.stop_grad(x)
+    return sum_of(i)
+
+def known():
+    qd.stop_grad(x)
+    return of_x(1)
+
+def calls_another(i):
+    return closure(i)
+
+def no_field(i):
+    qd.stop_grad([1.0])
+    return i
+
+@qd.func
+def loops():
+    for i in x:
+        y[i] += x[i]
+
+def parallel():
+    qd.stop_grad(x)
+    loops()
+
+class Tool:
+    def read(self, i):
+        qd.stop_grad(x)
+        return of_x(i)
+
+tool = Tool()
+
+@qd.kernel
+def k(a: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+    for i in y:
+        y[i] = TERM
+
+@qd.kernel
+def top(a: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+    parallel()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "term", "words"),
+    [
+        ("k", "calls_another(i)", r"stop_grad\(\) of a field in closure\(\), which calls_another\(\) calls(.|\n)*@qd.func"),
+        ("k", "no_field(i)", "list has no gradient to stop"),
+        ("top", "0.0", "top level of a function with parallel loops"),
+    ],
+)
+def test_a_python_function_whose_reads_are_not_known_is_refused(kernel, term, words):
+    start()
+    x, y = (qd.field(qd.f64, shape=3, needs_grad=True) for _ in range(2))
+    s = qd.types.struct(p=qd.f64, q=qd.f64).field(shape=3, needs_grad=True)
+    space = compile_source(PYTHON_FUNCTIONS.replace("TERM", term), x=x, y=y, s=s)
+    with pytest.raises(qd.QdrunCompilationError, match=words):
+        space[kernel](qd.ndarray(qd.f64, 3))
+
+
 def test_stop_grad_outside_of_a_kernel_is_refused():
     start()
     with pytest.raises(qd.QdrunRuntimeError, match="outside of a kernel"):

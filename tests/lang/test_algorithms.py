@@ -324,6 +324,76 @@ def test_the_gradient_of_a_weighted_histogram_is_that_of_each_bin():
         qd.algorithms.histogram(qd.ndarray(qd.i32, 3), qd.ndarray(qd.i32, 3), 0.5)
 
 
+@pytest.mark.parametrize(
+    "where",
+    [{}, *(pytest.param(o, marks=pytest.mark.slow) for o in ({"batch": 2}, {"arch": qd.cuda, "device": "emulated"}))],
+    ids=["here", "a batch", "in blocks"],
+)
+def test_fields_with_an_offset_are_those_without(where):
+    rng, n = np.random.default_rng(), 300
+    keys, reals, flags = rng.integers(0, 40, n), rng.normal(size=n), rng.integers(0, 2, n)
+    a = qd.algorithms
+
+    def run(*offsets):
+        qd.init(default_fp=qd.f64, **where)
+        begins = iter(offsets * 12)
+        k, order, f, out_k = (qd.field(qd.i32, shape=n, offset=next(begins)) for _ in range(4))
+        x, y, z, sums = (qd.field(qd.f64, shape=n, offset=next(begins), needs_grad=True) for _ in range(4))
+        v = qd.Vector.field(2, qd.f64, shape=n, offset=next(begins), needs_grad=True)
+        w = qd.Vector.field(2, qd.f64, shape=n, offset=next(begins), needs_grad=True)
+        counts = qd.field(qd.i32, shape=40, offset=next(begins))
+        count, total = qd.field(qd.i32, shape=()), qd.field(qd.f64, shape=1, offset=next(begins), needs_grad=True)
+        loss = qd.field(qd.f64, shape=(), needs_grad=True)
+        for tensor, values in ((k, keys), (f, flags), (x, reals), (v, np.stack([reals, -reals], 1))):
+            tensor.from_numpy(values.astype(tensor.dtype.numpy))
+
+        @qd.kernel
+        def weigh():
+            for i in y:
+                j = i - y.offset[0]
+                at = j + w.offset[0]
+                loss[None] += y[i] * (j + 1) + w[at][0] * j + w[at][1]
+            loss[None] += 3.0 * total[total.offset[0]]
+
+        @qd.kernel
+        def in_order():
+            for i in order:
+                z[i - order.offset[0] + z.offset[0]] = x[order[i]]
+
+        with qd.ad.Tape(loss):
+            a.argsort(k, order)
+            a.gather(x, order, y)
+            a.gather(v, order, w)
+            a.reduce(x, total)
+            weigh()
+        a.histogram(k, counts)
+        in_order()
+        assert np.array_equal(z.to_numpy(), y.to_numpy())  # the order has the indices of the keys
+        found = [y, w, total, counts, loss, x.grad, v.grad]
+        found = [t.to_numpy() for t in found]
+        a.inclusive_scan(x, y)
+        a.exclusive_scan(x, z)
+        found += [y.to_numpy(), z.to_numpy()]
+        a.compact(x, f, y, count)
+        found += [y.to_numpy()[..., : flags.sum()], count.to_numpy()]
+        with qd.ad.Tape(loss):
+            a.parallel_sort(k, x)
+            a.inclusive_scan(x, y)
+            weigh()
+        found += [k.to_numpy(), x.to_numpy(), x.grad.to_numpy()]
+        a.reduce_by_key(k, x, out_k, sums, count)
+        runs = len(set(keys.tolist()))
+        found += [out_k.to_numpy()[..., :runs], sums.to_numpy()[..., :runs], count.to_numpy()]
+        a.unique(k, out_k, count)
+        found += [out_k.to_numpy()[..., :runs]]
+        a.PrefixSumExecutor(n).run(k)
+        return [*found, k.to_numpy()]
+
+    shared = rng.integers(-50, 50, 4).tolist()
+    for got, wanted in zip(run(*(o or 7 for o in shared)), run(None), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 def test_bad_arguments_are_refused_by_name():
     x, y = qd.ndarray(qd.f64, 4, needs_grad=True), qd.ndarray(qd.f32, 4)
     loss, count = qd.field(qd.f64, shape=(), needs_grad=True), qd.field(qd.i32, shape=())

@@ -1,6 +1,7 @@
 """Kernels with ``graph=True``: loops that the device counts, checkpoints, sections; their gradients on a tape; what is refused."""
 
 import enum
+import re
 import runpy
 
 import numpy as np
@@ -659,6 +660,55 @@ def test_what_is_not_a_stage_is_refused_with_its_line():
 
     with refused(r"takes an integer ndarray or field without axes, not <ndarray f64, \(3,\)>", qd.QdrunTypeError):
         real(x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("1", "takes cp_id and yield_on, each once; here: no yield_on="),
+        ("yield_on=c", "here: no cp_id="),
+        ("1, yield_on=c, when=2", "here: when="),
+        ("1, c, 3", "here: 3 arguments"),
+        ("'a', yield_on=c", "the cp_id of a checkpoint is a number that is known before a launch, not `'a'`"),
+        ("n, yield_on=c", "known before a launch, not `n`"),
+        ("1, yield_on=1", "takes an ndarray or a field by its name, not `1`"),
+        ("1, yield_on=n", "takes an integer ndarray or field without axes, not 3"),
+        ("1, yield_on=nothing", "and there is no `nothing`"),
+    ],
+)
+def test_arguments_of_a_checkpoint_are_refused_with_an_example(arguments, said, tmp_path):
+    path = tmp_path / "checkpoint.py"
+    kernel = "@qd.kernel(graph=True, checkpoints=True)\ndef k(c: qd.types.ndarray(qd.i32, ndim=0), n: qd.i32):\n"
+    path.write_text(f"import qdrun as qd\n{kernel}    with qd.checkpoint({arguments}):\n        c[()] = 1\n")
+    with pytest.raises(qd.QdrunCompilationError, match=re.escape(said)) as error:
+        runpy.run_path(str(path))["k"](number(0), 3)
+    assert f"{path}:4 in kernel `k`" in str(error.value) and "\n  do: " in str(error.value)
+    if "each once" in said:
+        assert str(error.value).endswith("do: write with qd.checkpoint(1, yield_on=flag):")
+
+
+@pytest.mark.parametrize("dtype", [qd.u1, qd.u8, qd.i16, qd.i64])
+def test_a_checkpoint_yields_on_any_number_that_is_not_zero(dtype):
+    @qd.data_oriented
+    class Work:
+        def __init__(self):
+            self.flag, self.x = qd.field(dtype, shape=()), qd.field(qd.i32, shape=2)
+
+        @qd.kernel(graph=True, checkpoints=True)
+        def run(self):
+            with qd.checkpoint(7, yield_on=self.flag):
+                for i in self.x:
+                    self.x[i] += 1
+            for i in self.x:
+                self.x[i] += 100
+
+    for value in {qd.i16: (1, -1), qd.i64: (-1, 1 << 40)}.get(dtype, (1,)):
+        work = Work()
+        assert not work.run().yielded and work.x.to_numpy().tolist() == [101, 101]
+        work.flag[None] = value
+        assert work.run() == qd.GraphStatus(True, 7) and work.x.to_numpy().tolist() == [102, 102]
+        work.flag[None] = 0
+        assert not work.run.resume(from_checkpoint=7).yielded and work.x.to_numpy().tolist() == [203, 203]
 
 
 def test_checkpoints_that_cannot_be_are_refused():

@@ -181,6 +181,47 @@ def one_index(A: qd.types.sparse_matrix_builder()):
         A[i] += 2.0
 
 
+@pytest.mark.parametrize("kind", ["field", "field with an offset", "ndarray"])
+@pytest.mark.parametrize(
+    ("of_matrix", "of_vector"), [(qd.f32, qd.f64), (qd.f64, qd.f32), (qd.f64, qd.i32), (qd.f32, qd.f16), (qd.f64, qd.f64)]
+)
+def test_vectors_of_another_type_are_converted(of_matrix, of_vector, kind):
+    rng, n = np.random.default_rng(), 7
+    dense = sparse(rng, n, n) + n * np.eye(n)
+    dense = dense + dense.T
+    A = built(dense, of_matrix)
+    offset = -3 if kind == "field with an offset" else None
+    x = qd.ndarray(of_vector, n) if kind == "ndarray" else qd.field(of_vector, shape=n, offset=offset)
+    values = np.round(4 * rng.normal(size=n))
+    x.from_numpy(values.astype(x.dtype.numpy))
+    found = A @ x
+    got = found.to_numpy() if kind == "ndarray" else found
+    assert got.dtype == of_matrix.numpy and (kind != "ndarray" or found.dtype == of_matrix)
+    np.testing.assert_allclose(got, dense @ values, rtol=1e-5 if of_matrix is qd.f32 else 1e-13, atol=1e-12)
+    solver = qd.linalg.SparseSolver(of_matrix)
+    solver.compute(A)
+    for solution in (solver.solve(x), qd.linalg.SparseCG(A, x).solve()[0]):
+        solution = solution.to_numpy() if kind == "ndarray" else solution
+        np.testing.assert_allclose(dense @ solution, values, atol=2e-4)
+
+
+def test_the_gradient_passes_a_conversion():
+    rng, n = np.random.default_rng(), 5
+    dense = sparse(rng, n, n) + n * np.eye(n)
+    A, x, loss = built(dense), array(rng.normal(size=n), qd.f32, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+    weights = array(rng.normal(size=n))
+
+    @qd.kernel
+    def weigh(y: qd.types.ndarray(), w: qd.types.ndarray()):
+        for i in y:
+            loss[None] += y[i] * w[i]
+
+    with qd.ad.Tape(loss):
+        weigh(A @ x, weights)
+    assert x.grad.to_numpy().dtype == np.float32
+    np.testing.assert_allclose(x.grad.to_numpy(), dense.T @ weights.to_numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_what_cannot_be_is_refused_by_name():
     builder = qd.linalg.SparseMatrixBuilder(2, 2, max_num_triplets=2, dtype=qd.f64)
     for kernel in (times, one_index):

@@ -31,22 +31,41 @@ def lower_stop_grad(cx: Context, node: ast.Call) -> Any:
     (argument,), _ = positional(stop_grad, node.args, {str(k.arg): k.value for k in node.keywords})
     value = cx.expr(argument)
     if isinstance(value, (TensorRef, StructTensor)):
-        places = value.places
-        _stop_reads(cx, frozenset(p for p in places if p.dtype.is_real))
+        _stop_reads(cx, real_places(value))
         return None
     if isinstance(value, Struct) and value.is_data:
         return rebuild(shape_of(value), [ops.detached(cx.b, x) for x in scalars(value)])
     if is_runtime(value) or ops.is_number(value):
         return ops.elementwise(lambda x: ops.detached(cx.b, x), ops.as_value(cx.b, value))
-    raise QdrunTypeError(f"{describe(value)} has no gradient to stop", hint="give stop_grad() a field, an array or a value")
+    raise no_gradient(describe(value))
+
+
+def no_gradient(what: str) -> QdrunTypeError:
+    """The error of ``stop_grad`` of something else."""
+    return QdrunTypeError(f"{what} has no gradient to stop", hint="give stop_grad() a field, an array or a value")
+
+
+def real_places(value: TensorRef | StructTensor) -> frozenset[Place]:
+    """The places of a field or an array that may have a gradient."""
+    return frozenset(p for p in value.places if p.dtype.is_real)
 
 
 def _stop_reads(cx: Context, places: frozenset[Place]) -> None:
-    top = cx.frame.top and cx.where == "serial" and cx.frame.depth == 0
+    top = is_top(cx)
     if top and len(cx.frames) > 1:
-        hint = "call it in the kernel, or inside the loop"
-        raise QdrunSyntaxError("stop_grad() of a field at the top level of a function with parallel loops", hint=hint)
+        raise in_parts()
     cx.stops.append((None if top else cx.b.block, places))
+
+
+def is_top(cx: Context) -> bool:
+    """Whether loops that stand here are parallel, and become tasks of their own."""
+    return cx.frame.top and cx.where == "serial" and cx.frame.depth == 0
+
+
+def in_parts() -> QdrunSyntaxError:
+    """The error of a function of which the reads are those of several tasks."""
+    hint = "call it in the kernel, or inside the loop"
+    return QdrunSyntaxError("stop_grad() of a field at the top level of a function with parallel loops", hint=hint)
 
 
 def stop_reads(kernel: Kernel, stops: list[Stop]) -> None:

@@ -11,7 +11,7 @@ from ...ir.types import DType
 from ...program.program import current_program
 from ..data.field import Field
 from ..data.ndarray import Ndarray, make_ndarray
-from ..data.tensor import Tensor
+from ..data.tensor import Tensor, unwrap
 
 OPS = ("add", "min", "max")
 
@@ -40,7 +40,7 @@ def unwrapped(array: Any, what: str, name: str) -> Any:
 
 
 def line(array: Any, what: str, name: str, length: int | None = None, scalars: bool = True) -> Any:
-    """An array of one axis.
+    """An array of one axis, whose indices begin at 0.
 
     Args:
         array: a field, an ndarray or a tensor.
@@ -51,7 +51,7 @@ def line(array: Any, what: str, name: str, length: int | None = None, scalars: b
 
     Raises:
         QdrunTypeError: it is no such array, or its elements are vectors or matrices.
-        QdrunValueError: it has not one axis, an offset, or another length.
+        QdrunValueError: it has not one axis, or another length.
     """
     array = unwrapped(array, what, name)
     if scalars and array.element_shape:
@@ -62,13 +62,31 @@ def line(array: Any, what: str, name: str, length: int | None = None, scalars: b
         raise QdrunValueError(
             f"algorithms.{what}: `{name}` has the shape {array.shape}, not one axis\n  do: copy it to one axis"
         )
-    if any(getattr(array, "offset", None) or ()):
-        raise QdrunValueError(
-            f"algorithms.{what}: the indices of `{name}` begin at {array.offset}, not at 0; do: leave out offset="
-        )
     if length is not None and array.shape != (length,):
         raise QdrunValueError(f"algorithms.{what}: `{name}` has {array.shape[0]:,} elements, and {length:,} are needed")
-    return array
+    return from_zero(array)
+
+
+def begin_of(array: Any) -> int:
+    """The first index of a field of one axis with an offset; 0 of anything else."""
+    begins = getattr(unwrap(array), "_begins", None)
+    return begins[0] if begins is not None and len(begins) == 1 else 0
+
+
+def from_zero(field: Any) -> Any:
+    """A field with an offset as one on the same memory whose indices begin at 0, and anything else as it is. For kernels of the library."""
+    if not isinstance(field, Field) or field._begins is None:
+        return field
+    if field._at_zero is None:
+        view, out = field._all, Field(field._root, field.dtype, field.element, field.name, field.role)
+        out.level, out._layout, out.per_trial, out.planar = field.parent(), field._layout, field.per_trial, field.planar
+        out._places, out._view, out._storage = field._places, view, field._storage
+        for role, relative in field._relatives.items():
+            if relative.placed:
+                out._relatives[role] = from_zero(relative)
+                out._relatives[role].primal = out
+        field._at_zero = out
+    return field._at_zero
 
 
 def number(array: Any, what: str, name: str, dtype: DType | None = None) -> Any:
@@ -81,7 +99,7 @@ def number(array: Any, what: str, name: str, dtype: DType | None = None) -> Any:
     array = unwrapped(array, what, name)
     if array.element_shape or array.shape not in ((), (1,)):
         raise QdrunValueError(f"algorithms.{what}: `{name}` has the shape {array.shape}, not () or (1,)")
-    return array if dtype is None else typed(array, what, name, dtype)
+    return from_zero(array) if dtype is None else typed(from_zero(array), what, name, dtype)
 
 
 def typed(array: Any, what: str, name: str, dtype: DType) -> Any:

@@ -13,7 +13,7 @@ from ..data.make_field import make_field
 from ..data.tensor import Tensor
 from ..function import func
 from ..kernel import data_oriented, kernel
-from .arrays import line
+from .arrays import begin_of, line
 from .sorting import sorted_order
 
 
@@ -74,6 +74,8 @@ class HashGrid:
         Raises:
             QdrunTypeError, QdrunValueError: other elements, or another number of points.
         """
+        if begin_of(x):
+            raise QdrunValueError(f"HashGrid.build: the indices of `x` begin at {begin_of(x)}, not at 0; do: leave out offset=")
         x = line(x, "HashGrid", "x", self.count, scalars=False)
         if not x.dtype.is_real or x.element_shape != (() if len(self.shape) == 1 else (len(self.shape),)):
             raise QdrunFitError(

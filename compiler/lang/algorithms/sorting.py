@@ -16,7 +16,7 @@ from ..data.tensor import Tensor
 from ..data.types import Template
 from ..kernel import kernel
 from . import radix
-from .arrays import different, differentiated, line, scratch, typed
+from .arrays import begin_of, different, differentiated, line, scratch, typed
 from .combine import _copy
 from .keys import DIGITS, digit_of, ordered, ordered_type
 from .look_back import messages, usable
@@ -84,8 +84,16 @@ def _gather(x: Tensor, index: Tensor, out: Tensor) -> None:
         out[i] = x[index[i]]
 
 
+@kernel
+def _shift(order: Tensor, begin: int) -> None:
+    for i in order:
+        order[i] += begin
+
+
 def argsort(keys: Any, order: Any) -> None:
     """``order`` = the indices of ``keys`` in ascending order of the keys; equal keys stay in their order. NaN comes last.
+
+    The indices of a field with an offset begin there, as in kernels.
 
     The order has no derivative: ``gather(keys, order, out)`` has.
 
@@ -96,10 +104,12 @@ def argsort(keys: Any, order: Any) -> None:
     Raises:
         QdrunTypeError, QdrunValueError: other arrays or types.
     """
-    keys = line(keys, "argsort", "keys")
+    begin, keys = begin_of(keys), line(keys, "argsort", "keys")
     order = typed(line(order, "argsort", "order", keys.shape[0]), "argsort", "order", i32)
     different("argsort", keys, order)
     sorted_order(keys, order, "argsort")
+    if begin:
+        _shift(order, begin)
 
 
 def sorted_order(keys: Any, order: Any, what: str) -> None:
@@ -170,14 +180,14 @@ def gather(x: Any, index: Any, out: Any) -> None:
     Raises:
         QdrunTypeError, QdrunValueError: other arrays or types.
     """
-    x, index = line(x, "gather", "x", scalars=False), line(index, "gather", "index")
+    given, x, index = x, line(x, "gather", "x", scalars=False), line(index, "gather", "index")
     out = typed(line(out, "gather", "out", index.shape[0], scalars=False), "gather", "out", x.dtype)
     if index.dtype.kind not in "iu":
         raise QdrunTypeError(f"algorithms.gather: `index` has the type {index.dtype}, not an integer type")
     if x.element_shape != out.element_shape:
         raise QdrunFitError(f"algorithms.gather: elements of the shape {x.element_shape} and {out.element_shape}")
     different("gather", x, index, out)
-    _gather(x, index, out)
+    _gather(given if begin_of(given) else x, index, out)
 
 
 def parallel_sort(keys: Any, values: Any = None) -> None:

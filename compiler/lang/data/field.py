@@ -56,6 +56,7 @@ class Field(Placed, TreeLeaf):
         self._relatives: dict[str, Field] = {}
         self._layout: tuple[int, ...] | None = None
         self._lowest: tuple[int, ...] | None = None  # the index of the first element; gradients ask their field
+        self._at_zero: Field | None = None  # see ``algorithms.arrays.from_zero``
         self._parts: dict[int, Component] = {}  # components that were asked for before the field was placed
         self.planar = False  # each component has a plane of its own; known once the field is placed
 
@@ -241,7 +242,7 @@ class Field(Placed, TreeLeaf):
 
     def release(self) -> None:
         """Let go of the memory; the program is being closed."""
-        self._view = None
+        self._view = self._at_zero = None
         for part in self._parts.values():
             part._view = None
 

@@ -21,6 +21,9 @@ from ...ir.nodes import Loc
 from .scopes import Fact, Missing, Scope, Undecided
 from .stage_values import is_repeatable, pass_values
 
+USES = {("condition",): "while qd.graph.do_while(c):", ("cp_id", "yield_on"): "with qd.checkpoint(1, yield_on=flag):"}
+"""The parameters of the calls that begin a stage -> an example."""
+
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -194,8 +197,10 @@ class _Splitter:
         arguments = self._arguments(scope, call, ("cp_id", "yield_on"))
         label = scope.constant(arguments["cp_id"])
         if not isinstance(label, int) or isinstance(label, bool):
-            what = "the cp_id of a checkpoint is a number that is known here"
-            raise self._error(scope, what, call, "give a literal or an IntEnum")
+            what = (
+                f"the cp_id of a checkpoint is a number that is known before a launch, not `{ast.unparse(arguments['cp_id'])}`"
+            )
+            raise self._error(scope, what, call, "give a literal or a member of an IntEnum")
         if label in self._labels:
             what = f"two checkpoints of kernel `{self.kernel.source.name}` have the cp_id {label!r}"
             raise self._error(scope, what, call, "number them")
@@ -207,7 +212,10 @@ class _Splitter:
         """The arguments of a stage's call by name: each of ``names`` once."""
         given = dict(zip(names, call.args)) | {str(k.arg): k.value for k in call.keywords}
         if set(given) != set(names) or len(call.args) + len(call.keywords) != len(names):
-            raise self._error(scope, f"{ast.unparse(call.func)}() takes {', '.join(names)}", call, "give each of them once")
+            wrong = [f"no {name}=" for name in names if name not in given] + [f"{k}=" for k in given if k not in names]
+            found = ", ".join(wrong) or f"{len(call.args) + len(call.keywords)} arguments"
+            what = f"{ast.unparse(call.func)}() takes {' and '.join(names)}, each once; here: {found}"
+            raise self._error(scope, what, call, f"write {USES[names]}")
         return given
 
     def _flag(self, scope: Scope, node: ast.expr, use: str) -> Flag:

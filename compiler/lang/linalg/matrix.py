@@ -11,13 +11,14 @@ from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
 from ...ir.types import DType, f32, f64, i32
 from ...program.program import current_program
 from ..algorithms import inclusive_scan
+from ..algorithms.arrays import from_zero
 from ..assembly import Assembly
 from ..data.dtypes import resolve
 from ..data.field import Field
 from ..data.ndarray import Ndarray, make_ndarray
 from ..data.tensor import unwrap
 from .pattern import Pattern, refuse_trials, sort_triplets, sum_runs, vector_like
-from .products import combine, count_products, hadamard, join, multiply, products, scale, split_triplets
+from .products import combine, convert, count_products, hadamard, join, multiply, products, scale, split_triplets
 
 NAME = "SparseMatrix"
 
@@ -203,10 +204,11 @@ class SparseMatrix(Assembly):
     def __matmul__(self, other: Any) -> Any:
         """Times a vector, or times another matrix.
 
-        A vector is an ndarray, and so is the result; for a field or a numpy array the result is a numpy array.
+        A vector is an ndarray, and so is the result; for a field or a numpy array the result is a numpy array. Numbers of another type are
+        converted to the matrix's.
 
         Raises:
-            QdrunTypeError: another type; a field with a gradient in a tape, which a numpy array would lose.
+            QdrunTypeError: something else; a field with a gradient in a tape, which a numpy array would lose.
             QdrunValueError: another length.
         """
         self.check()
@@ -326,19 +328,19 @@ def _vector(array: Any, dtype: DType, length: int, what: str) -> Any:
     array.refuse_sparse(what)
     if array.shape != (length,):
         raise QdrunValueError(f"{what}: an array of the shape {array.shape} has not {length} elements on one axis")
-    return array
+    return from_zero(array)
 
 
 def as_vector(length: int, dtype: DType, given: Any, what: str, *others: Any) -> tuple[Any, Any]:
-    """A vector of the program, and what makes a result of the kind of the one that is given.
+    """A vector of the program, and what makes a result of the kind of the one that is given. Numbers of another type are converted.
 
     Raises:
-        QdrunTypeError: another type; in a tape, a field or a numpy array where a gradient would be lost.
+        QdrunTypeError: no such vector; in a tape, a field or a numpy array where a gradient would be lost.
         QdrunValueError: another length.
     """
     given = unwrap(given)
     if isinstance(given, Ndarray):
-        return _vector(given, dtype, length, what), lambda out: out
+        return _converted(given, dtype, length, what), lambda out: out
     program = current_program()
     own = [given] if isinstance(given, Field) else []
     if program.tape is not None and not program.tape.inside and any(a.has_grad() for a in (*own, *others)):
@@ -347,7 +349,7 @@ def as_vector(length: int, dtype: DType, given: Any, what: str, *others: Any) ->
             hint="give an ndarray: its result is an ndarray with a gradient",
         )
     if isinstance(given, Field):
-        return _vector(given, dtype, length, what), lambda out: out.to_numpy()
+        return _converted(given, dtype, length, what), lambda out: out.to_numpy()
     if not isinstance(given, np.ndarray):
         raise QdrunTypeError(f"{what}: {type(given).__name__} is no ndarray, field or numpy array")
     if given.shape != (length,):
@@ -355,6 +357,16 @@ def as_vector(length: int, dtype: DType, given: Any, what: str, *others: Any) ->
     made = make_ndarray(dtype, length, ())
     made.from_numpy(given.astype(dtype.numpy))
     return made, lambda out: out.to_numpy()
+
+
+def _converted(array: Any, dtype: DType, length: int, what: str) -> Any:
+    """An array of the program, copied if its numbers have another type."""
+    found = _vector(array, array.dtype, length, what)
+    if found.dtype is dtype:
+        return found
+    out = vector_like(length, dtype, found)
+    convert(found, out)
+    return out
 
 
 __all__ = ["SparseMatrix", "as_vector", "real_type", "shape_of"]

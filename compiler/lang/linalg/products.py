@@ -21,6 +21,13 @@ def multiply(begins: Tensor, columns: Tensor, values: Tensor, x: Tensor, out: Te
 
 
 @kernel
+def convert(x: Tensor, out: Tensor) -> None:
+    """``out = x``, of another type."""
+    for k in out:
+        out[k] = cast(x[k], out.dtype)
+
+
+@kernel
 def scale(source: Tensor, out: Tensor, factor: Template) -> None:
     """``out = factor * source``, as far as ``out`` goes."""
     for entry in out:

@@ -134,7 +134,7 @@ class SparseSolver:
             QdrunRuntimeError: there are no factors, for a reason that is named; the solution does not fulfil the equations; in a tape,
                 the matrix changed since ``factorize``; in
                 forward mode or ``qd.capture``.
-            QdrunTypeError, QdrunValueError: ``b`` has another type or length; in a tape, the result could have no gradient.
+            QdrunTypeError, QdrunValueError: ``b`` is no vector of this length; in a tape, the result could have no gradient.
         """
         adjoint.refuse_rehearsal("SparseSolver.solve")
         matrix, factor = self.matrix, self._factor
