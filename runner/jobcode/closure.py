@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from ...compiler.errors import QdrunError
 from .modules import ELSEWHERE, Found, JobCode, Module
-from .places import find, is_installed, is_users, suffix_of
+from .places import OURS, find, is_installed, is_users, suffix_of
 
 CODE_BYTES = 64 << 20
 """All files of a job together."""
@@ -24,6 +25,8 @@ COMPUTES = re.compile(
     rb"\b(import_module|__import__|exec|eval|runpy|pkgutil|ImportString|find_loader|load_module|entry_points|resolve_name)\b"
 )
 """Words of a file that may import modules by computed names."""
+NOT_LISTED = frozenset({*sys.stdlib_module_names, OURS})
+"""Python's own modules, and this package, whose versions a run knows otherwise."""
 NEVER = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist"})
 
 
@@ -53,6 +56,7 @@ class _Gather:
     def __init__(self, root: str) -> None:
         self.root, self.modules, self.notes = root, dict[str, Module](), dict[str, str]()
         self.namespaces: dict[str, list[str]] = {}
+        self.installed: set[str] = set()
         self._specs: dict[str, ModuleSpec | None] = {}
         self._waiting: list[tuple[Module, Found]] = []
         self._paths: dict[str, str] = {}
@@ -71,7 +75,9 @@ class _Gather:
             self._follow()
         if file is not None:
             self._under_its_own_name(entry, file)
-        return JobCode.of(self.root, self.modules.values(), self.namespaces, self.notes.values())
+        made = JobCode.of(self.root, self.modules.values(), self.namespaces, self.notes.values())
+        made.installed = frozenset(self.installed)
+        return made
 
     def _under_its_own_name(self, entry: str, file: str) -> None:
         """A job's file may be imported by others under its natural name, then as a module of its own, as in Python."""
@@ -94,6 +100,8 @@ class _Gather:
             above = ".".join(parts[:count])
             spec = self._spec(above)
             if spec is None or not is_users(spec):
+                if count == 1 and spec is not None and spec.has_location and spec.origin and above not in NOT_LISTED:
+                    self.installed.add(above)
                 return
             known = self.modules.get(above)
             if known is not None:

@@ -74,6 +74,8 @@ class JobCode:
         namespaces: folders of packages without an ``__init__``, by name.
         notes: what a user should know of it.
         digest: of the modules that were found before anything was imported; the name of this version of the code.
+        installed: the names of installed packages that it imports.
+        live: of kept code, checksums of what it used and the run does not keep, see ``live``.
         loaded: what was imported of it in this process, while it is not the code that the process imports from.
         aside: modules of it whose names the user's program uses for its own.
     """
@@ -83,6 +85,8 @@ class JobCode:
     namespaces: dict[str, list[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     digest: str = ""
+    installed: frozenset[str] = field(default=frozenset(), compare=False)
+    live: dict[str, dict[str, str]] = field(default_factory=dict, compare=False)
     loaded: dict[str, ModuleType] = field(default_factory=dict, repr=False, compare=False)
     aside: dict[str, ModuleType] = field(default_factory=dict, repr=False, compare=False)
 

@@ -23,6 +23,7 @@ from ...compiler.errors import QdrunError
 from ...compiler.runtime.cache import cache_dir
 from ..store.files import Files
 from .imports import IMPORTS, exclusive
+from .live import live_of
 from .modules import ENTRY, SOURCE, STUBS, Found, JobCode, Module
 
 CODE, VERSIONS = "code", "code.json"
@@ -76,7 +77,8 @@ def documents(code: JobCode, known: Versions = Versions()) -> dict[str, bytes]:
     made = known.all if code.digest in known.all else (*known.all, code.digest)
     folder = SOURCE if code.digest == made[0] else f"{CODE}/{code.digest}"
     out = {f"{folder}/{one.path}": one.data for one in list(code.modules.values())}
-    out[f"{CODE}/{code.digest}.json"] = json.dumps(json.loads(code.document()) | {"folder": folder}, indent=1).encode()
+    said = json.loads(code.document()) | {"folder": folder, "live": live_of(code)}
+    out[f"{CODE}/{code.digest}.json"] = json.dumps(said, indent=1).encode()
     return out | {VERSIONS: json.dumps({"versions": list(made), "current": code.digest}).encode()}
 
 
@@ -112,6 +114,7 @@ def _code_of(said: dict[str, Any], found: dict[str, bytes]) -> JobCode:
         for row in said["modules"]
     ]
     made = JobCode.of(str(said["root"]), modules, {name: list(places) for name, places in said["namespaces"].items()})
+    made.live = said.get("live") or {}
     made.digest = str(said["digest"])  # modules that were imported while the job was planned are no part of it
     return made
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from ..jobcode import store
 from ..jobcode.closure import read_again
+from ..jobcode.live import live_changes
 from ..jobcode.modules import Found, JobCode, changes
 from ..optimize.kept import DESCENT, forget_batches
 from ..store.layout import TRIALS, ConfigChanged, RunFolder
@@ -100,6 +101,7 @@ def _compared(folder: RunFolder, text: str, then: JobCode) -> tuple[Target | Non
         found = changes(then, code_of(now))
     except TargetError as error:
         now, found = None, [str(error).partition("\n")[0].partition(";")[0]]
+    found += live_changes(then.live)
     used = set(folder.files.names(store.USED))
     for one in then.modules.values():
         if one.found is Found.imported or (one.found is Found.spare and one.name in used):

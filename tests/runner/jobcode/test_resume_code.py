@@ -1,6 +1,8 @@
 """Before a run goes on, changed files of its job are named, and its user decides which code it goes on with."""
 
+import importlib
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from qdrun.runner.compare.rerun import SeveralCodes, rerun
 from qdrun.runner.engine import session
 from qdrun.runner.engine.resume import config_of
 from qdrun.runner.jobcode.imports import IMPORTS
+from qdrun.runner.jobcode.live import live_of
 from qdrun.runner.jobcode.store import USED, NotKept, read, versions
 from qdrun.runner.observe.timing import Timing
 from qdrun.runner.provenance.kept import kept
@@ -160,6 +163,69 @@ CHANGES = {
     "the job's file": (lambda home: (home / "own.py").write_text(JOB + "\n# more\n"), r"{home}/own\.py was edited"),
     "all is gone": (lambda home: (home / "own.py").unlink(), r"cannot read the job's file {home}/own\.py"),
 }
+
+
+@pytest.fixture
+def installed(home, tmp_path, monkeypatch):
+    """Packages that an installer has put on the path, a file that is run by its path, one that is read, and a run that uses all of it."""
+    there = tmp_path / "target"
+    (there / "lib-1.0.dist-info").mkdir(parents=True)
+    (there / "wide" / "deep").mkdir(parents=True)
+    for name, text in {"single.py": "K = 1\n", "wide/__init__.py": "", "wide/deep/part.py": "K = 1\n"}.items():
+        (there / name).write_text(text)
+    monkeypatch.syspath_prepend(str(there))
+    (home / "tool.sh").write_text("echo 1\n")
+    (home / "data").mkdir()
+    (home / "data" / "k.txt").write_text("1\n")
+    lines = "import single, wide.deep.part\nfrom pathlib import Path\nTOOL = Path(__file__).parent / 'tool.sh'\n"
+    (home / "own.py").write_text(lines + f"READ = {str(home / 'data' / 'k.txt')!r}\n" + JOB)
+    prepared, job = prepare(home / "c.yaml")
+    folder = create(prepared, home.parent / "live")
+    record(folder.files, prepared, job)
+    IMPORTS.release()
+    for name in ("single", "wide", "wide.deep", "wide.deep.part"):
+        sys.modules.pop(name, None)
+    return there, folder
+
+
+LIVE = {
+    "a module": (lambda there, home: (there / "single.py").write_text("K = 2\n"), "the installed package single was changed"),
+    "a part of a package": (
+        lambda there, home: (there / "wide" / "deep" / "part.py").write_text("K = 2\n"),
+        "the installed package wide was changed",
+    ),
+    "a file that a package has got": (
+        lambda there, home: (there / "wide" / "more.py").write_text(""),
+        "the installed package wide was changed",
+    ),
+    "a package that is gone": (lambda there, home: (there / "single.py").unlink(), "the installed package single is gone"),
+    "a script": (lambda there, home: (home / "tool.sh").write_text("echo 2\n"), "tool.sh was edited; the run keeps no copy"),
+    "a file by its whole path": (
+        lambda there, home: (home / "data" / "k.txt").unlink(),
+        "k.txt is gone; the run keeps no copy",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LIVE)
+def test_what_a_run_uses_and_does_not_keep_is_named_when_it_has_changed(home, installed, what):
+    change, said = LIVE[what]
+    there, run = installed
+    assert code_changes(run) == []
+    change(there, home)
+    importlib.invalidate_caches()
+    (found,) = code_changes(run)
+    assert said in found
+    with pytest.raises(CodeChanged, match=re.escape(said)):
+        config_of(run)
+
+
+def test_what_a_rerun_uses_is_that_of_its_own_time(home, installed):
+    there, run = installed
+    (there / "single.py").write_text("K = 2\n")
+    code = read(run.files, versions(run.files).current)
+    assert live_of(code)["packages"]["single"] != code.live["packages"]["single"]
+    assert set(live_of(code)["packages"]) == {"single", "wide"} and "numpy" not in live_of(code)["packages"]
 
 
 @pytest.mark.parametrize("how", CHANGES)
