@@ -197,8 +197,8 @@ def pytest_terminal_summary(terminalreporter, config):
     """With ``--arch amdgpu``: which instructions this process has executed. ``QDRUN_AMD_INSTRUCTIONS`` names a file for the list."""
     if config.getoption("--arch") != "amdgpu":
         return
-    from qdrun.compiler.runtime.amdgpu.emulator import coverage
-    from qdrun.compiler.runtime.emulated.machine import emulated_machine
+    from qdrun.tests.devices.amdgpu import coverage
+    from qdrun.tests.devices.processor.machine import emulated_machine
 
     executed = emulated_machine().executed
     terminalreporter.write_line(coverage.line(executed))

@@ -17,7 +17,6 @@ LOADING = {"np", "numpy", "yaml", "torch"}
 
 REASONS = {
     "compiler/runtime/python/device.py: exec": "runs the Python that the interpreter generates from a kernel of this process",
-    "compiler/runtime/amdgpu/emulator/code.py: exec": "runs the Python that the emulator writes for instructions, from a table of its own",
     "compiler/program/memory/quick_checks.py: exec": "runs the Python that a tape writes for a kernel's stores",
     "compiler/frontend/source/parse.py: eval": "an annotation of the user's own kernel, in its module",
     "compiler/lang/data/member_annotations.py: eval": "an annotation of the user's own dataclass or function, in its module",

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OURS = ("compiler", "runner", "jobs")
+OURS = ("compiler", "runner", "jobs", "tests/devices")
 LINES, HARD_LINES, FUNCTION_LINES = 500, 800, 80
 BACKEND_NAME = re.compile(r"cuda|nvidia|nvptx|amdgpu|\bhip\b|vulkan|spir-?v|\bmetal\b", re.I)
-BACKENDS = ("cuda", "amdgpu", "emulated", "vulkan", "spirv", "metal")
-OF_BACKENDS = tuple(f"compiler/{part}/{name}/" for part in ("runtime", "codegen") for name in BACKENDS)
+BACKENDS = ("cuda", "amdgpu", "vulkan", "spirv", "metal")
+OF_BACKENDS = ("tests/devices/", *(f"compiler/{part}/{name}/" for part in ("runtime", "codegen") for name in BACKENDS))
 # The files outside of the backends' folders that may name one: the registry, the options of a program and of a config with the names that
 # the package hands on, the standard of other libraries for memory on a device, what the runner knows of cards without opening them.
 MAY_NAME_A_BACKEND = {

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import QdrunRuntimeError
+from ..errors import DeviceError, QdrunRuntimeError
 from .cpu import inventory as cpu
 from .inventory import Backend, Held, ProcessBytes
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 EMULATED = "emulated"
 """The device on the processor, which programs for a GPU can run on for tests: ``emulated``, or ``emulated:1`` for the second one; with
 ``arch=qd.amdgpu`` ``emulated:gfx942`` and ``emulated:gfx942:1``."""
+TEST_DEVICES = "qdrun.tests.devices"
+"""The package that has it: a part of a checkout, and of no installed package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +133,28 @@ def process_bytes(name: str) -> ProcessBytes | None:
     return BACKENDS[name].load().kind.process if name in BACKENDS else None
 
 
-def _driver(backend: GpuBackend, which: int | str | None) -> tuple[Driver, int | str | None]:
+def _driver(name: str, which: int | str | None) -> tuple[Driver, int | str | None]:
     """A driver object, and what it calls the device."""
     if isinstance(which, str) and which.partition(":")[0] == EMULATED:
-        return backend.emulated(which.partition(":")[2])
-    return backend.driver(), which
+        return _emulated(name, which.partition(":")[2])
+    return gpu(name).driver(), which
+
+
+def _emulated(backend: str, name: str) -> tuple[Driver, str]:
+    """A driver object of the device on the processor that stands for one of a backend's, and the number of the device.
+
+    ``name``: what follows ``emulated:`` in its name.
+    """
+    try:
+        devices = importlib.import_module(TEST_DEVICES)
+    except ModuleNotFoundError as error:
+        if not TEST_DEVICES.startswith(error.name or "?"):
+            raise
+        raise DeviceError(
+            "emulated devices are for tests, and are no part of an installed qdrun"
+            "\n  do: clone the repository and `pip install -e .` there; or use a device of this machine: `qdrun devices`"
+        ) from None
+    return devices.emulated_driver(backend, name)
 
 
 def open_gpu(name: str, which: int | str | None = None, byte_limit: int | None = None) -> GpuDevice:
@@ -145,10 +164,10 @@ def open_gpu(name: str, which: int | str | None = None, byte_limit: int | None =
         DeviceError: the device cannot be used, or the name matches none or several; names what is missing.
         QdrunRuntimeError: there is no backend that is called so.
     """
-    backend = gpu(name)
+    gpu(name)
     from .gpu.device import GpuDevice  # a program on the CPU needs nothing of it
 
-    return GpuDevice(*_driver(backend, which), byte_limit)
+    return GpuDevice(*_driver(name, which), byte_limit)
 
 
 def hold(name: str, which: int | str | None = None, *, shared: bool = False) -> Held:
@@ -168,7 +187,7 @@ def hold(name: str, which: int | str | None = None, *, shared: bool = False) -> 
     if shared:
         for variable, value in backend.kind.shared_environment.items():  # read when the driver is loaded
             os.environ.setdefault(variable, value)
-    return HeldDevice(*_driver(backend, which), shared)
+    return HeldDevice(*_driver(name, which), shared)
 
 
 def keep_namespaces() -> None:

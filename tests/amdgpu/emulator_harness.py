@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from qdrun.compiler.runtime.amdgpu.emulator.code import Code
-from qdrun.compiler.runtime.amdgpu.emulator.listing import read_assembly
-from qdrun.compiler.runtime.amdgpu.emulator.memory import Memory, Region
-from qdrun.compiler.runtime.amdgpu.emulator.wave import Masks, Wave
+from qdrun.tests.devices.amdgpu.code import Code
+from qdrun.tests.devices.amdgpu.listing import read_assembly
+from qdrun.tests.devices.amdgpu.memory import Memory, Region
+from qdrun.tests.devices.amdgpu.wave import Masks, Wave
 
 LDS_BYTES = 4096
 

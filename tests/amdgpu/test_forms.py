@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from qdrun.compiler.runtime.amdgpu.emulator.faults import UnknownInstruction
-from qdrun.compiler.runtime.amdgpu.emulator.wave import EXEC, SCC
+from qdrun.tests.devices.amdgpu.faults import UnknownInstruction
+from qdrun.tests.devices.amdgpu.wave import EXEC, SCC
 
 from .emulator_harness import Run
 

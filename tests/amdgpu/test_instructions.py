@@ -11,8 +11,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from qdrun.compiler.runtime.amdgpu.emulator.faults import UnknownInstruction
-from qdrun.compiler.runtime.amdgpu.emulator.writing.lane_table import OPERATIONS, SATURATED
+from qdrun.tests.devices.amdgpu.faults import UnknownInstruction
+from qdrun.tests.devices.amdgpu.writing.lane_table import OPERATIONS, SATURATED
 
 from .emulator_harness import Run
 

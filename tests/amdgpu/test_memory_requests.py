@@ -8,7 +8,7 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.program.plans.gradient_plans import GradientPlans
 from qdrun.compiler.program.state import ProgramState
-from qdrun.compiler.runtime.emulated.machine import emulated_machine
+from qdrun.tests.devices.processor.machine import emulated_machine
 
 CARD = {"arch": qd.amdgpu, "device": "emulated:gfx942", "default_fp": qd.f64}
 SIZE = 70

@@ -9,7 +9,7 @@ import numpy as np
 from codegen_harness import native_machine
 
 from qdrun.compiler.codegen import abi
-from qdrun.compiler.codegen.emulated.hardware import REG_BLOCK, REG_BLOCKS, REG_SHARED, REG_THREADS, REG_WORDS, emulated_target
+from qdrun.tests.devices.processor.hardware import REG_BLOCK, REG_BLOCKS, REG_SHARED, REG_THREADS, REG_WORDS, emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.runtime import cache

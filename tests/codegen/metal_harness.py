@@ -9,7 +9,7 @@ from qdrun.compiler.codegen.metal.hardware import metal_target
 from qdrun.compiler.codegen.metal.source import facts_of, head_of
 from qdrun.compiler.codegen.metal.translate import translate
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.metal.emulator import executor
+from qdrun.tests.devices.metal import executor
 
 END_OF_HEAD = "#pragma METAL fp contract(off)\n"
 

@@ -19,9 +19,9 @@ from test_grid import run_like_the_interpreter
 
 from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
 from qdrun.compiler.runtime.amdgpu import build
-from qdrun.compiler.runtime.amdgpu.emulator.executor import AmdExecutor
-from qdrun.compiler.runtime.amdgpu.emulator.memory import Region
-from qdrun.compiler.runtime.emulated.machine import emulated_machine
+from qdrun.tests.devices.amdgpu.executor import AmdExecutor
+from qdrun.tests.devices.amdgpu.memory import Region
+from qdrun.tests.devices.processor.machine import emulated_machine
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from irgen import generate

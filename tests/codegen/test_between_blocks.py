@@ -11,7 +11,7 @@ from codegen_harness import field, parallel
 from grid_harness import GridCompiled
 
 from qdrun.compiler.codegen import abi
-from qdrun.compiler.codegen.emulated.hardware import emulated_target
+from qdrun.tests.devices.processor.hardware import emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.nodes import Assert, Const, Kernel, Print, Reduction

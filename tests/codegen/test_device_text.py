@@ -14,7 +14,7 @@ from ptx_harness import TYPES, module_of
 
 from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
-from qdrun.compiler.codegen.emulated.hardware import emulated_target
+from qdrun.tests.devices.processor.hardware import emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.codegen.spirv.features import EVERYTHING
 from qdrun.compiler.codegen.spirv.target import spirv_target

@@ -17,7 +17,7 @@ from qdrun.compiler.codegen.metal.translate import translate
 from qdrun.compiler.codegen.text.lines import SIZES
 from qdrun.compiler.compile import pipeline
 from qdrun.compiler.errors import QdrunRuntimeError
-from qdrun.compiler.runtime.metal.emulator import executor
+from qdrun.tests.devices.metal import executor
 
 FLOAT = r"(?:v\w+|\(-?[\d.e+-]+f\)|[\d.e+-]+f)"
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from grid_harness import FakeDriver, GridCompiled
 
-from qdrun.compiler.codegen.emulated.hardware import (
+from qdrun.tests.devices.processor.hardware import (
     REG_BLOCK,
     REG_BLOCKS,
     REG_THREADS,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.emulated.blocks import _END, Team
+from qdrun.tests.devices.processor.blocks import _END, Team
 
 DEVICE = {} if os.environ.get("QDRUN_TEST_ARCH") == "cuda" else {"device": "emulated"}
 block = qd.simt.block

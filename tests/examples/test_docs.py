@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qdrun.compiler.runtime.metal.emulator.executor import NAMES
+from qdrun.tests.devices.metal.executor import NAMES
 from qdrun.compiler.runtime.registry import devices
 from qdrun.runner.cli.app import app
 

@@ -12,8 +12,8 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.runtime.amdgpu import build, driver
-from qdrun.compiler.runtime.amdgpu.emulator import executor
-from qdrun.compiler.runtime.amdgpu.emulator.memory import Region
+from qdrun.tests.devices.amdgpu import executor
+from qdrun.tests.devices.amdgpu.memory import Region
 
 
 @pytest.fixture

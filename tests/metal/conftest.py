@@ -6,7 +6,7 @@ import qdrun as qd
 @pytest.fixture(autouse=True)
 def clang():
     """The emulated device compiles with it."""
-    from qdrun.compiler.runtime.metal.emulator import executor
+    from qdrun.tests.devices.metal import executor
 
     try:
         executor.clang()

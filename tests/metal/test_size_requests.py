@@ -6,7 +6,7 @@ import pytest
 import qdrun as qd
 from benchmarks.cuda_cases import gated_grid
 from benchmarks.metal_text import rows_of
-from qdrun.compiler.runtime.emulated.machine import emulated_machine
+from qdrun.tests.devices.processor.machine import emulated_machine
 
 APPLE = {"arch": qd.metal, "device": "emulated"}
 

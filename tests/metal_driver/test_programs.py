@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.metal.emulator import executor
+from qdrun.tests.devices.metal import executor
 
 MIB = 1 << 20
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdrun.compiler.codegen.emulated.hardware import emulated_target
 from qdrun.compiler.runtime.cuda.kind import CUDA
 from qdrun.compiler.runtime.cuda.results import device_error as failure
 from qdrun.compiler.runtime.gpu.driver import DeviceInfo, Function, text_image
+from qdrun.tests.devices.processor.hardware import emulated_target
 
 INFOS = (
     DeviceInfo(

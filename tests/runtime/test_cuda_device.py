@@ -22,13 +22,13 @@ from qdrun.compiler.ir.nodes import Buffer, Const, GlobalStore, Kernel, Place, P
 from qdrun.compiler.ir.types import f32, i32
 from qdrun.compiler.runtime import cache
 from qdrun.compiler.runtime.compiled import Options
-from qdrun.compiler.runtime.emulated.driver import EmulatedDriver
 from qdrun.compiler.runtime.gpu.code import GpuCode, frame_bytes
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.compiler.runtime.gpu.find import find
 from qdrun.compiler.runtime.gpu.memory import shared
 from qdrun.compiler.runtime.gpu.memory.device_memory import CHUNK, release_abandoned
 from qdrun.compiler.runtime.native.launch_ir import S_WORDS
+from qdrun.tests.devices.processor.driver import EmulatedDriver
 
 from .fake_driver import INFOS, FakeDriver
 

@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+import qdrun as qd
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.emulated.arena import POISON, Arena, BadAddress
-from qdrun.compiler.runtime.emulated.driver import EmulatedDriver
+from qdrun.tests.devices.processor.arena import POISON, Arena, BadAddress
+from qdrun.tests.devices.processor.driver import EmulatedDriver
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 ADD_ONE = b"""
@@ -151,7 +152,7 @@ def test_a_graph_runs_what_was_recorded(bench):
 def test_the_host_cannot_touch_device_memory():
     code = """
 import ctypes
-from qdrun.compiler.runtime.emulated.driver import EmulatedDriver
+from qdrun.tests.devices.processor.driver import EmulatedDriver
 d = EmulatedDriver()
 ctypes.string_at(d.allocate(8, d.stream(False)), 8)
 """
@@ -185,3 +186,11 @@ def test_blocks_do_not_meet_and_come_back():
     for address in live:
         arena.free(address)
     assert arena.free_ranges() == [(0, 1 << 20)]
+
+
+def test_an_installed_package_says_where_emulated_devices_are(monkeypatch):
+    from qdrun.compiler.runtime import registry
+
+    monkeypatch.setattr(registry, "TEST_DEVICES", "qdrun.tests_of_a_wheel.devices")
+    with pytest.raises(qd.DeviceError, match=r"no part of an installed qdrun\n  do: clone the repository and `pip install -e"):
+        qd.init(arch=qd.cuda, device="emulated")

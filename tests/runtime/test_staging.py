@@ -13,11 +13,11 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.errors import DeviceError
 from qdrun.compiler.runtime.cuda.results import device_error as failure
-from qdrun.compiler.runtime.emulated.driver import EmulatedDriver
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.compiler.runtime.gpu.memory import shared, staging
 from qdrun.compiler.runtime.gpu.memory.device_memory import release_abandoned
 from qdrun.compiler.runtime.gpu.memory.staging import Staging
+from qdrun.tests.devices.processor.driver import EmulatedDriver
 
 CHUNK = 4096
 SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1, 3 * CHUNK, 7 * CHUNK + 13]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.emulated.driver import EmulatedDriver
-from qdrun.compiler.runtime.emulated.machine import EmulatedMachine
 from qdrun.compiler.runtime.gpu.memory import shared
+from qdrun.tests.devices.processor.driver import EmulatedDriver
+from qdrun.tests.devices.processor.machine import EmulatedMachine
 
 
 class Mapped(EmulatedDriver):
@@ -43,7 +43,7 @@ _kept: list[np.ndarray] = []
 @pytest.fixture
 def words(monkeypatch):
     """All words that device functions are given; in the end, none may have been an address of the host's."""
-    from qdrun.compiler.runtime.emulated import driver
+    from qdrun.tests.devices.processor import driver
 
     seen: list[int] = []
     run = EmulatedMachine._run

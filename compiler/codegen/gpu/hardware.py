@@ -1,7 +1,7 @@
 """The GPU-specific parts of the grid emitter: a target, and the text of special registers, barriers and on-chip memory.
 
-Each backend's folder has its own ``Hardware`` and gives it to its target; ``emulated`` is the processor in the place of a GPU, with blocks
-of one thread, for tests without one.
+Each backend's folder has its own ``Hardware`` and gives it to its target. ``tests/devices`` has one for the processor in the place of a
+GPU, with blocks of one thread.
 """
 
 from __future__ import annotations

@@ -11,10 +11,4 @@ def _driver() -> Driver:
     return driver.CudaDriver()
 
 
-def _emulated(name: str) -> tuple[Driver, str]:
-    from ..emulated.driver import EmulatedDriver
-
-    return EmulatedDriver(), name or "0"
-
-
-BACKEND = GpuBackend(CUDA, _driver, _emulated)
+BACKEND = GpuBackend(CUDA, _driver)

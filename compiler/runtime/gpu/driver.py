@@ -85,13 +85,10 @@ class GpuBackend:
     Attributes:
         kind: the properties of its devices.
         driver: makes a driver object; raises ``DeviceError`` where the driver cannot be used.
-        emulated: makes a driver object of the device on the processor that stands for one of the backend's, from what follows
-            ``emulated:`` in its name, and gives the number of the device; raises ``DeviceError`` if there is none that is called so.
     """
 
     kind: Kind
     driver: Callable[[], Driver]
-    emulated: Callable[[str], tuple[Driver, str]]
 
 
 @dataclass(frozen=True, slots=True)

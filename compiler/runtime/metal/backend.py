@@ -11,10 +11,4 @@ def _driver() -> Driver:
     return driver.MetalDriver()
 
 
-def _emulated(name: str) -> tuple[Driver, str]:
-    from .emulator.device import emulated_driver
-
-    return emulated_driver(name)
-
-
-BACKEND = GpuBackend(METAL, _driver, _emulated)
+BACKEND = GpuBackend(METAL, _driver)

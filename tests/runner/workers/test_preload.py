@@ -7,7 +7,7 @@ import pytest
 from lane_helpers import at_once, record
 
 from qdrun.compiler.runtime import cache
-from qdrun.compiler.runtime.emulated.machine import emulated_machine
+from qdrun.tests.devices.processor.machine import emulated_machine
 from qdrun.compiler.runtime.gpu.memory import shared
 from qdrun.runner.workers import BatchSpec, TrialSpec
 from qdrun.runner.workers.preload import preload

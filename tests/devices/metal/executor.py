@@ -18,17 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from ....codegen.metal.source import KernelFacts, facts_of
-from ....errors import DeviceError, QdrunRuntimeError
-from ....ir.threads import new_lock
-from ...cache import cache_dir, disk_cache, key_of
-from ...emulated.arena import BadAddress
-from ...emulated.blocks import Diverged
-from ...emulated.machine import EmulatedMachine, emulated_machine
-from ...emulated.processor import block_order
-from ...gpu.driver import Image, Texts
-from ...jit import LoadedCode, load
-from ..build import build
+from qdrun.compiler.codegen.metal.source import KernelFacts, facts_of
+from qdrun.compiler.errors import DeviceError, QdrunRuntimeError
+from qdrun.compiler.ir.threads import new_lock
+from qdrun.compiler.runtime.cache import cache_dir, disk_cache, key_of
+from qdrun.compiler.runtime.gpu.driver import Image, Texts
+from qdrun.compiler.runtime.jit import LoadedCode, load
+from qdrun.compiler.runtime.metal.build import build
+
+from ..processor.arena import BadAddress
+from ..processor.blocks import Diverged
+from ..processor.machine import EmulatedMachine, emulated_machine
+from ..processor.processor import block_order
 from .header import HEADER, SCHEDULER
 
 NAMES = ("clang", *(f"clang-{n}" for n in range(25, 14, -1)))

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.emulated.hardware import GRID_SITE
 from .arena import POISON
+from .hardware import GRID_SITE
 
 SHARED_BYTES = 48 << 10
 RUN_FREE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)  # other threads run meanwhile

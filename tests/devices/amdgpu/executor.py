@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....codegen.amdgpu.chips import chip_of
-from ...emulated.arena import Arena
-from ...emulated.machine import EmulatedMachine, emulated_machine
-from ...emulated.processor import block_order
-from ...gpu.driver import Image, Texts
-from ..build import build, code_of
-from ..code_object import CodeKernel, CodeObject
+from qdrun.compiler.codegen.amdgpu.chips import chip_of
+from qdrun.compiler.runtime.amdgpu.build import build, code_of
+from qdrun.compiler.runtime.amdgpu.code_object import CodeKernel, CodeObject
+from qdrun.compiler.runtime.gpu.driver import Image, Texts
+
+from ..processor.arena import Arena
+from ..processor.machine import EmulatedMachine, emulated_machine
+from ..processor.processor import block_order
 from .code import Code
 from .launch import Start, run_launch, user_registers
 from .listing import read_assembly

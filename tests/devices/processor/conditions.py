@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 
-from ...codegen.abi import SCRATCH_PAUSED
-from ..gpu.driver import Word
+from qdrun.compiler.codegen.abi import SCRATCH_PAUSED
+from qdrun.compiler.runtime.gpu.driver import Word
+
 from .machine import EmulatedMachine, Work
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ....cache import load_cached
-from ....jit import LoadedCode
+from qdrun.compiler.runtime.cache import load_cached
+from qdrun.compiler.runtime.jit import LoadedCode
 
 _LANES = 64
 _TEXT = """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....codegen.gpu.hardware import GpuTarget
-from ....codegen.metal.hardware import metal_target
-from ....errors import DeviceError
-from ...cuda.results import RESULTS
-from ...emulated.driver import EmulatedDriver
-from ...gpu.driver import DeviceInfo
-from ..kind import METAL
+from qdrun.compiler.codegen.gpu.hardware import GpuTarget
+from qdrun.compiler.codegen.metal.hardware import metal_target
+from qdrun.compiler.errors import DeviceError
+from qdrun.compiler.runtime.cuda.results import RESULTS
+from qdrun.compiler.runtime.gpu.driver import DeviceInfo
+from qdrun.compiler.runtime.metal.kind import METAL
+
+from ..processor.driver import EmulatedDriver
 from .executor import MetalExecutor, clang
 
 BLOCK = 32

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DeviceError
-from ...ir.threads import new_lock
-from ..cuda.results import RESULTS
+from qdrun.compiler.errors import DeviceError
+from qdrun.compiler.ir.threads import new_lock
+from qdrun.compiler.runtime.cuda.results import RESULTS
+
 from .arena import Arena, BadAddress
 from .blocks import SHARED_BYTES, Diverged
 from .processor import DeviceCode, NativeCode

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....codegen.amdgpu.hardware import amdgpu_target
-from ....errors import DeviceError
-from ...emulated.driver import EmulatedDriver
-from ...emulated.machine import emulated_machine
-from ..kind import AMDGPU
+from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
+from qdrun.compiler.errors import DeviceError
+from qdrun.compiler.runtime.amdgpu.kind import AMDGPU
+
+from ..processor.driver import EmulatedDriver
+from ..processor.machine import emulated_machine
 from .executor import AmdExecutor
 
 CHIPS = ("gfx942", "gfx90a", "gfx1100")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ...emulated.arena import BadAddress
+from ..processor.arena import BadAddress
 
 _ALL = 0xFFFF_FFFF_FFFF_FFFF
 _TYPES = {

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..cache import load_cached
-from ..gpu.driver import Image, Texts, text_image
-from ..jit import LoadedCode
+from qdrun.compiler.runtime.cache import load_cached
+from qdrun.compiler.runtime.gpu.driver import Image, Texts, text_image
+from qdrun.compiler.runtime.jit import LoadedCode
+
 from .arena import POISON
 from .blocks import RUN_FREE, SHARED_BYTES, run_blocks, run_together
 

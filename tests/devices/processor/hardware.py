@@ -10,7 +10,7 @@ A barrier's site is its number, plus ``GRID_SITE`` where all blocks meet.
 
 from __future__ import annotations
 
-from ..gpu.hardware import GpuTarget, GridFn
+from qdrun.compiler.codegen.gpu.hardware import GpuTarget, GridFn
 
 REG_THREAD, REG_BLOCK, REG_BLOCKS, REG_THREADS, REG_SHARED, REG_ARRAYS, REG_BARRIER, REG_WORDS = 0, 1, 2, 3, 4, 5, 6, 8
 GRID_SITE = 1 << 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....errors import DeviceError
+from qdrun.compiler.errors import DeviceError
 
 
 class UnknownInstruction(DeviceError):

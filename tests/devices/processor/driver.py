@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.emulated.hardware import emulated_target
-from ..cuda.kind import CUDA
-from ..gpu.driver import Conditions, DeviceInfo, Function, Image, Kind, Texts
+from qdrun.compiler.runtime.cuda.kind import CUDA
+from qdrun.compiler.runtime.gpu.driver import Conditions, DeviceInfo, Function, Image, Kind, Texts
+
 from .arena import POISON
 from .conditions import EmulatedConditions
+from .hardware import emulated_target
 from .machine import (
     CAPTURE_UNSUPPORTED,
     ILLEGAL_ADDRESS,

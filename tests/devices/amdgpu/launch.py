@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...emulated.arena import POISON
-from ...emulated.blocks import Diverged
+from ..processor.arena import POISON
+from ..processor.blocks import Diverged
 from .code import BARRIER, END, Code
 from .memory import Memory, Region
 from .wave import Masks, Wave

@@ -1,1 +1,0 @@
-"""The emulated device's part of a device function's text."""
