@@ -29,7 +29,7 @@ from .memory import Region
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AmdCode:
-    """A kernel of a loaded code object. See ``runtime.emulated.processor.DeviceCode``. ``executed``: counts its instructions."""
+    """A kernel of a loaded code object. See ``processor.processor.DeviceCode``. ``executed``: counts its instructions."""
 
     kernel: CodeKernel
     code: Code
@@ -67,7 +67,7 @@ class AmdCode:
 
 
 class AmdExecutor:
-    """See ``runtime.emulated.processor.Executor``.
+    """See ``processor.processor.Executor``.
 
     Args:
         chip: LLVM's name.

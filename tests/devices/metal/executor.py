@@ -143,7 +143,7 @@ def _kept(name: str, source: str, flags: tuple[str, ...], keep: bool) -> tuple[b
 
 @dataclass(frozen=True, slots=True)
 class MetalCode:
-    """A kernel as code of the processor. See ``runtime.emulated.processor.DeviceCode``."""
+    """A kernel as code of the processor. See ``processor.processor.DeviceCode``."""
 
     name: str
     code: LoadedCode
@@ -195,7 +195,7 @@ def ends_of(ranges: list[tuple[int, int]]) -> np.ndarray:
 
 
 class MetalExecutor:
-    """See ``runtime.emulated.processor.Executor``."""
+    """See ``processor.processor.Executor``."""
 
     def build(self, texts: Texts, keep: bool) -> Image:
         """The first line of the source with what is known of its kernels, and object code."""

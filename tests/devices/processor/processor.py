@@ -1,6 +1,6 @@
 """Runs the device functions of an emulated device on the processor.
 
-An image is LLVM text of code for this machine (``codegen.emulated``): functions ``void f(ptr regs, ptr words)`` of the special registers
+An image is LLVM text of code for this machine (``hardware.py``): functions ``void f(ptr regs, ptr words)`` of the special registers
 and of the launch's packed parameters. Blocks run one after the other, shuffled.
 """
 
