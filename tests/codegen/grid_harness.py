@@ -9,10 +9,10 @@ import numpy as np
 from codegen_harness import native_machine
 
 from qdrun.compiler.codegen import abi
-from qdrun.tests.devices.processor.hardware import REG_BLOCK, REG_BLOCKS, REG_SHARED, REG_THREADS, REG_WORDS, emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.runtime import cache
+from qdrun.tests.devices.processor.hardware import REG_BLOCK, REG_BLOCKS, REG_SHARED, REG_THREADS, REG_WORDS, emulated_target
 
 _LAUNCH = C.CFUNCTYPE(C.c_int, C.c_void_p, *[C.c_uint] * 7, C.c_void_p, C.c_void_p, C.POINTER(C.c_uint64))
 _MEMSET = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_uint, C.c_size_t, C.c_void_p)

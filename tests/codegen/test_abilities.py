@@ -10,12 +10,12 @@ from codegen_harness import field, parallel
 from grid_harness import GridCompiled
 
 import qdrun as qd
-from qdrun.tests.devices.processor.hardware import emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import Axis, Const, Kernel, Op, Print, Reduction, Task
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u32, u64
 from qdrun.tests.devices.processor import driver
+from qdrun.tests.devices.processor.hardware import emulated_target
 
 POOR = replace(emulated_target(), missing=frozenset([f64]), wide_atomics=False, coherent=False, i128=False)
 

@@ -11,11 +11,11 @@ from codegen_harness import field, parallel
 from grid_harness import GridCompiled
 
 from qdrun.compiler.codegen import abi
-from qdrun.tests.devices.processor.hardware import emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.nodes import Assert, Const, Kernel, Print, Reduction
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from qdrun.tests.devices.processor.hardware import emulated_target
 
 INCOHERENT = replace(emulated_target(), coherent=False)
 

@@ -14,12 +14,12 @@ from ptx_harness import TYPES, module_of
 
 from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
-from qdrun.tests.devices.processor.hardware import emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.codegen.spirv.features import EVERYTHING
 from qdrun.compiler.codegen.spirv.target import spirv_target
 from qdrun.compiler.codegen.text.hardware import translated_target
 from qdrun.compiler.ir.nodes import Kernel
+from qdrun.tests.devices.processor.hardware import emulated_target
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from device_text import faults

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from grid_harness import FakeDriver, GridCompiled
 
+from qdrun.compiler.ir.types import u32, u64
 from qdrun.tests.devices.processor.hardware import (
     REG_BLOCK,
     REG_BLOCKS,
@@ -22,7 +23,6 @@ from qdrun.tests.devices.processor.hardware import (
     EmulatedHardware,
     emulated_target,
 )
-from qdrun.compiler.ir.types import u32, u64
 
 _MASK, _WORD = C.c_uint64, C.c_uint32  # a mask of 32 lanes is widened
 _LANES = C.CFUNCTYPE(_MASK, C.c_void_p, _WORD)

@@ -27,9 +27,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qdrun.tests.devices.metal.executor import NAMES
 from qdrun.compiler.runtime.registry import devices
 from qdrun.runner.cli.app import app
+from qdrun.tests.devices.metal.executor import NAMES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

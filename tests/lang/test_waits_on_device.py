@@ -9,9 +9,9 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.runtime import cache
-from qdrun.tests.devices.processor.machine import emulated_machine
 from qdrun.compiler.runtime.gpu.memory import shared, staging
 from qdrun.compiler.runtime.gpu.memory.device_memory import release_abandoned
+from qdrun.tests.devices.processor.machine import emulated_machine
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 
 from qdrun.compiler.codegen.metal.source import KernelFacts, head_of
 from qdrun.compiler.errors import QdrunRuntimeError
+from qdrun.tests.devices.metal import executor
 from qdrun.tests.devices.processor.arena import BadAddress
 from qdrun.tests.devices.processor.blocks import Diverged
-from qdrun.tests.devices.metal import executor
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 BARRIER = "threadgroup_barrier(mem_flags::mem_device);"

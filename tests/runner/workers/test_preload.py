@@ -7,11 +7,11 @@ import pytest
 from lane_helpers import at_once, record
 
 from qdrun.compiler.runtime import cache
-from qdrun.tests.devices.processor.machine import emulated_machine
 from qdrun.compiler.runtime.gpu.memory import shared
 from qdrun.runner.workers import BatchSpec, TrialSpec
 from qdrun.runner.workers.preload import preload
 from qdrun.runner.workers.spec import Shape
+from qdrun.tests.devices.processor.machine import emulated_machine
 
 ROBOT = "qdrun.jobs.mass_spring"
 SIZES = (3, 4, 5)
