@@ -22,7 +22,7 @@ import numpy as np
 
 from ..ir.byte_bounds import byte_bounds
 from .recording import Unrecordable
-from .runs import Runs, elements_of, packed, runs_of, tile_of, unpacked
+from .runs import Runs, elements_of, numbers_of, packed, runs_of, spans_of, tile_of, unpacked
 
 SMALL = 1 << 16
 """A write of so many bytes keeps a current mirror current; a larger one goes to the device alone."""
@@ -144,7 +144,7 @@ class Mirror:
             count = self.link.launches()
             blocks = range(self._block(first), self._block(end - 1) + 1)
             stale = [k for k in blocks if self.shared or self._seen[k] != count]
-            for begin, last in _runs(stale):
+            for begin, last in spans_of(stale):
                 low, high = self._starts[begin], self._end(last)
                 self.link.download(self._base + low, self.ptr + low, high - low)
             for k in stale:
@@ -224,17 +224,16 @@ class Mirror:
     def fill(self, array: np.ndarray, value: np.ndarray) -> None:
         """Write a number, or one element of ``array``'s last axes, everywhere in a part."""
         if self.recorder is not None:
-            for part, number in ((array[(..., *at)], value[at]) for at in np.ndindex(value.shape)):
-                self._fill_trials(part, number)
+            self._fill_trials(array, value)
             return
         first, end, dense = self.bounds(array)
         tile = tile_of(array, value) if dense else None
         if tile is None:
-            if self._runs(array) is not None:
+            try:
                 self._fill_rows(array, value)
-                return
-            with self.writing(array):
-                array[...] = value
+            except Unrecordable:  # a graph has fills, and nothing else
+                if not self._fill_elements(array, value):
+                    raise
             return
         with self.link.lock:
             count = self.link.launches()
@@ -247,23 +246,25 @@ class Mirror:
                 self.forget(first, end)
 
     def _fill_trials(self, array: np.ndarray, value: np.ndarray) -> None:
-        """Record that all trials get a number."""
+        """Record that all trials get a number, or an element."""
         assert self.recorder is not None
         group, record = self.recorder
         batched = array.ndim >= 2 and array.strides[:2] == (group, array.itemsize)
-        runs = elements_of(array[0, 0]) if batched and array.size else None
-        if runs is None:
+        parts = numbers_of(array, value, 2) if batched and array.size else None
+        if parts is None:
             raise Unrecordable(
-                "Python writes to one trial, or to elements that lie at several distances, while a graph is recorded\n"
+                "Python writes to one trial, or to elements that lie at very many distances, while a graph is recorded\n"
                 "  do: write before, or in a kernel"
             )
-        record(self.device_address(array), runs, group, value.astype(array.dtype).tobytes())
+        for part, number in parts:
+            runs = elements_of(part[0, 0])
+            assert runs is not None
+            record(self.device_address(part), runs, group, number)
 
     def _fill_rows(self, array: np.ndarray, value: np.ndarray) -> None:
-        """As ``fill``, of an array that has others between its runs."""
+        """As ``fill``, of an array that has others between its elements, or an element that is no tile."""
         (first, end, _), runs = self.bounds(array), self._runs(array)
-        assert runs is not None
-        if value.ndim == 0:
+        if runs is not None and value.ndim == 0:
             row = np.full(runs.nbytes // array.itemsize, value, array.dtype).tobytes()
             with self.link.lock:
                 self._begin_foreign()
@@ -271,6 +272,18 @@ class Mirror:
                     self.forget(first, end)
                     return
         self.assign(array, np.broadcast_to(value, array.shape))
+
+    def _fill_elements(self, array: np.ndarray, value: np.ndarray) -> bool:
+        """As ``fill``, by fills of single numbers at one distance. False: too many, nothing was written."""
+        parts = numbers_of(array, value)
+        with self.link.lock:
+            self._begin_foreign()
+            for part, number in parts or ():
+                runs = elements_of(part)
+                assert runs is not None
+                self.link.fill_rows(self.device_address(part), number, runs)
+            self.forget(*self.bounds(array)[:2])
+        return parts is not None
 
     def clear(self, arrays: Sequence[np.ndarray]) -> None:
         """Write zeros to parts; where they fill blocks together, gaps aside, to all of these at once."""
@@ -429,17 +442,6 @@ class _Writing:
                 self._mirror.forget(self._first, self._end)
         finally:
             self._mirror.link.lock.release()
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Rising numbers as first and last of each run without a gap."""
-    out: list[tuple[int, int]] = []
-    for k in numbers:
-        if out and out[-1][1] == k - 1:
-            out[-1] = out[-1][0], k
-        else:
-            out.append((k, k))
-    return out
 
 
 # ---- the same for memory that has a mirror and memory that needs none (``mirror`` is None)

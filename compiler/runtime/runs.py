@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+MOST_PARTS = 256
 
 
 class Runs(NamedTuple):
@@ -46,6 +49,23 @@ def elements_of(array: np.ndarray) -> Runs | None:
     return runs if runs is not None and runs.nbytes == array.itemsize else None
 
 
+def parts_of(array: np.ndarray, lead: int = 0) -> list[np.ndarray] | None:
+    """An array as parts with ``elements_of``. The first ``lead`` axes stay, and are not looked at. None: more than ``MOST_PARTS``."""
+    if elements_of(array[(0,) * lead]) is not None:
+        return [array]
+    whole = slice(None)
+    axes = sorted((axis for axis in range(lead, array.ndim) if array.shape[axis] > 1), key=lambda axis: array.shape[axis])
+    split = [
+        [array[(*[whole] * axis, k)] for k in range(array.shape[axis])] for axis in axes if array.shape[axis] <= MOST_PARTS
+    ]
+    for parts in split:
+        if elements_of(parts[0][(0,) * lead]) is not None:
+            return parts
+    found = [parts_of(part, lead) for part in split[0]] if split else [None]
+    flat = [part for parts in found for part in parts or ()]
+    return None if any(parts is None for parts in found) or len(flat) > MOST_PARTS else flat
+
+
 def packed(array: np.ndarray, like: np.ndarray) -> np.ndarray:
     """The content of ``array``, of the shape of ``like``, as the runs of ``like`` follow each other; no copy of what ``unpacked`` gave."""
     return np.ascontiguousarray(array.transpose(order_of(like)), like.dtype)
@@ -64,3 +84,21 @@ def tile_of(array: np.ndarray, value: np.ndarray) -> bytes | None:
     if array.flags.c_contiguous and value.shape == array.shape[array.ndim - value.ndim :]:
         return np.ascontiguousarray(value, array.dtype).tobytes()
     return None
+
+
+def numbers_of(array: np.ndarray, value: np.ndarray, lead: int = 0) -> list[tuple[np.ndarray, bytes]] | None:
+    """A number or an element that is written everywhere: parts with ``elements_of``, each with its number. None: too many."""
+    numbers = [(array[(..., *at)], value[at].astype(array.dtype).tobytes()) for at in np.ndindex(value.shape)]
+    found = [(parts_of(part, lead), number) for part, number in numbers]
+    return None if any(parts is None for parts, _ in found) else [(part, n) for parts, n in found for part in parts or ()]
+
+
+def spans_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Rising numbers as first and last of each run without a gap."""
+    out: list[tuple[int, int]] = []
+    for k in numbers:
+        if out and out[-1][1] == k - 1:
+            out[-1] = out[-1][0], k
+        else:
+            out.append((k, k))
+    return out

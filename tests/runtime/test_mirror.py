@@ -11,7 +11,7 @@ from qdrun.compiler.runtime import mirror as mirrors
 from qdrun.compiler.runtime.base import mirrored
 from qdrun.compiler.runtime.host_memory import reserved_bytes
 from qdrun.compiler.runtime.mirror import Mirror, changing, clear, copy, reading, store, writing
-from qdrun.compiler.runtime.runs import Runs
+from qdrun.compiler.runtime.runs import Runs, elements_of, parts_of
 
 
 class FakeLink:
@@ -346,3 +346,26 @@ def test_one_field_of_many_trials_is_copied_and_written_by_itself():
     assert link.copied == field.nbytes
     np.ndarray((groups, 8), np.float64, before.data, 256, (step, 8))[...] = values
     assert np.array_equal(link.memory, before)
+
+
+def test_parts_of_an_array_have_elements_at_one_distance():
+    rng, split = np.random.default_rng(), 0
+    for _ in range(200):
+        shape = tuple(rng.integers(1, 6, rng.integers(1, 5)).tolist())
+        strides, step = [], 4
+        for extent in reversed(shape):
+            strides.insert(0, step)
+            step = step * extent + 4 * int(rng.integers(0, 3))  # others lie behind some of the levels
+        memory = np.zeros(step, np.uint8)
+        array = np.ndarray(shape, np.int32, memory, 0, tuple(strides))
+        axes = rng.permutation(len(shape))
+        parts = parts_of(array.transpose(axes))
+        split += len(parts) > 1
+        for part in parts:
+            assert elements_of(part) is not None
+            part += 1
+        assert (array == 1).all() and memory.view(np.int32).sum() == array.size
+    assert split > 20
+    gaps = np.zeros((20, 20, 20, 2, 2), np.int32)[:, :19, :19, :1]
+    assert parts_of(gaps) is None  # 380 and more
+    assert len(parts_of(gaps[0, 0])) == 2

@@ -18,7 +18,7 @@ from ...ir.byte_bounds import byte_bounds
 from ...ir.trials import TrialLayout
 from ..mirror import Mirror
 from ..recording import Unrecordable
-from ..runs import Runs, order_of, runs_of, tile_of
+from ..runs import Runs, numbers_of, order_of, runs_of, tile_of
 from .sequence import SequenceMaker
 
 if TYPE_CHECKING:
@@ -188,8 +188,12 @@ class RecordedMemory(Mirror):
             if not self._recorder.records():
                 array[...] = value
                 return
-            tile = tile_of(self._one(array), np.asarray(value))
-            if tile is None:
+            one, number = self._one(array), np.asarray(value)
+            tile = tile_of(one, number)
+            if runs_of(one) is None and (parts := numbers_of(array, number, 2 if self._group else 0)) is not None:
+                for part, content in parts:
+                    self._record(part, content, bool(self._group))
+            elif tile is None:
                 self.assign(array, np.broadcast_to(value, array.shape))
             else:
                 self._record(array, tile, bool(self._group) and np.ndim(value) + 2 <= array.ndim)
