@@ -17,7 +17,7 @@ from ..ir.types import u1
 from ..ir.walk import atomic_of, index_of, inner_blocks, is_fence, place_of, walk
 from .clone import clone_task, replace_operands
 from .dependence.access import Writes, overlap
-from .dependence.indexing import Linear, extents, linear, own_element
+from .dependence.indexing import Linear, extents, held_axes, linear
 from .simplify.simplify import simplify_in_place
 
 CODES = ("add", "mul", "min", "max")
@@ -52,10 +52,16 @@ def _replaced(task: Task, place: Place) -> Task | None:
 
 @dataclass
 class _Element:
-    """The accesses of a block to one element. ``index``: as one of them has it."""
+    """The accesses of a block to one element.
+
+    Attributes:
+        index: as one of them has it.
+        always: whether the block makes one of them whatever happens, so that the element exists.
+    """
 
     index: tuple[Operand, ...]
     accesses: list[Stmt]
+    always: bool
 
 
 class _Task:
@@ -76,7 +82,10 @@ class _Task:
 
     def _is_own(self, element: _Element) -> bool:
         """Whether no other iteration has the element."""
-        return not self._task.parallel or own_element(element.index, element.index, self._written, self._ranges)
+        if not self._task.parallel:
+            return True
+        index = element.index
+        return held_axes(index, index, self._written, self._ranges, gaps=not element.always) >= self._ranges.several
 
 
 def _elements(block: Block, place: Place) -> list[_Element]:
@@ -98,9 +107,11 @@ def _elements(block: Block, place: Place) -> list[_Element]:
         index = next((i for i in map(index_of, group) if all(_is_before(x, first, here, inside) for x in i)), None)
         if index is None:
             return []
-        sure = place.shape is not None or any(s is t for s in group for t in block)  # else the block could leave the array
-        if sure and not all(map(_is_load, group)):
-            out.append(_Element(index, group))
+        always = any(s is t for s in group for t in block)
+        if (always or place.shape is not None) and not all(
+            map(_is_load, group)
+        ):  # of an unknown shape: it could leave the array
+            out.append(_Element(index, group, always))
     return out
 
 
@@ -141,8 +152,7 @@ def _replace(block: Block, place: Place, element: _Element) -> None:
     b = Builder(before)
     b.loc = getattr(element.accesses[0], "loc", None)
     b.store(local, Const(convert(0, place.dtype), place.dtype))
-    always = any(s is t for s in element.accesses for t in block)
-    valid = None if always else _is_valid(b, place, index)
+    valid = None if element.always else _is_valid(b, place, index)
     with b.into(before) if valid is None else b.if_(valid):
         b.store(local, b.gload(place, index))
     after: Block = []
