@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...compiler.errors import QdrunError
 from .. import clock
@@ -91,7 +92,8 @@ def rerun(
     """
     before = folder.trials()
     chosen = before if trial is None else [one for one in before if one.id == trial]
-    labels = {str(row["trial"]): str(row.get("code") or "") for row in rows_of(folder, replay(folder, slim=True))}
+    rows = rows_of(folder, replay(folder, light=True))
+    labels = {str(row["trial"]): str(row.get("code") or "") for row in rows}
     if code is not None:
         chosen = [one for one in chosen if labels[one.id].startswith(code) and labels[one.id]]
     several = sorted({labels[one.id] for one in chosen})
@@ -106,7 +108,7 @@ def rerun(
             "dashboard": False,
             "quiet": quiet,
             "more": {KEPT_OF: folder.uri},
-            "files": _ends(folder, prepared),
+            "files": _ends(rows, prepared),
         }
         done = submit(prepared, job, output=os.fspath(output), timing=timing or Timing(now, now), **how)
     most = TOLERANCES[job.precision] if tolerance is None else tolerance
@@ -129,13 +131,13 @@ def _silent(prepared: Prepared) -> Prepared:
     return prepared.model_copy(update={"loaded": replace(prepared.loaded, config=config)})
 
 
-def _ends(folder: RunFolder, prepared: Prepared) -> dict[str, bytes]:
+def _ends(rows: Sequence[Mapping[str, Any]], prepared: Prepared) -> dict[str, bytes]:
     """The steps at which trials were stopped for being behind others, as a file for workers; none where trials are not compared."""
     optimize = prepared.loaded.config.optimize
     if optimize is None or optimize.stop.trials is None:
         return {}
     behind, steps = STOPPED.index("behind"), dict[str, int]()
-    for row in rows_of(folder, replay(folder, light=True)):
+    for row in rows:
         if row.get("out.opt.stopped") == behind:
             steps[str(row["trial"])] = int(row["out.opt.steps"])
     return {ENDS: json.dumps(steps).encode()}

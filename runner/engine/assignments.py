@@ -9,7 +9,7 @@ from ..store.attempts import PREEMPTED, Failure
 from ..store.columns import Rows
 from . import messages as m
 from .failures import Rules
-from .parts import NO_ROOM, Blame, Claims, DeviceAt, Flight, LeaseAt, TrialAt, error_of
+from .parts import NO_ROOM, Asked, Blame, Claims, DeviceAt, Flight, LeaseAt, TrialAt, error_of
 from .retry_policy import Ending, Verdicts
 
 NOT_BEGUN = error_of("NotBegun", "its worker was lost before it began with this trial")
@@ -52,7 +52,7 @@ class Flights:
         self.batches = [(name,) for name in self.trials] if batches is None else list(batches)
         self.paused = False
         self._deadline = float("inf")
-        self._asked: dict[str, tuple[str, ...]] = {}
+        self._asked = Asked()
         self._parked: list[tuple[str, ...]] = []  # while the store is full: batches that ask for no place
         self._held: dict[str, tuple[str, ...]] = {}  # requests under a lease
         self._leases: dict[str, LeaseAt] = {}
@@ -79,7 +79,7 @@ class Flights:
             again = f".{first.asks}" if first.asks > 1 else ""
             name = batch[0] + (f"+{len(batch) - 1}" if len(batch) > 1 else "") + again
             claims = first.claims if len(batch) == 1 and first.claims is not None else self.claims(batch)
-            self._asked[name] = batch
+            self._asked.add(name, batch, claims)
             wanted.append(m.Wanted(name, batch, claims, min(self.trials[one].since for one in batch)))
         if wanted:
             self._out.append(m.Ask(tuple(wanted)))
@@ -88,8 +88,7 @@ class Flights:
         """Hold no place that nothing may run in for now: others can have it."""
         if self._asked:
             self._out.append(m.Withdraw(tuple(self._asked)))
-            self._ask(self._asked.values())
-            self._asked.clear()
+            self._parked += [batch for name in tuple(self._asked) if (batch := self._asked.pop(name))]
         for device in self._devices.values():
             while device.pending:
                 self._next_of(device.pending.popleft())
@@ -131,15 +130,14 @@ class Flights:
         lease, out = self._leases[launch.lease], sum(len(one.launch.trials) for one in self._flights.values())
         if len(launch.trials) == 1 or len(lease.flights) > 1 or lease.queue or self.paused or self._verdicts.stopping:
             return
-        claims = self.claims(launch.trials)
-        alike = [name for name, batch in self._asked.items() if len(batch) > 1 and self.claims(batch) is claims]
-        if not alike or self.alone((*launch.trials, *self._asked[alike[0]])):
+        first, count = self._asked.alike(self.claims(launch.trials))
+        if first is None or self.alone((*launch.trials, *self._asked[first])):
             return
-        if left is None or left > out + len(self._asked[alike[0]]):  # if all of them fail, the run continues
-            self._out.append(m.GoOn(launch.lease, alike[0], lease.since, len(alike) < len(self._asked)))
+        if left is None or left > out + len(self._asked[first]):  # if all of them fail, the run continues
+            self._out.append(m.GoOn(launch.lease, first, lease.since, count < len(self._asked)))
 
     def _goes_on(self, event: m.GoesOn) -> None:
-        batch, lease = self._asked.pop(event.request, None), self._leases.get(event.lease)
+        batch, lease = self._asked.pop(event.request), self._leases.get(event.lease)
         if batch is None:
             return
         device = None if lease is None else self._devices[lease.grant.device]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..packing import Claim
@@ -16,6 +16,48 @@ NO_ROOM = StorageFull.__name__
 """The error of an attempt whose result found no room, by its type."""
 STORE_AWAY = frozenset(kind.__name__ for kind in (StorageFull, StorageUnreachable, StorageDenied))
 """Errors of a store that may pass, by their types."""
+
+
+class Asked:
+    """The requests that wait in the ledger, in order. Batches of several trials with the same claims are found without a look at all."""
+
+    def __init__(self) -> None:
+        self._batches: dict[str, tuple[str, ...]] = {}
+        self._claims: dict[str, Claims] = {}
+        self._alike: dict[int, dict[str, None]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._batches
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        return self._batches[name]
+
+    def add(self, name: str, batch: tuple[str, ...], claims: Claims) -> None:
+        """A request waits."""
+        self._batches[name] = batch
+        if len(batch) > 1:
+            self._claims[name] = claims  # which keeps its id
+            self._alike.setdefault(id(claims), {})[name] = None
+
+    def pop(self, name: str) -> tuple[str, ...] | None:
+        """A request waits no more; its batch, None where it did not wait."""
+        if name in self._claims:
+            key = id(self._claims.pop(name))
+            del self._alike[key][name]
+            if not self._alike[key]:
+                del self._alike[key]
+        return self._batches.pop(name, None)
+
+    def alike(self, claims: Claims) -> tuple[str | None, int]:
+        """The first batch of several trials with these claims, the same object, and their number."""
+        found = self._alike.get(id(claims), {})
+        return next(iter(found), None), len(found)
 
 
 class Charges(dict[str, int]):

@@ -154,8 +154,7 @@ class State(Flights):
         if event.lease in self._leases:
             return
         good = [name for name in event.requests if name in self._asked]
-        for name in good:
-            self._held[name] = self._asked.pop(name)
+        self._held |= {name: batch for name in good if (batch := self._asked.pop(name))}
         unfinished = [name for name in event.requests if name not in good]
         self._leases[event.lease] = LeaseAt(event, deque(good), unfinished, since=self._now)
         if good:
@@ -178,7 +177,7 @@ class State(Flights):
 
     def _refused(self, event: m.Refused) -> None:
         for name, why in event.why.items():
-            for trial in self._asked.pop(name, ()):
+            for trial in self._asked.pop(name) or ():
                 error = error_of("OutOfMemory", why)
                 self._verdicts.end(trial, {"status": "failed", "failure": Failure.out_of_memory, "error": error})
 
@@ -366,8 +365,8 @@ class State(Flights):
     def _drop_waiting(self, names: set[str], why: str) -> None:
         """End trials that wait. Requests that carry others as well are asked for anew without them."""
         hit = lambda batch: any(name in names for name in batch)  # noqa: E731
-        gone = [request for request, batch in self._asked.items() if hit(batch)]
-        rest = [self._asked.pop(request) for request in gone]
+        gone = [request for request in self._asked if hit(self._asked[request])]
+        rest = [batch for request in gone if (batch := self._asked.pop(request))]
         if gone:
             self._out.append(m.Withdraw(tuple(gone)))
         for name, lease in list(self._leases.items()):

@@ -157,6 +157,8 @@ def table_of(
     picked = None if file is None else _from_file(folder, file, wanted)
     if picked is not None:
         return picked
+    if file is not None and is_changed(folder, thorough=True):  # a page of it could not be read
+        repaired = _made_again(folder)
     found = replay(folder, light=True)
     state = run_state(folder, found)
     rows = table.rows_of(folder, found, run=state)

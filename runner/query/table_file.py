@@ -21,7 +21,7 @@ from ..regular_files import open_regular
 from ..store.encoding import is_sealed
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
-from ..store.summary import summary_of, table_checksum
+from ..store.summary import summary_of, table_checksums, table_mark
 from .picking import LARGEST, Row, best_row, column_of, columns_of, ordered
 from .where import condition
 
@@ -103,11 +103,17 @@ def current_file(folder: RunFolder) -> TableFile | None:
     return TableFile(file, str(found["state"]), folder.files.sizes("").get("results.parquet", 0))
 
 
-def is_changed(folder: RunFolder) -> bool:
-    """Whether the table of a run on this machine is not the file that was written with its summary: was damaged or removed."""
+def is_changed(folder: RunFolder, *, thorough: bool = False) -> bool:
+    """Whether the table of a run on this machine is not the file that was written with its summary: was damaged or removed.
+
+    ``thorough``: read all of it, also where its time, its size and its footer are those of then.
+    """
     if not isinstance(folder.files, LocalFiles) or summary_of(folder) is None:
         return False
-    wanted, _, size = table_checksum(folder).partition("-")
+    checksum, mark = table_checksums(folder)
+    if mark and not thorough and mark == table_mark(folder):
+        return False
+    wanted, _, size = checksum.partition("-")
     try:
         with open_regular(folder.table) as stream:
             if size and os.fstat(stream.fileno()).st_size != int(size):

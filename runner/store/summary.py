@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections import Counter
 from collections.abc import Callable
 from typing import IO, Any
 
+from ..regular_files import open_regular
 from .columns import decoded
 from .encoding import document, read_document
+from .files import LocalFiles
 from .journal import EVENTS, Events, read
 from .layout import RunFolder
 from .owner import lives
@@ -65,6 +68,7 @@ def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay
     """
     if found.finished is not None and sizes:
         said = {"journal": sizes, "table": table, "summary": _summed(run_state(folder, found), events, found)}
+        said |= {"written": table_mark(folder)} if table else {}
         folder.files.put(SUMMARY, document(said, indent=1), durable=False)
 
 
@@ -111,11 +115,32 @@ class Hashing(io.RawIOBase):
         return len(part)
 
 
-def table_checksum(folder: RunFolder) -> str:
-    """The checksum that ``results.parquet`` had when it was written; empty where there is no summary, or an older qdrun wrote it."""
+def table_checksums(folder: RunFolder) -> tuple[str, str]:
+    """The checksum that ``results.parquet`` had when it was written, and its ``table_mark``; empty where there is no summary, or an older
+    qdrun wrote it.
+    """
     try:
-        return str(read_document(folder.files.read(SUMMARY)).get("table", ""))
+        said = read_document(folder.files.read(SUMMARY))
+        return str(said.get("table", "")), str(said.get("written", ""))
     except (FileNotFoundError, ValueError):
+        return "", ""
+
+
+def table_mark(folder: RunFolder) -> str:
+    """The time and size of the table of a run on this machine, with the checksum of its footer: of what its pages' checksums do not cover.
+
+    A table with the mark that it was written with need not be read in full. Empty where there is no such file, or it is elsewhere.
+    """
+    if not isinstance(folder.files, LocalFiles):
+        return ""
+    try:
+        with open_regular(folder.table) as stream:
+            about = os.fstat(stream.fileno())
+            stream.seek(-8, os.SEEK_END)
+            length = int.from_bytes(stream.read(4), "little")
+            stream.seek(-min(about.st_size, 8 + length), os.SEEK_END)
+            return f"{about.st_mtime_ns}-{about.st_size}-{hashlib.sha256(stream.read()).hexdigest()}"
+    except (OSError, ValueError):
         return ""
 
 

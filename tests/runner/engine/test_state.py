@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
-from qdrun.runner.engine.parts import TrialAt
+from qdrun.runner.engine.parts import Asked, TrialAt
 from qdrun.runner.engine.state import State
 from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
@@ -560,3 +560,40 @@ def test_no_batch_goes_on_where_its_failure_would_end_the_run():
         world = World(["good"] * 8, Rules(allowed=allowed), random.Random(0), batch=2, lanes=1, most=1)
         granted = world.state.handle(m.Granted("l1", "d0", ("t0+1",), 100), 1.0)
         assert any(isinstance(one, m.GoOn) for one in granted) is goes
+
+
+def test_the_next_batch_of_a_lease_is_found_without_a_look_at_all_that_wait(monkeypatch):
+    """Of twice as many small batches each one costs the same: nothing asks for the claims of the others."""
+    asked = []
+
+    def cost(batches):
+        claims = CLAIM
+        state = State(
+            [TrialAt(f"t{k}") for k in range(2 * batches)],
+            Rules(),
+            lambda batch: asked.append(batch) or claims,
+            batches=[(f"t{2 * k}", f"t{2 * k + 1}") for k in range(batches)],
+        )
+        (ask,) = state.start(0.0)
+        asked.clear()
+        actions = state.handle(m.Granted("l", "d0", (ask.wanted[0].id,), 10), 0.0)
+        for _ in range(20):
+            (go_on,) = [action for action in actions if isinstance(action, m.GoOn)]
+            actions = state.handle(m.GoesOn("l", go_on.request), 0.0)
+            head = min(state._flights)
+            rows = [m.TrialEnd({"status": "done", "loss": 1.0})] * 2
+            actions += state.handle(m.Started(head), 0.0)
+            actions = state.handle(m.Ended(head, dict(zip(state._flights[head].launch.trials, rows))), 0.0)
+        return len(asked)
+
+    assert cost(200) == cost(50) <= 60
+
+
+def test_requests_with_the_same_claims_are_found_and_others_counted():
+    asked, some, other = Asked(), dict(CLAIM), dict(CLAIM)
+    asked.add("alone", ("alone",), some)
+    for name, claims in (("a", some), ("b", other), ("c", some)):
+        asked.add(name, (name, name), claims)
+    assert asked.alike(some) == ("a", 2) and asked.alike(dict(CLAIM)) == (None, 0)
+    assert asked.pop("a") == ("a", "a") and asked.pop("a") is None
+    assert asked.alike(some) == ("c", 1) and list(asked) == ["alone", "b", "c"] and "b" in asked and len(asked) == 3

@@ -1,11 +1,14 @@
 """The table of a run is the file that was written, or is made again from the journal, and the user is told."""
 
+import os
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from qdrun.runner.observe.listing import table_of
 from qdrun.runner.observe.table import rows, write_parquet
+from qdrun.runner.query import table_file
 from qdrun.runner.query.table_file import current_file, is_changed
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.status import status
@@ -66,6 +69,35 @@ def test_no_flipped_bit_of_the_table_is_shown(ended):
         data[at] ^= 1 << bit
         path.write_bytes(data)
         assert shown(ended) == (right, [SAID]), f"byte {at}, bit {bit}"
+
+
+def test_a_table_that_is_as_it_was_is_not_read_to_know_that(ended, monkeypatch):
+    hashed = []
+    real = table_file.hashlib.file_digest
+    monkeypatch.setattr(table_file.hashlib, "file_digest", lambda *words: hashed.append(1) or real(*words))
+    assert not is_changed(ended) and shown(ended)[1] == [] and not hashed
+    (ended.path / "results.parquet").touch()
+    assert not is_changed(ended) and hashed, "it was copied, or rewritten with the same bytes"
+
+
+def test_no_bit_that_a_disk_has_flipped_is_shown(ended):
+    """Without a new time of the file: the pages have checksums of their own, and the footer is compared."""
+    path = ended.path / "results.parquet"
+    about, random = path.stat(), np.random.default_rng()
+    whole, right, told = path.read_bytes(), shown(ended)[0], 0
+    for at, bit in zip(random.integers(0, len(whole), 120), random.integers(0, 8, 120), strict=True):
+        data = bytearray(whole)
+        data[at] ^= 1 << bit
+        path.write_bytes(data)
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+        losses, problems = shown(ended)
+        assert losses == right, f"byte {at}, bit {bit}"
+        told += problems == [SAID]
+        path.write_bytes(whole)
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+        write_parquet(ended) if problems else None
+        about = path.stat()
+    assert told
 
 
 def test_a_table_stays_where_the_journal_has_lost_rows_too(ended):
