@@ -13,6 +13,7 @@ import pytest
 import qdrun as qd
 from qdrun.compiler import errors
 from qdrun.compiler.ir.nodes import Loc
+from qdrun.compiler.passes.dependence.access import LostValueError
 from qdrun.runner.config.yaml_lines import ConfigError, Problem
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,8 @@ def every_error() -> list[type]:
 
 def example(cls: type) -> BaseException:
     """An error with everything that its constructor takes."""
+    if cls is LostValueError:
+        return LostValueError("place", "what", LOC, "do this")
     if issubclass(cls, errors.QdrunCompilationError):
         return cls("what", LOC, "do this")
     if cls is ConfigError:

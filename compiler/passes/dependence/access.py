@@ -111,6 +111,9 @@ class LostValueError(DataAccessError):
         super().__init__(what, loc, hint)
         self.place = place
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.place, self.what, self.loc, self.hint)
+
     def final(self) -> DataAccessError:
         """The error where no local can keep it."""
         return DataAccessError(self.what, self.loc, self.hint)
