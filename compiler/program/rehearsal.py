@@ -89,6 +89,7 @@ class Rehearsal:
         self.overwritten: Overwritten | None = None
         self._number = 0  # of launches
         self._inner = False  # part of several launches that a tape takes for one
+        self._window: Overwritten | None = None  # what these keep themselves
         self._found: dict[tuple[object, ...], tuple[Any, tuple[Any, ...]]] = {}
         self._alike: dict[tuple[object, ...], int] = {}
         self._kept: list[tuple[Any, ...]] = []  # so that no other object gets an id that stands for one of these
@@ -116,13 +117,14 @@ class Rehearsal:
         return counts.most_common(1)[0] if counts else ("", 0)
 
     @contextmanager
-    def within(self) -> Iterator[None]:
-        """Launches inside are parts of what a tape takes for one launch."""
-        before, self._inner = self._inner, True
+    def within(self, window: Overwritten | None = None) -> Iterator[None]:
+        """Launches inside are parts of what a tape takes for one launch. ``window``: counts what these keep of each other."""
+        before = self._inner, self._window
+        self._inner, self._window = True, window
         try:
             yield
         finally:
-            self._inner = before
+            self._inner, self._window = before
 
     @property
     def tape_bytes(self) -> int:
@@ -149,9 +151,10 @@ class Rehearsal:
         if self.overwritten is not None:
             self._number += 1
             flat = given if all(type(a) in (bool, int, float) or hasattr(a, "_memory") for a in given) else None
-            reverse = not (self._hidden[0] or self._inner)
-            self.overwritten.launching(self._number, kernel, given, {}, flat, reverse)
-            self.overwritten.launched()
+            for over, reverse in ((self.overwritten, not self._inner), (self._window, True)):
+                if over is not None:
+                    over.launching(self._number, kernel, given, {}, flat, reverse and not self._hidden[0])
+                    over.launched()
         numbers = (repr(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
         self.sequence = hash((self.sequence, kernel, *numbers))
         shape = kernel, self._hidden, *(type(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)

@@ -384,7 +384,7 @@ def test_what_would_be_wrong_in_a_step_that_is_run_again_is_refused():
     run(qd.DataAccessError, undeclared, temporaries=[u])
     run(
         qd.DataAccessError,
-        "needs the value of `v` read here, but a later launch of `MatrixFreeCG` overwrites it",
+        "`MatrixFreeCG` writes `v` in a step of checkpointed_steps and `product` reads it here",
         temporaries=[b],
     )
     run(qd.QdrunRuntimeError, "an array is given twice", temporaries=[b, b])

@@ -69,6 +69,229 @@ def test_random_programs_in_place_have_the_gradients_of_differences(way):
     assert sum(check_program(case, first + k, **tape) for k in range(count)) > count // 2
 
 
+def in_steps(case: InPlace, calls: list[tuple[str, float]], values: list[np.ndarray], n: int, window: int | None) -> Any:
+    """The gradient of ``n`` steps that update everything in place; ``window``: None for a plain loop. And the plan, and bytes kept."""
+    turns, plan = sum(name == "turns" for name, _ in calls), None
+
+    def step(t: int, k: int) -> None:
+        case.current = (t * turns) % 2
+        for name, c in calls:
+            case.launches[name](c * (1.0 - 0.01 * t))
+
+    case.start(values)
+    with qd.ad.Tape(loss=case.loss):
+        case.touch()
+        if window is None:
+            for t in range(n):
+                step(t, t)
+        else:
+            plan = qd.ad.checkpointed_steps(step, n, in_place=[*case.inputs, case.grid, case.trips], window=window)
+        case.add_up()
+    return [*(t.grad.to_numpy() for t in case.inputs), *case.values()], plan
+
+
+STEPS = {"one thread": {"cpu_max_num_threads": 1}, "budget": {"cpu_max_num_threads": 1, "memory_budget": 60_000}}
+SLOW_STEPS = {
+    "debug": {"debug": True, "cpu_max_num_threads": 1},
+    "batch": {"batch": 3, "cpu_max_num_threads": 1},
+    "emulated CUDA": {"arch": "cuda", "device": "emulated"},
+    "interpreter": {"arch": "python"},
+}
+
+
+@pytest.mark.parametrize("way", [*STEPS, *(pytest.param(w, marks=pytest.mark.slow) for w in SLOW_STEPS)])
+def test_steps_in_place_have_the_gradient_of_a_plain_loop_in_any_window(way):
+    options = {**STEPS, **SLOW_STEPS}[way]
+    options = {**options, "arch": getattr(qd, options["arch"])} if "arch" in options else options
+    seed = int(np.random.default_rng().integers(1 << 30))
+    rng, n = np.random.default_rng(seed), 7
+    case = InPlace(**options)
+    for _ in range(2 if way in STEPS else 1):
+        calls, values = case.draw(rng, int(rng.integers(2, 7))), random_values(rng, case)
+        want, _ = in_steps(case, calls, values, n, None)
+        for window in (n, 3, 1):
+            got, plan = in_steps(case, calls, values, n, window)
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_allclose(
+                    a, b, rtol=0 if "cpu_max_num_threads" in options else 1e-9, err_msg=f"{seed}: {calls}"
+                )
+            assert plan.windows == -(-n // window)
+            assert not {"tape", "snapshots"} & case.program.usage().keys()
+
+
+class Springs:
+    """``v -= dt sin(x); x += dt v``, unmodified or in windows."""
+
+    def __init__(self, size: int, **options: Any) -> None:
+        self.program = qd.init(default_fp=qd.f64, cpu_max_num_threads=1, **options)
+        x, v = self.x, self.v = [qd.field(qd.f64, size, needs_grad=True, name=name) for name in "xv"]
+        loss = self.loss = qd.field(qd.f64, (), needs_grad=True)
+
+        @qd.kernel
+        def euler(dt: qd.f64):
+            for i in x:
+                v[i] -= dt * qd.sin(x[i])
+                x[i] += dt * v[i]
+
+        @qd.kernel
+        def total():
+            for i in x:
+                loss[None] += x[i] ** 2
+
+        self.euler, self.total = euler, total
+
+    def run(self, n: int, window: int | None, **how: Any) -> tuple[Any, int]:
+        """The plan, and the bytes that the tape holds at its end."""
+        plan = None
+        self.x.from_numpy(np.linspace(0.3, 2.0, self.x.shape[0]))
+        self.v.fill(0.0)
+        with qd.ad.Tape(loss=self.loss):
+            if window is None:
+                for _ in range(n):
+                    self.euler(0.05)
+            else:
+                plan = qd.ad.checkpointed_steps(
+                    lambda t, k: self.euler(0.05), n, in_place=[self.x, self.v], window=window, **how
+                )
+            self.total()
+            used = self.program.usage()
+        return plan, used.get("tape", 0) + used.get("snapshots", 0)
+
+    def results(self) -> tuple[bytes, ...]:
+        """The gradients and the final state."""
+        return tuple(a.to_numpy().tobytes() for a in (self.x.grad, self.v.grad, self.x, self.v))
+
+
+def test_steps_in_place_keep_what_one_window_needs():
+    n, size = 64, 10
+    found, peaks = set(), []
+    for window in (None, 64, 8, 4):
+        case = Springs(size)
+        plan, held = case.run(n, window)
+        if window in (8, 4):
+            assert plan.state_bytes == 2 * 8 * size and plan.made_bytes == window * 8 * size
+            assert plan.bytes == 4 * 8 * size + plan.snapshot_bytes + plan.made_bytes
+            assert held == plan.snapshot_bytes + plan.made_bytes
+        found.add(case.results())
+        peaks.append(case.program.peak_bytes)
+    assert len(found) == 1 and peaks[0] == peaks[1] > peaks[2]
+
+
+def test_steps_in_place_fit_the_memory_budget_that_a_refusal_names():
+    want = Springs(10)
+    want.run(64, None)
+    budget, refusals = 1_700, []
+    while True:  # fields, then snapshots, then kernels, then what a window keeps
+        case = Springs(10, memory_budget=budget)
+        try:
+            case.run(64, 8, levels=3)
+            break
+        except qd.OutOfMemory as error:
+            assert error.smallest is not None and error.smallest > budget and f"memory_budget={error.smallest}" in str(error)
+            budget = error.smallest
+            refusals.append(str(error))
+    assert (
+        len(refusals) < 5 and "3 snapshots and the final state, 640 bytes, in half of what memory_budget leaves" in refusals[0]
+    )
+    assert case.results() == want.results() and case.program.peak_bytes <= budget
+
+
+@pytest.mark.parametrize("arrays", ["temporaries", "in_place"])
+def test_what_steps_overwrite_within_a_window_is_kept(arrays):
+    """A grid that each step clears, fills and normalises in place, beside state with slots."""
+    found = set()
+    for window in (9, 4, 1):
+        case = Grid(window)
+        slope = (case.run(arrays, 1e-6) - case.run(arrays, -1e-6)) / 2e-6
+        case.run(arrays)
+        np.testing.assert_allclose(case.by.grad[None], slope, rtol=1e-7)
+        found.add((case.by.grad[None], case.x.grad.to_numpy()[0].tobytes()))
+    assert len(found) == 1
+
+
+class Grid:
+    """State with slots, and a grid without."""
+
+    def __init__(self, window: int) -> None:
+        qd.init(default_fp=qd.f64, cpu_max_num_threads=1)
+        self.window = window
+        x = self.x = qd.field(qd.f64, (window + 1, 6), needs_grad=True)
+        grid = self.grid = qd.field(qd.f64, 6, needs_grad=True, name="grid")
+        by, loss = self.by, self.loss = [qd.field(qd.f64, (), needs_grad=True) for _ in range(2)]
+
+        @qd.kernel
+        def scatter(k: qd.i32):
+            for i in grid:
+                grid[i] = 0.0
+            for i in range(6):
+                grid[(2 * i) % 6] += x[k, i] * x[k, i] * by[None]
+
+        @qd.kernel
+        def normalise():
+            for i in grid:
+                grid[i] = grid[i] / (1.0 + grid[i] ** 2)
+
+        @qd.kernel
+        def gather(k: qd.i32):
+            for i in grid:
+                x[k + 1, i] = qd.cos(x[k, i]) * grid[(i + 1) % 6] + 0.3 * x[k, i]
+
+        @qd.kernel
+        def total(k: qd.i32):
+            for i in range(6):
+                loss[None] += x[k, i] ** 2
+
+        self.kernels = scatter, normalise, gather, total
+
+    def step(self, t: int, k: int) -> None:
+        scatter, normalise, gather, _ = self.kernels
+        scatter(k)
+        normalise()
+        normalise()
+        gather(k)
+
+    def run(self, arrays: str, h: float = 0.0) -> float:
+        first = np.zeros(self.x.shape)
+        first[0] = np.linspace(0.2, 1.1, 6)
+        self.x.from_numpy(first)
+        self.grid.fill(0.0)
+        self.by[None] = 0.9 + h
+        with qd.ad.Tape(loss=self.loss):
+            qd.ad.checkpointed_steps(self.step, 9, self.x, **{arrays: [self.grid]})
+            self.kernels[3](min(9, self.window))
+        return self.loss[None]
+
+
+@pytest.mark.parametrize("window", [4, 2])
+def test_an_array_that_an_earlier_launch_reads_and_python_assigns_in_a_step_is_kept(window):
+    qd.init(default_fp=qd.f64)
+    s = qd.field(qd.f64, window + 1, needs_grad=True)
+    p, x, y, loss = (qd.field(qd.f64, (), needs_grad=True) for _ in range(4))
+
+    @qd.kernel
+    def first():
+        y[None] = p[None] * x[None]
+
+    @qd.kernel
+    def move(k: qd.i32):
+        s[k + 1] = qd.sin(s[k])
+
+    @qd.kernel
+    def measure(k: qd.i32):
+        loss[None] += s[k] + y[None]
+
+    def step(t, k):
+        p[None] = 100.0 + t
+        move(k)
+
+    p[None], x[None], s[0] = 2.0, 3.0, 0.5
+    with qd.ad.Tape(loss=loss):
+        first()
+        qd.ad.checkpointed_steps(step, 4, s)
+        measure(window)
+    assert (x.grad[None], p.grad[None], p[None]) == (2.0, 3.0, 103.0)
+
+
 def test_the_budget_that_a_refusal_names_is_enough_and_is_the_peak():
     for seed in np.random.default_rng().integers(1 << 30, size=3).tolist():
         rng = np.random.default_rng(seed)

@@ -168,6 +168,11 @@ class Overwrites:
                 add_use(target, spot, use)
         self.variants += other.variants
 
+    def keep_all_but(self, unkept: set[int]) -> None:
+        """Copies were made of what is overwritten, except by launches of these numbers."""
+        for _, use in all_uses(self.writes):
+            use.kept = not unkept or unkept.isdisjoint(np.ceil(use.when).astype(int).tolist())
+
     def wrote_after(self, base: object, launch: int) -> bool:
         """Whether a later launch, or Python by a call of ours, may have written to memory of this base."""
         return any(use.when[-1] > launch for uses in self.writes.get(base, {}).values() for use in uses)

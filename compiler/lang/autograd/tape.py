@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ...errors import NothingToDifferentiate, OutOfMemory, QdrunAssertionError, QdrunCompilationError, QdrunRuntimeError
 from ...program.memory.given_arrays import GivenArrays
@@ -352,8 +351,7 @@ class Tape(PathsOfTape):
         assert self._overwritten is not None
         found = Overwrites.of(timed, self._host_writes, loads=bool(self._host_writes))
         unkept = {time // 2 for time in self._overwritten.unkept}
-        for _, use in all_uses(found.writes):
-            use.kept = not unkept or unkept.isdisjoint(np.ceil(use.when).astype(int).tolist())
+        found.keep_all_but(unkept)
         for when, steps in self._steps():
             own = Overwrites({}, {}, {}, [])
             steps.join(own, when)
@@ -361,6 +359,21 @@ class Tape(PathsOfTape):
             for spot, use in all_uses(own.writes):
                 use.kept = when not in unkept and (steps.told or spot in copied)
             found.add(own)
+        return found
+
+    @property
+    def launches(self) -> int:
+        """What was launched so far; several launches that are one step count once."""
+        return len(self._calls)
+
+    def accesses_before(self, number: int) -> Overwrites:
+        """What launches and assignments before launch ``number`` read and wrote, at times before 0."""
+        timed = [t._replace(when=t.when - number) for t in self._timed() if t.when < number]
+        writes = [replace(w, before=w.before - number) for w in self._host_writes if w.before <= number]
+        found = Overwrites.of(timed, writes, loads=True)
+        for when, steps in self._steps():
+            if when < number:
+                steps.join(found, when - number)
         return found
 
     def _timed(self) -> list[Timed]:

@@ -166,10 +166,14 @@ class KeptElements:
         nbytes: of all of them, and of one more copy of each region, for what it holds at the end.
         missing: bytes that did not fit the program's memory budget, from the first copy on that did not.
         before: launches whose gradient runs when memory holds what it held before the launch.
+
+    Args:
+        program: whose memory it is.
+        puts_back: whether regions shall hold, after all gradients, what they held before them.
     """
 
-    def __init__(self, program: Any) -> None:
-        self._program = program
+    def __init__(self, program: Any, puts_back: bool = True) -> None:
+        self._program, self._puts_back = program, puts_back
         self._copies: list[tuple[int, list[_Copy]]] = []  # when, and what was copied at that time
         self._memory: list[Allocation] = []
         self._regions: dict[object, tuple[Region, tuple[MemoryRegion, ...]]] = {}
@@ -188,7 +192,7 @@ class KeptElements:
         """
         fresh = [r for r in regions if r[0].key not in self._regions]
         self._regions.update((region.key, (region, spots)) for region, spots in fresh)
-        nbytes, last = sum(r.nbytes for r, _ in regions), sum(r.nbytes for r, _ in fresh)
+        nbytes, last = sum(r.nbytes for r, _ in regions), sum(r.nbytes for r, _ in fresh) if self._puts_back else 0
         self.nbytes += nbytes + last
         if not run:
             return
@@ -208,7 +212,7 @@ class KeptElements:
     @property
     def last_bytes(self) -> int:
         """Bytes of the copy of each region that is made at the end of the tape."""
-        return sum(region.nbytes for region, _ in self._regions.values())
+        return sum(region.nbytes for region, _ in self._regions.values()) if self._puts_back else 0
 
     def _allocate(self, nbytes: int) -> Allocation:
         self._memory.append(self._program.allocate(nbytes, TAPE))
@@ -217,7 +221,7 @@ class KeptElements:
     # ---- on the way back
     def begin(self) -> None:
         """Copy what the regions hold now, at the end of the tape."""
-        if not self._copies:
+        if not self._copies or not self._puts_back:
             return
         memory, at, versions = self._allocate(self.last_bytes), 0, self._program.versions
         for region, spots in self._regions.values():

@@ -54,12 +54,13 @@ class Overwritten:
 
     Args:
         program: whose launches they are.
-        run: False to count bytes only, while nothing runs.
+        run: False to count bytes only, while nothing runs or no gradient will.
+        puts_back: see ``KeptElements``.
     """
 
-    def __init__(self, program: Any, run: bool = True) -> None:
+    def __init__(self, program: Any, run: bool = True, puts_back: bool = True) -> None:
         self._program, self._run = program, run
-        self.kept = KeptElements(program)
+        self.kept = KeptElements(program, puts_back)
         self.unkept: set[int] = set()
         self.bound: tuple[Any, Call] | None = None
         self._pending = PendingReads()
@@ -239,6 +240,12 @@ class Overwritten:
         for spot, pattern in patterns:
             self._pending.kept(spot, pattern)
         self.kept.keep(time, [found], self._run)
+
+    def forget(self, tensors: Iterable[Any]) -> None:
+        """Arrays are set anew, and something else puts back what earlier gradients read."""
+        for tensor in tensors:
+            for spot, ndim in tensor_regions(tensor):
+                self._pending.kept(spot, (None,) * ndim)
 
     def reads(self, found: Iterable[tuple[MemoryRegion, Iterable[IndexPattern]]]) -> None:
         """What the gradient of several launches reads again."""

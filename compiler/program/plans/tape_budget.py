@@ -63,4 +63,6 @@ def of_all(program: Program, error: OutOfMemory, launches: Iterable[tuple[Any, A
     """The error of one gradient as that of the tape: ``smallest`` suffices for all of its gradients."""
     if error.smallest is None or not program.options.memory_budget:
         return error
-    return over_budget(program, error, max(least_heap(launches), 0))
+    whole = over_budget(program, error, least_heap(launches))
+    # snapshots and copies of time steps were given back since, and count in the error
+    return error if whole.smallest is None or error.smallest >= whole.smallest else whole

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import operator
 from dataclasses import replace
 from typing import Any
 
-from ....errors import OutOfMemory, QdrunRuntimeError
+from ....errors import OutOfMemory, QdrunRuntimeError, QdrunTypeError
 from ....options import bytes_of
+from ....program.plans.gradient_plans import over_budget
 from ....program.program import current_program
 from ..tape import Tape
 from .steps import Step, Steps
@@ -18,10 +21,12 @@ from .steps_window import Window, bytes_of_slots
 def checkpointed_steps(
     step: Step,
     n: int,
-    state: Any,
+    state: Any = (),
     scratch: Any = (),
     *,
     temporaries: Any = (),
+    in_place: Any = (),
+    window: int | None = None,
     budget: int | str | None = None,
     levels: int | None = None,
 ) -> StepsPlan:
@@ -41,6 +46,9 @@ def checkpointed_steps(
         temporaries: fields, ndarrays or sparse matrices without slots, for what a step writes and reads itself: the right-hand side and the
             solution of a linear system, the state of a fixed point. Zero when a step begins. The gradient keeps a copy for each step of the
             window, and leaves nothing definite in them.
+        in_place: fields or ndarrays without slots that each step updates, ``x[i] += dt * v[i]``. A snapshot is a copy of them; of a window
+            whose gradient runs, the tape keeps the elements that a step overwrites and a gradient reads.
+        window: steps in a window, where no ``state`` tells; None: the root of ``n``.
         budget: bytes for snapshots, a number or a text such as "2MiB"; None: as many as there are windows, and with
             ``qd.init(memory_budget=..)`` at most half of what it leaves.
         levels: run no step again more often than ``levels - 1`` times; without a budget, with as few snapshots as that allows.
@@ -50,6 +58,7 @@ def checkpointed_steps(
         ``made_bytes``, after the run, what the steps of a window allocated and a tape kept.
 
     Raises:
+        QdrunTypeError: the step does not take two arguments.
         QdrunRuntimeError: shapes that do not fit, a number of steps that is none, steps within steps; at the end of the tape, a step that
             launches or assigns something else when it is run again, by its number.
         OutOfMemory: the budget is too small for the snapshots; names the smallest.
@@ -57,7 +66,10 @@ def checkpointed_steps(
     program = current_program()
     count = _steps(n)
     program.materialize()
-    window = Window.of(program, state, scratch, temporaries)
+    _check_step(step)
+    if window is None and isinstance(state, (list, tuple)) and not state:
+        window = math.isqrt(max(count - 1, 0)) + 1
+    arrays = Window.of(program, state, scratch, temporaries, in_place, window)
     tape = program.tape
     assert tape is None or isinstance(tape, Tape)
     if tape is not None and tape.in_steps:
@@ -66,10 +78,10 @@ def checkpointed_steps(
         )
     rehearsal = program.rehearsal
     recorded = rehearsal.differentiates if rehearsal is not None else tape is not None and not tape.inside
-    plan = _plan(window, count, budget, levels, program.heap_room() if recorded else None)
+    plan = _plan(arrays, count, budget, levels, program.heap_room() if recorded else None)
     if count == 0:
         return plan
-    steps = Steps(step, count, window, plan.snapshots)
+    steps = Steps(step, count, arrays, plan.snapshots)
     if rehearsal is not None:
         steps.rehearse(rehearsal)
     elif tape is not None and recorded:
@@ -87,6 +99,20 @@ def steps_bytes(state: Any, scratch: Any = (), temporaries: Any = ()) -> tuple[i
         QdrunRuntimeError: one of them is neither a field nor an ndarray.
     """
     return bytes_of_slots(state, scratch, temporaries)
+
+
+def _check_step(step: Any) -> None:
+    """Refuse a step that cannot be called with two arguments."""
+    try:
+        inspect.signature(step).bind(0, 0)
+    except TypeError as error:
+        name = getattr(step, "__qualname__", repr(step)).rsplit("<locals>.", maxsplit=1)[-1]
+        raise QdrunTypeError(
+            f"checkpointed_steps: the step `{name}` cannot be called with two arguments, the number of the step and its slot: {error}",
+            hint="write def step(t, k): .., where k is the slot of the window that it reads; steps in_place may leave it unused",
+        ) from None
+    except ValueError:  # a builtin without a signature
+        return
 
 
 def _steps(n: Any) -> int:
@@ -125,12 +151,14 @@ def _plan(window: Window, n: int, budget: int | str | None, levels: int | None, 
     if limit is not None and window.state_bytes:
         most = min(most, limit // window.state_bytes - 1)
     if most < least:
-        raise OutOfMemory(
-            f"checkpointed_steps: {n} steps in windows of {window.length} keep at least {least} snapshots and the final state, "
-            f"{(least + 1) * window.state_bytes:,} bytes, and the budget is {limit:,}\n"
-            f"  do: budget={(least + 1) * window.state_bytes}, or longer windows",
-            (least + 1) * window.state_bytes,
+        need = (least + 1) * window.state_bytes
+        what = (
+            f"checkpointed_steps: {n} steps in windows of {window.length} keep at least {least} snapshots and the final state"
         )
+        what += f", {need:,} bytes"
+        if budget is None and room is not None:  # half of what memory_budget leaves
+            raise over_budget(window.program, OutOfMemory(f"{what}, in half of what memory_budget leaves"), 0, 2 * need)
+        raise OutOfMemory(f"{what}, and the budget is {limit:,}\n  do: budget={need}, or longer windows", need)
     snapshots = least if levels is not None and limit is None else most
     assert extra_runs(windows, snapshots) < (levels or windows + 1)
     return StepsPlan(n, window.length, snapshots, window.state_bytes, window.slot_bytes, window.fixed_bytes)

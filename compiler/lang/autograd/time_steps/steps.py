@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....errors import QdrunAssertionError, QdrunRuntimeError
+from ....program.memory.kept import TAPE
+from ....program.memory.overwritten import Overwritten
 from ....program.program import Program
 from ....program.recorders import TapeRecorder
 from ....program.rehearsal import Rehearsal
@@ -16,7 +18,7 @@ from ....runtime.base import next_serial
 from .repeats import REMEDY, Kinds, Trace
 from .steps_check import Accesses, Composite, Moved, Outside, add_writes, cleared, program_arrays
 from .steps_plan import Action, schedule
-from .steps_window import ArrayCopies, Check, Snapshots, Window, name_of, slot_content, tolerance_of
+from .steps_window import ArrayCopies, Check, Snapshots, Window, name_of, tolerance_of
 from .window_tape import WindowTape
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Steps(Composite):
         self._actions: Iterator[Action] = schedule(self.windows, snapshots)
         self._recorded: WindowTape | None = None
         self._tape: Tape | None = None
+        self._earlier = 0  # its launches before the steps
         self._memory: Snapshots | None = None
         self._kept: ArrayCopies | None = None  # what each step of a window left in the temporaries
         self._newest: dict[int, Any] = {}  # and what is known of the writes to them, while versions are kept
@@ -58,7 +61,7 @@ class Steps(Composite):
 
     def arrays(self) -> list[Any]:
         """The arrays of the window."""
-        return [*self.window, *self.window.temporaries]
+        return [*self.window, *self.window.temporaries, *self.window.in_place]
 
     def __repr__(self) -> str:
         name = getattr(self.step, "__qualname__", str(self.step)).rsplit("<locals>.", maxsplit=1)[-1]
@@ -92,8 +95,11 @@ class Steps(Composite):
         before = rehearsal.kept
         for number in range(self.windows):
             rehearsal.kept = before  # two windows do not keep copies at the same time
-            with rehearsal.within() if self.whole else nullcontext():
+            over = Overwritten(self._program, run=False, puts_back=self.windows == 1)
+            with rehearsal.within(over) if self.whole else nullcontext():
                 self._run(number)
+            if rehearsal.differentiates:
+                rehearsal.keeps(over.kept.nbytes)
 
     def _run(self, number: int, tape: WindowTape | None = None) -> None:
         """Run the steps of a window, whose slots were cleared; ``tape`` is told where one ends."""
@@ -103,6 +109,8 @@ class Steps(Composite):
             if self._program.rehearsal is None:
                 with recorded_by(self._program, None):
                     self.window.begin_step()
+            if tape is not None:
+                tape.begin_step(self.window.temporaries)
             try:
                 self.step(begin + k, k)
             except QdrunAssertionError as error:
@@ -144,7 +152,7 @@ class Steps(Composite):
             self._run(0)
             self._begin(None)
             return
-        self._tape = tape
+        self._tape, self._earlier = tape, tape.launches
         try:
             what = f"{self!r}: {self.snapshots} snapshots and the final state"
             if self.windows > 1:
@@ -171,17 +179,20 @@ class Steps(Composite):
         if self._validates():
             self._checks[number] = self.window.checks()
         with counting_flags(self._program):
-            tape = self._recording(number)
+            tape = self._recording(number, action.kind == "record")
         self._flags[number], self._traces[number] = self._program.flags_set - flags, tape.trace
         tape.hand_to(self._accesses, number)
         if action.kind == "advance":
             self._forget()
             self.window.advance(self._bounds(number)[1])
 
-    def _recording(self, number: int) -> WindowTape:
+    def _recording(self, number: int, reverses: bool) -> WindowTape:
+        """Run a window and record it; ``reverses``: its gradient comes next, which needs what launches overwrite."""
         assert self._tape is not None
         self._forget()
-        tape = self._recorded = WindowTape(self._tape, self._kinds, self.window if number else None)
+        over = Overwritten(self._program, puts_back=self.windows == 1) if reverses else None
+        tape = self._recorded = WindowTape(self._tape, self._kinds, self.window if number else None, over)
+        tape.earlier = self._earlier
         self.window.clear()
         before = self._held()
         with recorded_by(self._program, tape):
@@ -193,7 +204,7 @@ class Steps(Composite):
         """Bytes of the program's arrays and copies, but for what its algorithms keep for other calls."""
         usage = self._program.usage()
         kept = sum(x._memory.nbytes for a in program_arrays(self._program) for x in (a, a.grad, a.dual) if x is not None)
-        return sum(usage.get(kind, 0) for kind in ("ndarrays", "gradients", "fields", "snapshots")) - kept
+        return sum(usage.get(kind, 0) for kind in ("ndarrays", "gradients", "fields", "snapshots", TAPE)) - kept
 
     def _forget(self) -> None:
         """What the window before recorded is no longer needed."""
@@ -293,7 +304,7 @@ class Steps(Composite):
             self._program.launches, flags = self._draws[number], self._program.flags_set
             begin, length = self._bounds(number)
             with counting_flags(self._program):
-                tape = self._recording(number)
+                tape = self._recording(number, action.kind == "record")
             if self._program.flags_set - flags != self._flags[number]:
                 raise QdrunRuntimeError(
                     f"{self!r}: run again from step {begin}, graph kernels find other flags set than in the first run\n"
@@ -339,8 +350,8 @@ class Steps(Composite):
         Raises:
             QdrunRuntimeError: it is not; names the array.
         """
-        for tensor, was in zip(self.window.state, self._checks.get(number, ())):
-            if was.differs(Check.of(slot_content(tensor, slot)), tolerance_of(tensor, self._program)):
+        for was, (tensor, now) in zip(self._checks.get(number, ()), self.window.checks_of(slot)):
+            if was.differs(now, tolerance_of(tensor, self._program)):
                 begin, _ = self._bounds(number)
                 raise QdrunRuntimeError(
                     f"{self!r}: run again up to step {begin}, {name_of(tensor)} differs from the first run: a step is not deterministic\n"

@@ -142,6 +142,7 @@ class Accesses:
         self._window = window
         self._spots = {spot: tensor for tensor in window for spot, _ in tensor_regions(tensor)}
         self._handed_on = {spot for tensor in window.state for spot, _ in tensor_regions(tensor)}
+        self._in_place = {spot for tensor in window.in_place for spot, _ in tensor_regions(tensor)}
         self._temporary = {spot for tensor in window.temporaries for spot, _ in tensor_regions(tensor)}
         self._begin = next_serial()
         self._ends: list[int] = []  # the first launch after each step
@@ -210,6 +211,7 @@ class Accesses:
 
     def _look(self) -> None:
         found = Overwrites.of(self._timed, self._host_writes, loads=True)
+        found.keep_all_but(set())  # by the tape of the window, before its gradient
         for when, steps in self._inner:
             self._enter(found, steps, when)
         within = [self._check_within(uses) for uses in (found.reads, found.writes, found.loads, found.dropped)]
@@ -256,7 +258,8 @@ class Accesses:
 
     def _inside(self, spot: MemoryRegion) -> bool:
         """Whether a run of the step sets all of this memory that it reads."""
-        return spot in self._spots or spot in self._temporary or self._is_made(spot) or spot.base in self._kept_by_program()
+        held = spot in self._spots or spot in self._in_place or spot in self._temporary
+        return held or self._is_made(spot) or spot.base in self._kept_by_program()
 
     def _is_made(self, spot: MemoryRegion) -> bool:
         """Whether the memory was allocated by a step."""
@@ -355,7 +358,7 @@ class Accesses:
                     " values of later steps",
                     read.loc,
                     f"give `{name}` a first axis of slots, and name it in state (handed from step to step) or in scratch (within a step);"
-                    " or name it in temporaries, without slots (within a step)",
+                    " or name it in temporaries, without slots (within a step), or in in_place (updated by each step)",
                 )
 
     def join(self, found: Overwrites, when: int) -> None:
@@ -389,10 +392,13 @@ def cleared(window: Window, when: float) -> Iterator[tuple[MemoryRegion, _Use]]:
 
 
 def handed_over(window: Window) -> Iterable[tuple[MemoryRegion, _Use]]:
-    """The write, before a window's launches, of what the window before left in slot 0."""
+    """The writes, before a window's launches, of what the window before left in slot 0 and in place."""
     for tensor in window.state:
         for spot, ndim in tensor_regions(tensor):
             yield spot, _Use(np.array([-1.0]), _slot_axes(tensor, np.array([0]), ndim), "", STEPS, None)
+    for tensor in window.in_place:
+        for spot, ndim in tensor_regions(tensor):
+            yield spot, _Use(np.array([-1.0]), (None,) * ndim, "", STEPS, None)
 
 
 def _slot_axis(tensor: Any) -> int:

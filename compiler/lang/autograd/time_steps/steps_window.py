@@ -68,6 +68,7 @@ class Window:
         scratch: arrays of ``length`` slots: what step k leaves for its gradient.
         length: steps.
         temporaries: arrays without slots, zero when a step begins; the gradient needs what each step left in them.
+        in_place: arrays without slots that each step updates.
     """
 
     program: Program
@@ -75,10 +76,13 @@ class Window:
     scratch: tuple[Any, ...]
     length: int
     temporaries: tuple[Any, ...] = ()
+    in_place: tuple[Any, ...] = ()
 
     @staticmethod
-    def of(program: Program, state: Any, scratch: Any, temporaries: Any = ()) -> Window:
-        """Check the arrays and infer the window's length from their shapes.
+    def of(
+        program: Program, state: Any, scratch: Any, temporaries: Any = (), in_place: Any = (), length: int | None = None
+    ) -> Window:
+        """Check the arrays and infer the window's length from their shapes; ``length``: it, where no array tells.
 
         Raises:
             QdrunRuntimeError: no state, shapes that do not fit each other, an array that is given twice, an offset of the first axis, or
@@ -86,35 +90,42 @@ class Window:
         """
         states, scratches = arrays_of("state", state), arrays_of("scratch", scratch)
         others = arrays_of("temporaries", temporaries)
-        if not states:
+        places = arrays_of("in_place", in_place)
+        if not states and not places:
             raise QdrunRuntimeError(
-                "checkpointed_steps: no state\n  do: state=[x, ..], the arrays that a step hands to the next"
+                "checkpointed_steps: no state\n  do: state=[x, ..], the arrays that a step hands to the next, or in_place=[x, ..], those"
+                " that it updates"
             )
         slots = {t: t.shape[0] if t.shape else 0 for t in states}
-        length = next(iter(slots.values())) - 1
-        if length < 1:
+        steps = next(iter(slots.values())) - 1 if states else length or 1
+        if length not in (None, steps):
+            raise QdrunRuntimeError(
+                f"checkpointed_steps: window={length}, and {name_of(states[0])} of shape {states[0].shape} has a window of {steps}\n"
+                "  do: leave window= out; it is for arrays in_place"
+            )
+        if steps < 1:
             raise QdrunRuntimeError(
                 f"checkpointed_steps: {name_of(states[0])} of shape {states[0].shape} has no room for a step\n"
                 "  do: give it a first axis of window + 1 slots, at least 2"
             )
         for tensor in (*states, *scratches):
-            _check(program, tensor, length, tensor in slots)
-        for tensor in others:
+            _check(program, tensor, steps, tensor in slots)
+        for tensor in (*others, *places):
             _check_owner(program, tensor)
-        every = (*states, *scratches, *others)
+        every = (*states, *scratches, *others, *places)
         if len(set(map(id, every))) < len(every):
             raise QdrunRuntimeError(
-                "checkpointed_steps: an array is given twice\n  do: name it once, as state, as scratch or as temporaries"
+                "checkpointed_steps: an array is given twice\n  do: name it once, as state, scratch, temporaries or in_place"
             )
-        return Window(program, tuple(states), tuple(scratches), length, tuple(others))
+        return Window(program, tuple(states), tuple(scratches), steps, tuple(others), tuple(places))
 
     def __iter__(self) -> Iterator[Any]:
         return iter((*self.state, *self.scratch))
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of one slot of all state arrays: of a snapshot."""
-        return sum(_slot_bytes(t) for t in self.state)
+        """Bytes of one slot of all state arrays, and of those in place: of a snapshot."""
+        return sum(_slot_bytes(t) for t in self.state) + sum(t._form.nbytes for t in self.in_place)
 
     @property
     def slot_bytes(self) -> int:
@@ -128,8 +139,8 @@ class Window:
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes of the one slot that state has more than there are steps, and of the temporaries with their gradients and duals."""
-        sizes = [(_slot_bytes(t), t) for t in self.state] + [(t._form.nbytes, t) for t in self.temporaries]
+        """Bytes of the one slot that state has more than there are steps, and of the arrays without slots, with gradients and duals."""
+        sizes = [(_slot_bytes(t), t) for t in self.state] + [(t._form.nbytes, t) for t in (*self.temporaries, *self.in_place)]
         return sum(size * (1 + _stored(t)) for size, t in sizes)
 
     # ---- values
@@ -163,8 +174,20 @@ class Window:
             store(dual._mirror, part(dual, dual._form, 0), kept)
 
     def checks(self) -> list[Check]:
-        """A fingerprint of the content of slot 0 of each state array."""
-        return [Check.of(slot_content(t, 0)) for t in self.state]
+        """A fingerprint of the content of each state array, in slot 0 of those with slots."""
+        return [check for _, check in self.checks_of(0)]
+
+    def checks_of(self, slot: int) -> Iterator[tuple[Any, Check]]:
+        """The state arrays, each with a fingerprint of its content in a slot."""
+        for tensor, content in self.contents(slot):
+            yield tensor, Check.of(copied(tensor._mirror, content))
+
+    def contents(self, slot: int, written: bool = False) -> Iterator[tuple[Any, np.ndarray]]:
+        """The state arrays with the memory of a slot, or of all of an array in place. ``written``: it is about to be written."""
+        for tensor in self.state:
+            yield tensor, part(tensor, tensor._written() if written else tensor._form, slot)
+        for tensor in self.in_place:
+            yield tensor, tensor._written() if written else tensor._form
 
     # ---- gradients
     def _gradients(self, tensors: Iterable[Any]) -> Iterator[tuple[Mirror | None, Callable[[int | slice], np.ndarray]]]:
@@ -207,7 +230,7 @@ class Window:
 
     def start_gradient_views(self, memory: np.ndarray) -> list[np.ndarray]:
         """Room for slot 0 of the state's gradients, in ``memory``."""
-        return _views([t for t in self.state if _relative(t, "grad") is not None], memory)
+        return _views([(t, _slot_shape(t)) for t in self.state if _relative(t, "grad") is not None], memory)
 
     def swap_start_gradient(self, slots: list[np.ndarray], other: Mirror | None) -> None:
         """Exchange slot 0 of the state's gradients with these arrays, which lie in memory with the mirror ``other``."""
@@ -218,7 +241,7 @@ class Window:
 
 
 class Snapshots:
-    """Copies of slots of the state, in one allocation counted as ``snapshots``.
+    """Copies of the state, of one slot or in place, in one allocation counted as ``snapshots``.
 
     Raises:
         OutOfMemory: they do not fit.
@@ -231,17 +254,18 @@ class Snapshots:
             self._memory: Allocation = window.program.allocate(amount * nbytes, "snapshots")
         except OutOfMemory as error:
             raise OutOfMemory(f"{what}: {amount} x {nbytes:,} bytes of state: {error}") from None
-        self._slots = [_views(window.state, self._memory.view[k * nbytes : (k + 1) * nbytes]) for k in range(amount)]
+        forms = [(t, _slot_shape(t)) for t in window.state] + [(t, t._form.shape) for t in window.in_place]
+        self._slots = [_views(forms, self._memory.view[k * nbytes : (k + 1) * nbytes]) for k in range(amount)]
 
     def store(self, number: int, slot: int = 0) -> None:
-        """Keep a slot of the state."""
-        for tensor, kept in zip(self._window.state, self._slots[number]):
-            copy(self._memory.mirror, kept, tensor._mirror, part(tensor, tensor._form, slot))
+        """Keep a slot of the state, and what is in place."""
+        for (tensor, content), kept in zip(self._window.contents(slot), self._slots[number]):
+            copy(self._memory.mirror, kept, tensor._mirror, content)
 
     def restore(self, number: int, slot: int = 0) -> None:
         """Put it back."""
-        for tensor, kept in zip(self._window.state, self._slots[number]):
-            copy(tensor._mirror, part(tensor, tensor._written(), slot), self._memory.mirror, kept)
+        for (tensor, content), kept in zip(self._window.contents(slot, written=True), self._slots[number]):
+            copy(tensor._mirror, content, self._memory.mirror, kept)
 
     def free(self) -> None:
         """Give the memory back."""
@@ -384,14 +408,14 @@ def _stored(tensor: Any) -> int:
     return sum(_relative(tensor, role) is not None for role in ("grad", "dual"))
 
 
-def _views(tensors: Iterable[Any], memory: np.ndarray) -> list[np.ndarray]:
-    """One slot of each array, consecutively in ``memory``; wider types first, so that all are aligned."""
+def _views(forms: Iterable[tuple[Any, tuple[int, ...]]], memory: np.ndarray) -> list[np.ndarray]:
+    """An array of the given shape for each tensor, consecutively in ``memory``; wider types first, so that all are aligned."""
     out: dict[int, np.ndarray] = {}
     at = 0
-    chosen = list(tensors)
-    for k in sorted(range(len(chosen)), key=lambda k: -chosen[k].dtype.size):
-        tensor = chosen[k]
-        size = _slot_bytes(tensor)
-        out[k] = memory[at : at + size].view(tensor.dtype.numpy).reshape(_slot_shape(tensor))
+    chosen = list(forms)
+    for k in sorted(range(len(chosen)), key=lambda k: -chosen[k][0].dtype.size):
+        tensor, shape = chosen[k]
+        size = count(shape) * tensor.dtype.size
+        out[k] = memory[at : at + size].view(tensor.dtype.numpy).reshape(shape)
         at += size
     return [out[k] for k in range(len(chosen))]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ....program.plans.tape_budget import check_kept
 from ....runtime.base import next_serial
 from ...args.frozen import frozen_arguments
 from ..overwrites import Overwrites
@@ -14,6 +15,8 @@ from .steps_check import Accesses, Composite, StepEnd, add_writes, handed_over
 
 if TYPE_CHECKING:
     from ....program.call import Call
+    from ....program.memory.overwritten import Overwritten
+    from ....program.program import Program
     from ....program.recorders import CustomFunction
     from .steps_window import Window
 
@@ -25,18 +28,21 @@ class WindowTape(Tape):
         outer: the tape that records all steps.
         kinds: those of the events of all runs of the steps.
         before: the window, if another one has filled its slot 0.
+        overwritten: keeps what launches overwrite and gradients of earlier ones read; None: no gradient will be run, or all is there.
 
     Attributes:
         trace: what the steps launch and assign.
+        earlier: launches of the outer tape before the steps.
     """
 
     in_steps = True
+    earlier = 0
 
-    def __init__(self, outer: Tape, kinds: Kinds, before: Window | None = None) -> None:
+    def __init__(self, outer: Tape, kinds: Kinds, before: Window | None = None, overwritten: Overwritten | None = None) -> None:
         super().__init__(clear_gradients=False, validation=outer.validation)
         self._outer, self._program, self._thread, self._before = outer, outer._program, outer._thread, before
         self._ends = [StepEnd(0, 0, next_serial())]  # the beginning, and the end of each step
-        self.trace = Trace(kinds)
+        self.trace, self._overwritten = Trace(kinds), overwritten
 
     def step_done(self) -> None:
         """A step has made its launches."""
@@ -56,6 +62,12 @@ class WindowTape(Tape):
         self._now, over = (kernel, args, {}), self._outer._overwritten
         if not (self._program is None or self._program.replaying or over is None):
             over.launching(len(self._outer._calls), kernel, args, {}, flat, reverse=False)
+        if self._overwritten is not None:
+            own, reverse = self._overwritten, self._inside is None
+            check = (own.quick if flat is args else own.quick_objects).get(kernel)
+            self._quick = check is not None and reverse and flat is not None and check(flat)
+            if not self._quick:
+                own.launching(len(self._calls), kernel, args, {}, flat, reverse)
         found = kernel.variant(args, {}) if flat is None else None
         self._bound = None if found is None else (found[0], found[1].call)
         self.trace.launch(kernel, flat, found)
@@ -72,6 +84,9 @@ class WindowTape(Tape):
 
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """See ``Tape.wrote``."""
+        outer = self._outer._overwritten
+        if not (self._program is None or self._program.replaying or outer is None):
+            outer.writing(2 * len(self._outer._calls) + 1, tensor, index)
         super().wrote(tensor, index, source, parts)
         self.trace.wrote(self._host_writes[-1])
 
@@ -85,7 +100,14 @@ class WindowTape(Tape):
             self._outer._protect(steps)
 
     def _note_reads(self, steps: Composite, number: int) -> None:
-        """It is part of what the tape around it is told at the end of all."""
+        """See ``Tape._note_reads``; the tape around it is told at the end of all."""
+        if self._overwritten is not None:
+            super()._note_reads(steps, number)
+
+    def begin_step(self, temporaries: Iterable[Any]) -> None:
+        """A step begins: its temporaries are zero, and it has them to itself."""
+        if self._overwritten is not None:
+            self._overwritten.forget(temporaries)
 
     def launching(self, call: Call) -> None:
         """See ``Tape.launching``."""
@@ -103,6 +125,8 @@ class WindowTape(Tape):
 
     def release(self) -> None:
         """Give back what the steps within steps keep."""
+        if self._overwritten is not None:
+            self._overwritten.kept.release()
         for _, steps in self._steps():
             steps.release()
 
@@ -115,7 +139,23 @@ class WindowTape(Tape):
         """
         program = self._program
         assert program is not None
-        found = None
+        if self._overwritten is None:
+            self._reverse(program, enter, leave)
+            return
+        kept, unkept = self._overwritten.kept, {time // 2 for time in self._overwritten.unkept}
+        if unkept:
+            overwrites = Overwrites.of(self._timed(), self._host_writes)
+            overwrites.keep_all_but(unkept)
+            overwrites.check()
+        check_kept(program, kept, [t.launch for t in self._timed() if not t.hidden])
+        kept.begin()
+        try:
+            self._reverse(program, enter, leave)
+        finally:
+            kept.end()
+
+    def _reverse(self, program: Program, enter: Callable[[int], None] | None, leave: Callable[[], None] | None) -> None:
+        found, keeps = None, self._overwritten is not None and bool(self._overwritten.kept)
         if self._given:
             self._given.check(Overwrites.of(self._timed(), self._host_writes).wrote_after)
         if self._host_writes:
@@ -124,15 +164,19 @@ class WindowTape(Tape):
                 steps.join(found, when)
             if self._before is not None:
                 add_writes(found, handed_over(self._before))
+            elif self.earlier:
+                found.add(self._outer.accesses_before(self.earlier))
             if self.repeats:
                 found.happened_before(len(self._calls) + 1)
         if enter is None or leave is None:
-            self._check_versions(program)
+            if not keeps:
+                self._check_versions(program)
             self._replay(found, 0, len(self._calls), self._host_writes)
             return
         for slot in reversed(range(len(self._ends) - 1)):
             begin, end = self._ends[slot : slot + 2]
             enter(slot)
-            self._check_versions(program, begin.launches, end.launches)
+            if not keeps:
+                self._check_versions(program, begin.launches, end.launches)
             self._replay(found, begin.launches, end.launches, self._host_writes[begin.writes : end.writes])
             leave()
