@@ -137,6 +137,32 @@ def test_the_smaller_side_is_chosen_of_the_modes_that_have_memory(n, m, memory, 
     assert np.allclose(found, 2 * np.outer(np.arange(1, m + 1), x.to_numpy()), 1e-14)
 
 
+def test_shapes_of_elements_and_vectors_of_numbers_of_each_kind():
+    qd.init(default_fp=qd.f64)
+    column = qd.Matrix.field(3, 1, qd.f64, shape=2, **BOTH)
+    square = qd.Matrix.ndarray(2, 2, qd.f64, shape=(3,), needs_grad=True, needs_dual=True)
+    single = qd.field(qd.f32, shape=(), offset=None, **BOTH)
+    shifted = qd.field(qd.f64, shape=4, offset=-2, **BOTH)
+    column.fill(0.5)
+    square.fill(2.0)
+    single[None] = 3.0
+
+    @qd.kernel
+    def k(a: qd.types.ndarray()):
+        for i in shifted:
+            shifted[i] = column[1][2, 0] * a[2][0, 1] * single[None] * i
+
+    found = qd.ad.jacobian(lambda: k(square), shifted, [column, square, single])
+    assert [block.shape for block in found] == [(4, 2, 3), (4, 3, 2, 2), (4,)]
+    index = np.arange(-2.0, 2.0)
+    assert np.array_equal(found[0][:, 1, 2], 6 * index) and np.count_nonzero(found[0]) == 3
+    assert np.array_equal(found[1][:, 2, 0, 1], 1.5 * index) and np.array_equal(found[2], index)
+    moved = qd.ad.jvp(lambda: k(square), shifted, column, column).product
+    assert np.array_equal(moved, shifted.to_numpy())
+    back = qd.ad.vjp(lambda: k(square), shifted, square, [0.0, 0, 0, 1]).product
+    assert back.shape == (3, 2, 2) and back[2, 0, 1] == 1.5
+
+
 def test_a_mode_that_other_fields_have_memory_for_is_preferred():
     qd.init(default_fp=qd.f64)
     x, y = (qd.field(qd.f64, shape=n, **BOTH) for n in (2, 4))

@@ -66,7 +66,8 @@ def jacobian(run: Callable[[], Any], output: Any, param: Any, *, mode: Mode | No
     task.begin()
     seeded, found = (outputs, params) if reverse else (params, outputs)
     rows: list[list[list[np.ndarray]]] = [[[] for _ in found] for _ in seeded]
-    with task.repeated() as again:
+    passes = (task.outputs if reverse else task.params).numbers
+    with _Repeated(task.program, passes) as again:
         for part, seeds in enumerate(_units(seeded)):
             for seed in seeds:
                 again()
@@ -239,10 +240,6 @@ class _Task:
         if program.recording is not None:
             raise QdrunRuntimeError(f"{self.name} reads results, which a captured function cannot; do: call it outside")
 
-    def repeated(self) -> _Repeated:
-        """Run passes from one state."""
-        return _Repeated(self.program)
-
     def run_pass(self, reverse: bool, seeds: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         """One pass; see ``_backward`` and ``_forward``.
 
@@ -319,10 +316,10 @@ class _Checked(FwdMode):
 
 
 class _Repeated:
-    """``with``: each call gives the program the state and the random numbers of the first one. The first call only keeps them."""
+    """``with``: each call gives the program the state and the random numbers of the first one. The first of several only keeps them."""
 
-    def __init__(self, program: Program) -> None:
-        self._program, self._kept = program, None
+    def __init__(self, program: Program, passes: int) -> None:
+        self._program, self._passes, self._kept = program, passes, None
         self._random = program.launches, program.last_seed, program.replay_seed
 
     def __enter__(self) -> Callable[[], None]:
@@ -334,7 +331,7 @@ class _Repeated:
     def _again(self) -> None:
         program = self._program
         if self._kept is None:
-            self._kept = SavedMemory.of(program, [])
+            self._kept = SavedMemory.of(program, []) if self._passes > 1 else None
             return
         self._kept.put_back()
         program.launches, program.last_seed, program.replay_seed = self._random
@@ -342,8 +339,8 @@ class _Repeated:
 
 def _form(tensor: Any) -> tuple[int, ...]:
     """The shape that ``to_numpy`` shows for one trial."""
-    shape: tuple[int, ...] = tensor.to_numpy().shape
-    return shape[1:] if tensor._whole is not None else shape
+    column = isinstance(tensor, Field) and tensor.element_shape[1:] == (1,)  # it is shown as a vector
+    return *tensor.shape, *(tensor.element_shape[:1] if column else tensor.element_shape)
 
 
 def _units(tensors: list[Any]) -> Iterator[Iterator[list[np.ndarray | None]]]:
@@ -385,14 +382,15 @@ def shaped(vector: Any, tensor: Any, what: str) -> np.ndarray:
     Raises:
         QdrunRuntimeError: it does not fit.
     """
-    form = tensor.to_numpy().shape
+    one, trials = _form(tensor), tensor._whole
+    form = one if trials is None else (trials.count, *one)
     given = vector.to_numpy() if isinstance(vector, (Matrix, Field, Ndarray)) else vector
     try:
         found = np.asarray(given, np.float64)
     except (TypeError, ValueError):
         raise QdrunRuntimeError(f"{what} is a list or an array of numbers, not {vector!r}") from None
-    if tensor._whole is not None and found.size == np.prod(form[1:], dtype=int) and found.shape in (form[1:], (found.size,)):
-        return np.broadcast_to(found.reshape(form[1:]), form)
+    if trials is not None and found.size == np.prod(one, dtype=int) and found.shape in (one, (found.size,)):
+        return np.broadcast_to(found.reshape(one), form)
     if found.size != np.prod(form, dtype=int) or (found.ndim > 1 and found.shape != form):
         raise QdrunRuntimeError(
             f"{what} has shape {found.shape}, `{tensor.name}` has shape {form}; do: give it in that shape, or flat"
