@@ -76,16 +76,20 @@ def refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
                 )
 
 
-def refuse_in_forward_mode(program: Program, what: str) -> None:
+ONLY_REVERSE = 'it has a gradient, and no tangent; do: a Tape, or qd.ad.jacobian(.., mode="reverse")'
+"""Why a solution or a fixed point is refused in forward mode."""
+
+
+def refuse_in_forward_mode(
+    program: Program, what: str, why: str = "second derivatives; do: it before or after the block"
+) -> None:
     """Refuse what has no meaning while a forward-mode block is open.
 
     Raises:
         QdrunRuntimeError: one is open.
     """
     if program.forward is not None:
-        raise QdrunRuntimeError(
-            f"{what} inside of FwdMode is not possible: second derivatives; do: it before or after the block"
-        )
+        raise QdrunRuntimeError(f"{what} inside of FwdMode is not possible: {why}")
 
 
 def refuse_second_order(program: Program | None, what: str) -> None:

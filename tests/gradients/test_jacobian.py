@@ -182,6 +182,26 @@ def test_a_mode_that_other_fields_have_memory_for_is_preferred():
         qd.ad.jacobian(both, y, x, mode="forward")
 
 
+def test_a_fixed_point_has_rows_and_no_columns():
+    qd.init(default_fp=qd.f64)
+    e = qd.field(qd.f64, shape=(), **BOTH)
+    angle, new = (qd.field(qd.f64, shape=4, **BOTH) for _ in range(2))
+
+    @qd.kernel
+    def kepler():
+        for i in angle:
+            new[i] = 0.5 * (i + 1) + e[None] * qd.sin(angle[i])
+
+    def run():
+        qd.ad.fixed_point(kepler, angle, new)
+
+    e[None] = np.random.default_rng().uniform(0.1, 0.5)
+    found = qd.ad.jacobian(run, angle, e, mode="reverse")
+    assert np.allclose(found, np.sin(angle.to_numpy()) / (1 - e[None] * np.cos(angle.to_numpy())), 1e-9)
+    with pytest.raises(qd.QdrunRuntimeError, match=r"fixed_point inside of FwdMode(.|\n)*mode=\"reverse\""):
+        qd.ad.jacobian(run, angle, e)
+
+
 def test_an_array_without_a_derivative_on_the_way_is_refused():
     qd.init(default_fp=qd.f64)
     x, y = (qd.field(qd.f64, shape=2, **BOTH) for _ in range(2))

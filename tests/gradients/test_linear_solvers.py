@@ -393,7 +393,10 @@ def test_a_solver_in_forward_mode_is_refused(program):
     tangent = qd.field(qd.f64, 2, needs_dual=True)
     out = qd.field(qd.f64, (), needs_dual=True)
     with (
-        pytest.raises(qd.QdrunRuntimeError, match="MatrixFreeCG inside of FwdMode is not possible"),
+        pytest.raises(
+            qd.QdrunRuntimeError,
+            match="MatrixFreeCG inside of FwdMode is not possible: it has a gradient, and no",
+        ),
         qd.ad.FwdMode(loss=out, param=tangent, seed=[1.0, 0.0]),
     ):
         qd.linalg.MatrixFreeCG(qd.linalg.LinearOperator(p.symmetric), p.b, p.x)

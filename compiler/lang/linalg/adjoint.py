@@ -19,7 +19,7 @@ from ..autograd.custom import Replaced
 from ..autograd.time_steps.steps import recorded_by
 from ..data.tensor import Tensor
 from ..kernel import kernel
-from ..no_gradient import refuse_in_forward_mode
+from ..no_gradient import ONLY_REVERSE, refuse_in_forward_mode
 from .krylov import Iterated
 
 
@@ -41,7 +41,7 @@ def recorded(what: str, gradients: bool) -> bool:
         QdrunRuntimeError: in forward mode, or in ``qd.capture``.
     """
     program = current_program()
-    refuse_in_forward_mode(program, what)
+    refuse_in_forward_mode(program, what, ONLY_REVERSE)
     if program.recording is not None:
         raise QdrunRuntimeError(f"{what} inside of qd.capture: the number of launches is not known before; do: call it outside")
     if program.rehearsal is not None:

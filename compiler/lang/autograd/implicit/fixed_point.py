@@ -24,7 +24,7 @@ from ....runtime.base import next_serial
 from ...algorithms.arrays import Form, borrowed
 from ...data.field import Field
 from ...data.ndarray import Ndarray
-from ...no_gradient import refuse_in_a_trial, refuse_in_forward_mode
+from ...no_gradient import ONLY_REVERSE, refuse_in_a_trial, refuse_in_forward_mode
 from ..gradient_arrays import has_grad
 from ..overwrites import HostWrite, Overwrites, Timed, add_use, all_uses
 from ..tape import Tape
@@ -293,7 +293,7 @@ def fixed_point(
         DifferentiationError: at the end of the tape, a step reads what the step before left in an array that is no part of the state.
     """
     program = current_program()
-    refuse_in_forward_mode(program, NAME)
+    refuse_in_forward_mode(program, NAME, ONLY_REVERSE)
     refuse_in_a_trial(program, f"{NAME} runs the launches of all trials")
     if program.recording is not None:
         raise QdrunRuntimeError(f"{NAME} inside of qd.capture: the number of launches is not known before; do: call it outside")
