@@ -1,8 +1,8 @@
 """The first submit of a job runs its first trial once more, with every index checked: in a process of its own, on the CPU.
 
 An index out of bounds writes to other memory without a word, and shows as a gradient of zero or a wrong number. The check changes no
-row and no timing that is reported. It is made once for each version of the job's files and each shape of trials, and only for jobs
-that leave their run to the base class: such a run launches kernels and does nothing else.
+row and no timing that is reported. It is made once for each version of the job's code and each shape of trials. A job with a ``run`` of
+its own runs once more, too, as it does after any lost attempt.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ class FirstCheck:
 
     Args:
         spec: of the first trial, see ``Prepared.spec``.
+        run: the folder or URI of the run, which keeps the code.
         known: the file that keeps the result.
         note: is called with a line for people when there is something to tell.
         told: gets the warning, if there is one.
     """
 
-    def __init__(self, spec: Mapping[str, Any], known: Path, note: Callable[[str], None], told: list[str]) -> None:
-        self._spec, self._known, self._note, self._told = spec, known, note, told
+    def __init__(self, spec: Mapping[str, Any], run: str, known: Path, note: Callable[[str], None], told: list[str]) -> None:
+        self._spec, self._where, self._known, self._note, self._told = spec, run, known, note, told
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name="first check", daemon=True)
         self._thread.start()
@@ -79,7 +80,7 @@ class FirstCheck:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="qdrun-check-") as folder:
             answer = Path(folder) / "answer"
-            order = json.dumps({"spec": dict(self._spec), "answer": str(answer)})
+            order = json.dumps({"spec": dict(self._spec), "run": self._where, "answer": str(answer)})
             command = [sys.executable, "-P", "-c", MAIN]
             void = subprocess.DEVNULL
             self._process = process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=void, stderr=void)
@@ -100,41 +101,38 @@ class FirstCheck:
         return said
 
 
-def first_check(prepared: Prepared, job: type[Job[Any]], note: Callable[[str], None], told: list[str]) -> FirstCheck | None:
+def first_check(
+    prepared: Prepared, job: type[Job[Any]], run: str, note: Callable[[str], None], told: list[str]
+) -> FirstCheck | None:
     """Begin the check of a sweep; None where there is nothing to check, or its trials check their indices themselves.
 
     Args:
         prepared: the sweep.
         job: its job.
+        run: see ``FirstCheck``.
         note: see ``FirstCheck``.
         told: see ``FirstCheck``.
     """
     debug = prepared.loaded.config.debug
-    if os.environ.get(OFF) == "0" or not job.declares() or not job.needs_compiler or prepared.place.interpreted:
+    if os.environ.get(OFF) == "0" or not job.needs_compiler:
         return None
     if debug is not None and (debug.bounds or debug.asserts):
         return None
     trial = prepared.trials[0]
     with suppress(OSError, TypeError, ValueError):
-        key = _key(job, job.shape_key(job.Params.model_validate(trial.params)))
-        spec = prepared.spec(trial)
-        spec["target"] |= {"code": ""}  # the files as they are now, which are those that the key is made of
-        return FirstCheck(spec, cache_dir() / FOLDER / key, note, told)
+        key = _key(prepared.target, job.shape_key(job.Params.model_validate(trial.params)))
+        return FirstCheck(
+            prepared.spec(trial), os.path.abspath(run) if "://" not in run else run, cache_dir() / FOLDER / key, note, told
+        )
     return None
 
 
-def _key(job: type[Job[Any]], shape: Mapping[str, Any]) -> str:
-    """A hash of the files that a job is made of, the shape of its trials, and the version of this package."""
+def _key(target: Target, shape: Mapping[str, Any]) -> str:
+    """A hash of the code of a job, the shape of its trials, and the version of this package."""
     from importlib.metadata import version
 
-    found = hashlib.sha256(json.dumps([version("qdrun"), job.__qualname__, shape], sort_keys=True, default=str).encode())
-    home = getattr(sys.modules.get(job.__module__), "__file__", None)
-    if home is not None:
-        folder = os.path.dirname(os.path.abspath(home))
-        files = {os.path.abspath(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-        for file in sorted(file for file in files if os.path.dirname(file) == folder):
-            found.update(Path(file).read_bytes())
-    return found.hexdigest()[:32]
+    said = json.dumps([version("qdrun"), target.name, target.code, shape], sort_keys=True, default=str)
+    return hashlib.sha256(said.encode()).hexdigest()[:32]
 
 
 def main() -> None:
@@ -143,7 +141,7 @@ def main() -> None:
     with suppress(OSError):
         os.nice(10)
     try:
-        said = _run(order["spec"])
+        said = _run(order["spec"], order["run"])
     except BaseException as error:  # of the job: its trials meet it again
         said = {"skipped": f"the first trial raised {type(error).__name__}"}
     partial = Path(order["answer"] + ".partial")
@@ -151,8 +149,8 @@ def main() -> None:
     partial.rename(order["answer"])
 
 
-def _run(spec: Mapping[str, Any]) -> dict[str, str]:
-    kind = load(Target.model_validate(spec["target"]))
+def _run(spec: Mapping[str, Any], run: str) -> dict[str, str]:
+    kind = load(Target.model_validate(spec["target"]), run)
     params = located(kind.Params.model_validate(spec["params"]), InputFiles.of(spec))
     made = kind(params, wanted=spec["gradients"], seed=spec["seed"])
     limits: dict[str, Any] = {name: spec.get(name) for name in ("memory_limit_bytes", "memory_budget_bytes")}

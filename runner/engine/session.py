@@ -225,7 +225,7 @@ def attend(
         if work is not None and not work:
             return _nothing_left(journal, before, timing)
         journal.write("submitted", sync=True, command_t=timing.command_t, code=prepared.target.code)
-        board.check = first_check(prepared, job, screen.note, board.warnings) if how.address is None else None
+        board.check = first_check(prepared, job, folder.uri, screen.note, board.warnings)
         starting = ray_thread.submit(_start, timing, how, prepared.ray_devices, metadata(folder, prepared))
         try:
             stops.starting = True

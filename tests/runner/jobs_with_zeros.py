@@ -64,13 +64,18 @@ class Own(Job[ThrowParams]):
 
     def build(self):
         self.mass, self.loss = (qd.field(qd.f64, shape=(), needs_grad=True, name=name) for name in ("mass", "loss"))
-        mass, loss = self.mass, self.loss
+        mass, loss, y = self.mass, self.loss, qd.field(qd.f64, shape=3, needs_grad=True, name="y")
 
         @qd.kernel
         def steps():
             loss[None] += qd.floor(mass[None])
 
-        self.steps = steps
+        @qd.kernel
+        def beyond():
+            for i in y:
+                y[i + 1] = mass[None]
+
+        self.steps = beyond if self.params.way == "beyond" else steps
 
     def launches(self):
         return [(self.steps, ())]

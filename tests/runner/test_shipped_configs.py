@@ -14,5 +14,6 @@ def test_a_shipped_config_is_planned_in_words(config, capsys):
     app(["plan", str(config)], standalone_mode=False)
     out = capsys.readouterr().out
     assert "memory of one trial" in out
+    assert "warning: " not in out, "a right job loses no gradient"
     for section in ("optimize", "search"):
         assert (f"\n{section}: " in out) == (f"\n{section}:" in config.read_text(encoding="utf-8"))
