@@ -250,6 +250,47 @@ def _solver(text: str, path: Path, rng: random.Random) -> bool:
         return _differences(c, run, "a solver", rng)
 
 
+def _budget(text: str, path: Path, rng: random.Random) -> bool:
+    """A tape under the memory budget that refusals ask for, and somewhat more: the same bits, and no more bytes; no less will do.
+
+    A program whose gradients keep nothing is not refused: a budget is a target for what can be planned.
+    """
+    options = {} if rng.random() < 0.7 else {"batch": TRIALS}
+    with on_tape(text, path, **options) as c:
+        want, budget = c.gradient(c.total), 1
+    for _ in range(8):
+        try:
+            with on_tape(text, path, memory_budget=budget, **options) as c:
+                got, peak = c.gradient(c.total), c.program.peak_bytes
+            break
+        except qd.OutOfMemory as e:
+            if e.smallest is None or e.smallest <= budget or f"memory_budget={e.smallest})" not in str(e):
+                raise Wrong(
+                    "a memory budget: the refusal asks for what is not enough", f"{e.smallest} after {budget}: {e}"
+                ) from None
+            budget = e.smallest
+    else:
+        raise Wrong("a memory budget: one refusal after the other", f"{budget}")
+    if budget == 1:
+        return False
+    same("a memory budget gives other bits", want, got)
+    if peak > budget:
+        raise Wrong("a memory budget is exceeded", f"{peak} of {budget}")
+    more = budget + rng.randrange(1, 400)
+    with on_tape(text, path, memory_budget=more, **options) as c:
+        same("a memory budget gives other bits", want, c.gradient(c.total))
+        if c.program.peak_bytes > more:
+            raise Wrong("a memory budget is exceeded", f"{c.program.peak_bytes} of {more}")
+    try:
+        with on_tape(text, path, memory_budget=budget - 1, **options) as c:
+            c.gradient(c.total)
+    except qd.OutOfMemory:
+        return True
+    if c.program.peak_bytes >= budget:
+        raise Wrong("a memory budget below the smallest is exceeded", f"{c.program.peak_bytes} of {budget - 1}")
+    return True
+
+
 WAYS: tuple[tuple[str, float, Callable[[str, Path, random.Random], bool]], ...] = (
     ("do_while", 0.3, _counted),
     ("parts", 0.3, _parts),
@@ -257,6 +298,7 @@ WAYS: tuple[tuple[str, float, Callable[[str, Path, random.Random], bool]], ...] 
     ("batch", 0.2, _batch),
     ("algorithms", 0.3, _algorithms),
     ("solver", 0.2, _solver),
+    ("budget", 0.3, _budget),
 )
 
 

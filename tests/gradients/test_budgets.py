@@ -307,3 +307,65 @@ def test_a_tape_keeps_the_memory_budget():
         total(300)
     assert program.peak_bytes <= 3_000
     assert np.abs(x.grad.to_numpy()).sum() > 0
+
+
+def second_order(k, x, loss):
+    return qd.ad.hvp(lambda: k(9), loss, x, np.ones(4)).product
+
+
+def both_modes(k, x, loss):
+    with qd.ad.FwdMode(loss, x, [1.0] * 4):
+        k(9)
+    with qd.ad.Tape(loss):
+        k(9)
+    return x.grad.to_numpy()
+
+
+def two_tapes(k, x, loss):
+    for first, second in ((5, 7), (11, 3)):  # the second needs the larger heap
+        with qd.ad.Tape(loss):
+            k(first)
+            k(second)
+    return x.grad.to_numpy()
+
+
+def captured(k, x, loss):
+    def run():
+        with qd.ad.Tape(loss):
+            k(9)
+
+    run()
+    qd.capture(run)()
+    return x.grad.to_numpy()
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param({"batch": 3}, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("way", [second_order, both_modes, two_tapes, captured])
+def test_the_budget_that_refusals_ask_for_is_the_peak_in_every_way_to_a_gradient(way, options):
+    def run(budget: int):
+        program = qd.init(default_fp=qd.f64, cpu_max_num_threads=2, memory_budget=budget, **options)
+        x, loss = qd.field(qd.f64, 4, name="x"), qd.field(qd.f64, (), name="loss")
+        qd.root.lazy_hessian()
+
+        @qd.kernel
+        def k(n: qd.i32):
+            for i in x:
+                v = x[i]
+                for _ in range(n):
+                    v = qd.sin(v) * v + 0.1
+                loss[None] += v
+
+        x.fill(0.4)
+        return way(k, x, loss), program.peak_bytes
+
+    (want, _), budget = run(0), 1
+    for _ in range(4):
+        try:
+            got, peak = run(budget)
+            break
+        except qd.OutOfMemory as error:
+            assert error.smallest is not None and error.smallest > budget
+            budget = error.smallest
+    assert peak == budget > 1 and np.array_equal(got, want)
+    with pytest.raises(qd.OutOfMemory):
+        run(budget - 1)
