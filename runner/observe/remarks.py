@@ -24,6 +24,7 @@ from .table import Large, Row
 REMARKS = "remarks.json"
 GRADIENT = "grad."
 HISTORY = "out.opt.history"
+SAMPLE = 200
 BEHIND = tuple(STOPPED.index(word) for word in ("interrupted", "behind"))
 """Optimisation runs that something else ended say nothing about their steps."""
 
@@ -61,20 +62,52 @@ def remarks_of(folder: RunFolder) -> list[str]:
 
 
 def zeros(rows: Sequence[Row], notes: Mapping[str, GradientNote]) -> list[str]:
-    """A remark for each gradient that is exactly zero in every trial that is done."""
+    """A remark for each gradient that is exactly zero in every trial that is done, or that is so in its first or last elements."""
     done = [place for place, status in enumerate(column_of(rows, "status")) if status == "done"]
     names = rows.names if isinstance(rows, ArrowRows) else list(dict.fromkeys(name for row in rows for name in row))
     found: dict[str, list[str]] = {}
+    parts: list[str] = []
+    trials = counted(len(done), "trial")
+    where = f"in {'all ' if len(done) > 1 else 'the '}{trials}"
     for name in (name.removeprefix(GRADIENT) for name in names if name.startswith(GRADIENT)):
         note = notes.get(name)
         if (note is None or note.connected) and _is_zero(rows, GRADIENT + name, done):
             found.setdefault("" if note is None else note.why, []).append(f"`{name}`")
-    trials = counted(len(done), "trial")
-    return [
-        f"the gradient of {', '.join(own)} is exactly 0 in {'all ' if len(done) > 1 else 'the '}{trials}: "
+        elif (dead := _dead_elements(rows, GRADIENT + name, done)) is not None:
+            parts.append(
+                f"the gradient of `{name}` is exactly 0 {where} in {dead}: no kernel reads them, "
+                "or nothing that the objective depends on; do: look at the ranges of the loops that read it"
+            )
+    return parts + [
+        f"the gradient of {', '.join(own)} is exactly 0 {where}: "
         + (why or "a minimum, or a branch or a limit that no trial leaves; do: `qdrun check CONFIG`, or start elsewhere")
         for why, own in found.items()
     ]
+
+
+def _dead_elements(rows: Sequence[Row], name: str, done: Sequence[int]) -> str | None:
+    """The elements, as text, at one end of a vector whose gradient is zero there in all of these rows."""
+    few = [rows[place].get(name) for place in done[:SAMPLE]]
+    found = _dead_of(few)
+    if found is None or len(done) <= SAMPLE:
+        return found
+    column = column_of(rows, name)  # of many rows, which takes time: only where the first ones say that it may be so
+    return found if _dead_of([column[place] for place in done]) == found else None
+
+
+def _dead_of(values: Sequence[Any]) -> str | None:
+    values = [value for value in values if value is not None]
+    if not values or any(isinstance(value, Large) or not isinstance(value, list | np.ndarray) for value in values):
+        return None
+    arrays = [np.asarray(value) for value in values]
+    if len({array.shape for array in arrays}) > 1 or arrays[0].ndim != 1:
+        return None
+    dead = np.flatnonzero(~np.array(arrays, dtype=bool).any(axis=0))
+    size = arrays[0].size
+    together = 0 < dead.size < size and dead[-1] - dead[0] + 1 == dead.size
+    if not together or not (dead[0] == 0 or dead[-1] == size - 1):
+        return None
+    return f"element {dead[0]} of {size}" if len(dead) == 1 else f"elements {dead[0]} to {dead[-1]} of {size}"
 
 
 def _is_zero(rows: Sequence[Row], name: str, done: Sequence[int]) -> bool:

@@ -50,7 +50,7 @@ class Throw(Job[ThrowParams]):
                 y[i + 1] = mass[None] * speed[None]
 
         ways = {"right": (first, total), "array": (first, total), "unwritten": (first,), "cast": (cast,), "clamp": (clamp,)}
-        self.kernels = (ways | {"beyond": (beyond, total)})[way]
+        self.kernels = (ways | {"beyond": (beyond, total), "early": (total, first)})[way]
 
     def simulate(self):
         for kernel in self.kernels:

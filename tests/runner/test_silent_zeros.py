@@ -16,8 +16,12 @@ from qdrun.runner.cli.app import app
 from qdrun.runner.engine import early_plans, session
 from qdrun.runner.engine.early_plans import CannotPlan
 from qdrun.runner.observe.planned import plan_of
-from qdrun.runner.observe.remarks import _fruitless, remarks_of, zeros
+from qdrun.runner.observe.remarks import REMARKS, _fruitless, remarks_of, zeros
+from qdrun.runner.observe.report.document import html
+from qdrun.runner.observe.report.material import gather
 from qdrun.runner.optimize.jacobian import Jacobian, choose
+from qdrun.runner.store.encoding import document
+from qdrun.runner.store.layout import write_run
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.study.target import TargetError
 
@@ -45,6 +49,11 @@ CUT = {
         for name in ("mass", "speed")
     ],
     "unwritten": ["no kernel that is launched writes the objective; do: add to it in a kernel"] * 2,
+    "early": [
+        f"the objective reads `y` at {at('loss[None] += y[i] ** 2')} (`loss[None] += y[i] ** 2`) before a kernel writes it at "
+        f"{at('y[i] = mass')} (`y[i] = mass[None] * 2.0 + speed[None] * i`); do: launch the kernel that writes `y` first"
+    ]
+    * 2,
     "clamp": [],
     "right": [],
 }
@@ -96,9 +105,28 @@ def test_a_gradient_that_is_zero_in_every_trial_is_told_with_the_cause_that_is_k
     (said,) = zeros(rows(0.0, [0.0, -0.0]), {"x": cast})
     assert said == f"the gradient of `x` is exactly 0 in all 2 trials: {cast.why}"
     assert "a minimum, or a branch or a limit that no trial leaves" in zeros(rows(0.0), {})[0]
-    for others in (rows(0.0, 1e-300), rows([0.0, 1.0]), [{"status": "failed", "grad.x": 0.0}], rows(), rows([])):
+    for others in (rows(0.0, 1e-300), rows([0.0, 1.0], [1.0, 0.0]), [{"status": "failed", "grad.x": 0.0}], rows(), rows([])):
         assert zeros(others, {}) == []
     assert zeros(rows(0.0), {"x": GradientNote(name="x", connected=False, warning="told before")}) == []
+
+
+def test_elements_at_an_end_whose_gradient_is_zero_in_every_trial_are_told():
+    (said,) = zeros(rows([1.0, 2.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]), {})
+    assert said.startswith("the gradient of `x` is exactly 0 in all 2 trials in elements 2 to 3 of 4: no kernel reads them")
+    assert "in element 0 of 3" in zeros(rows(np.array([0.0, 1.0, 1.0])), {})[0]
+    assert "elements 2 to 3 of 4" in zeros(rows([1.0, float("nan"), 0.0, -0.0]), {})[0]
+    for others in ([0.0, 1.0], [[0.0, 1.0], [0.0, 1.0]], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0], 1.0):
+        more = rows(others, [1.0, 0.0]) if others == [0.0, 1.0] else rows(others)
+        assert zeros(more, {}) == []
+    assert zeros(rows([1.0, 0.0], [1.0, 0.0, 0.0]), {}) == [], "of vectors of one length"
+
+
+def test_the_report_shows_the_remarks_on_a_run(tmp_path):
+    folder = write_run(tmp_path, "made", "version: 1\n", {"name": "made", "gradients": []}, [], {})
+    text = "the gradient of `x` is exactly 0 in all 2 trials: <cast> to i32"
+    folder.files.put(REMARKS, document({"remarks": [text]}))
+    page = html(gather(folder), "")
+    assert '<p class="warning">Warning: the gradient of `x` is exactly 0 in all 2 trials: &lt;cast&gt; to i32</p>' in page
 
 
 def test_optimisation_runs_that_lower_no_loss_are_told_with_what_to_do():

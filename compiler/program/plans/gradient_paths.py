@@ -52,6 +52,7 @@ class GradientPath:
         written: some kernel writes the objective.
         end: without any path, the last array that depends on the input, and the line that stores it.
         wrote: the line that first writes the objective.
+        early: an array that depends on the input, and the line that has read it for the objective before it did.
     """
 
     source: str
@@ -62,6 +63,7 @@ class GradientPath:
     written: bool = True
     end: tuple[str, Loc | None] | None = None
     wrote: Loc | None = None
+    early: tuple[str, Loc | None] | None = None
 
     @property
     def lost(self) -> Cut | None:
@@ -89,6 +91,11 @@ class GradientPath:
             return f"{a} path from `{self.source}` to {self._goal} is cut{_at(cut.loc)}: {what}; do: {do}"
         if self.connected:
             return ""
+        if self.early is not None:
+            name, loc = self.early
+            wrote = "" if self.end is None or self.end[0] != name else _at(self.end[1])
+            said = f"{self._goal} reads `{name}`{_at(loc)} before a kernel writes it{wrote}"
+            return f"{said}; do: launch the kernel that writes `{name}` first"
         if not self.read:
             return f"nothing that a kernel stores depends on `{self.source}`; do: use it in a kernel that is launched"
         end = "" if self.end is None else f": it ends in `{self.end[0]}`{_at(self.end[1])}"
@@ -170,6 +177,8 @@ class PathSearch:
         self._wrote: list[Loc | None] = []
         self._read = 0
         self._ends: dict[int, tuple[str, Loc | None]] = {}
+        self._stored: dict[Node, str] = {}
+        self._early: dict[Node, Loc | None] = {}  # read for the objective while no input had reached it
         self._python, self._seen_by_python = 0, dict[Node, str]()
         self._hidden, self._hidden_targets = 0, set[Node]()
         self._weak = False
@@ -214,6 +223,15 @@ class PathSearch:
     ) -> None:
         self._look()
         names = {node: (name, loc) for node, name, loc in stores}
+        self._stored |= {node: name for node, name, _ in stores if name}
+        for edge in edges:
+            if (
+                edge.target in self._goal
+                and edge.source is not None
+                and edge.source not in self._goal
+                and not self._at(edge.source)
+            ):
+                self._early.setdefault(edge.source, names.get(edge.target, ("", None))[1])
         new: dict[Node, int] = {}
         before = {node: self._state.get(node, 0) for node, _, _ in replaced}
         changed = True
@@ -308,6 +326,10 @@ class PathSearch:
                 bool(self._wrote),
                 self._ends.get(k),
                 next((loc for loc in self._wrote if loc is not None), None),
+                next(
+                    ((self._stored[n], loc) for n, loc in self._early.items() if n in self._stored and self._at(n) >> k & 1),
+                    None,
+                ),
             )
             for k, name in enumerate(self._names)
         )
