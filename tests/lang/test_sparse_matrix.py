@@ -187,7 +187,7 @@ def one_index(A: qd.types.sparse_matrix_builder()):
 )
 def test_vectors_of_another_type_are_converted(of_matrix, of_vector, kind):
     rng, n = np.random.default_rng(), 7
-    dense = sparse(rng, n, n) + n * np.eye(n)
+    dense = sparse(rng, n, n) + 3 * n * np.eye(n)
     dense = dense + dense.T
     A = built(dense, of_matrix)
     offset = -3 if kind == "field with an offset" else None
@@ -197,12 +197,12 @@ def test_vectors_of_another_type_are_converted(of_matrix, of_vector, kind):
     found = A @ x
     got = found.to_numpy() if kind == "ndarray" else found
     assert got.dtype == of_matrix.numpy and (kind != "ndarray" or found.dtype == of_matrix)
-    np.testing.assert_allclose(got, dense @ values, rtol=1e-5 if of_matrix is qd.f32 else 1e-13, atol=1e-12)
+    np.testing.assert_allclose(got, dense @ values, rtol=1e-13, atol=1e-3 if of_matrix is qd.f32 else 1e-11)
     solver = qd.linalg.SparseSolver(of_matrix)
     solver.compute(A)
     for solution in (solver.solve(x), qd.linalg.SparseCG(A, x).solve()[0]):
         solution = solution.to_numpy() if kind == "ndarray" else solution
-        np.testing.assert_allclose(dense @ solution, values, atol=2e-4)
+        np.testing.assert_allclose(dense @ solution, values, atol=1e-3)
 
 
 def test_the_gradient_passes_a_conversion():
