@@ -2,13 +2,21 @@
 
 import numpy as np
 import pytest
-from gallery_checks import batch_is_alone, gradients_are_differences, leaves_a_picture, meets, reference, run
+from gallery_checks import (
+    batch_is_alone,
+    gradients_are_differences,
+    gradients_are_tangents,
+    leaves_a_picture,
+    meets,
+    reference,
+    run,
+)
 
 from qdrun.jobs.gallery.smoke import Smoke, SmokeParams, SmokePicture
 
 
-def some(steps: int = 3, grid: int = 10) -> SmokeParams:
-    r = np.random.default_rng()
+def some(steps: int = 3, grid: int = 10, seed: int | None = None) -> SmokeParams:
+    r = np.random.default_rng(seed)
     return SmokeParams(
         grid=grid,
         steps=steps,
@@ -65,8 +73,13 @@ def test_the_loss_is_that_of_the_reference():
     assert by_numpy(params) == pytest.approx(known["value"], rel=1e-13)
 
 
+def test_gradients_equal_tangents_at_any_point():
+    gradients_are_tangents(Smoke, some())
+
+
 def test_gradients_equal_central_differences():
-    gradients_are_differences(Smoke, some(), most=20)
+    """At one point: interpolation has kinks where a cell takes its value from exactly another cell, and a difference may cross one."""
+    gradients_are_differences(Smoke, some(seed=3), most=20)
 
 
 def test_a_batch_gives_what_trials_give_alone():
