@@ -89,8 +89,9 @@ def test_errors_come_to_the_caller(processors):
 
         @qd.kernel
         def refused():
-            for i in x:
-                for _ in range(2):
+            qd.loop_config(serialize=True)
+            for _ in range(2):
+                for i in range(16):
                     x[i] = x[i] * x[i]
 
         with pytest.raises(qd.QdrunNameError, match="undefined_name"):
@@ -144,8 +145,9 @@ def test_a_gradient_that_is_refused_on_a_thread_is_refused_at_its_launch():
 
         @qd.kernel
         def bad():
-            for i in x:
-                for _ in range(2):
+            qd.loop_config(serialize=True)
+            for _ in range(2):
+                for i in range(16):
                     x[i] = x[i] * x[i]
 
         with pytest.raises(qd.DataAccessError, match="overwrites"), qd.ad.Tape(loss=loss):

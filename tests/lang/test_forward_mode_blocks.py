@@ -161,7 +161,8 @@ def test_each_program_has_its_own_mode(program):
         with qd.init(arch=program.arch, default_fp=qd.f64, offline_cache=False) as other:
             u, v, other_square = squares()
             assert other.forward is None
-            other_square()
+            with pytest.raises(qd.QdrunRuntimeError, match="`square` is launched in another program while"):
+                other_square()
             assert not v.dual.to_numpy().any()
             with qd.ad.FwdMode(loss=v, param=u, seed=[0, 0, 1]):
                 other_square()
