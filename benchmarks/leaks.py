@@ -155,7 +155,7 @@ def _batch_sessions(n: int) -> None:
 
 
 def _runs() -> Once:
-    session = Session(MassSpringSimple(MassSpringSimpleParams(steps=8)))
+    session = Session(MassSpringSimple(MassSpringSimpleParams(steps=8))).__enter__()
 
     def once(n: int) -> None:
         session.run(MassSpringSimpleParams(steps=8, area=0.1 + n / 1e6))

@@ -44,6 +44,10 @@ LARGE_MEMORY = 400
 """At so many loads and stores of one basic block, LLVM's loop passes compare each with each: 0.2 s at 500, 11 s at 3,000. They find nothing
 there: a vector of 1,024 components whose loop is unrolled has as many streams."""
 
+LARGE_LOOPS = 300
+"""At so many loops of a function, LLVM's analysis of loops, which looks at all that lies before each, takes 0.4 s, and beyond it the
+square. Without its loop passes, the code is that of the loops as they were written."""
+
 HUGE_LINES = 60_000
 """Even these passes grow faster than the function: beyond so many lines only the fast code generator runs."""
 
@@ -96,12 +100,14 @@ def _target_machine(opt_level: int) -> Any:
 class Size:
     """The sizes that determine LLVM's time superlinearly.
 
-    Lines of a module's largest function and largest basic block, and the most loads and stores of one block, without stack slots.
+    Lines of a module's largest function and largest basic block, the most loads and stores of one block, without stack slots, and the most
+    loops of one function.
     """
 
     function: int
     block: int
     memory: int = 0
+    loops: int = 0
 
     @property
     def large(self) -> bool:
@@ -111,19 +117,25 @@ class Size:
 
 def size_of(text: str) -> Size:
     """The size of a module."""
-    function = block = lines = run = memory = accesses = 0
+    function = block = lines = run = memory = accesses = most = loops = 0
+    above: set[str] = set()  # the labels of a function so far: a branch to one of them closes a loop
     for line in text.splitlines():
         lines, run = lines + 1, run + 1
         is_access = " load " in line or line.startswith("  store ")
         accesses += is_access and ", ptr %s" not in line  # %s..: slots, which become registers
+        if line.startswith("  br "):
+            loops += any(to.partition(",")[0] in above for to in line.split("label %")[1:])
         if not line.startswith("  "):  # a label, the head or the end of a function
             block, run = max(block, run), 0
             memory, accesses = max(memory, accesses), 0
             if line.startswith("}"):
-                function = max(function, lines)
-            if not line.endswith(":"):
-                lines = 0
-    return Size(function, block, memory)
+                function, most = max(function, lines), max(most, loops)
+            if line.endswith(":"):
+                above.add(line[:-1])
+            else:
+                lines = loops = 0
+                above.clear()
+    return Size(function, block, memory, most)
 
 
 def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
@@ -135,7 +147,7 @@ def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
     tuning.slp_vectorization = opt_level >= 2 and size.function <= SLP_LINES
     tuning.loop_unrolling = opt_level >= 1 and size.function <= LOOP_LINES
     passes = llvm.create_pass_builder(machine, tuning)
-    if not size.large and size.memory <= LARGE_MEMORY:
+    if not size.large and size.memory <= LARGE_MEMORY and size.loops <= LARGE_LOOPS:
         manager = passes.getModulePassManager()
     else:
         manager = llvm.create_new_module_pass_manager()

@@ -245,3 +245,39 @@ def test_the_size_of_a_module_is_that_of_its_largest_function_block_and_memory_o
     assert 81 <= size.function <= 84 and 50 <= size.block <= 52
     assert size.memory == 6, "the stack slots aside"
     assert jit.size_of("") == jit.Size(0, 0)
+
+
+def test_the_loops_of_a_function_are_the_branches_back_to_its_own_labels():
+    loop = "b{0}:\n  br i1 %c, label %b{0}, label %o{0}\no{0}:\n  br i1 %c, label %b{1}, label %o{1}\n"
+    text = "define void @{}() {{\nentry:\n{}  ret void\n}}\n"
+    few, many = ("".join(loop.format(k, k + 1) for k in range(n)) for n in (2, 5))
+    assert jit.size_of(text.format("a", few) + text.format("b", many) + text.format("c", few)).loops == 5
+
+
+@pytest.mark.parametrize("batch", [3])
+def test_short_loops_keep_nothing_however_many_there_are(batch):
+    loops, trips = (
+        70,
+        16,
+    )  # written out, they are shorter than their checkpoints, and longer than all that may be written out otherwise
+    with qd.init(default_fp=qd.f64, offline_cache=False, **({"batch": batch} if batch else {})) as program:
+        x, loss = (qd.field(qd.f64, n, needs_grad=True) for n in (2, 1))
+
+        @qd.kernel
+        def powers():
+            for _ in range(1):
+                v = x[0]
+                for _ in qd.static(range(loops)):
+                    for _ in range(trips):
+                        v = v * x[1] + 0.0
+                        v = v * 1.0
+                loss[0] = v
+
+        start, factor = np.random.default_rng(6).uniform(0.999, 1.001, 2)
+        x.from_numpy(np.array([start, factor]) if batch is None else np.full((batch, 2), [start, factor]))
+        loss.grad.fill(1.0)
+        powers.grad()
+        n = loops * trips
+        want = np.array([factor**n, n * start * factor ** (n - 1)])
+        np.testing.assert_allclose(x.grad.to_numpy(), want if batch is None else np.full((batch, 2), want), rtol=1e-10)
+        assert not program.usage().get("adstack")

@@ -19,7 +19,7 @@ MOST_STATEMENTS = 1024
 """Maximum statements of one unrolled loop. Its checkpoints would take three copies of the body and some 150 statements."""
 
 MOST_OF_TASK = 4096
-"""Maximum statements of all unrolled loops of a task; earlier loops take precedence."""
+"""Maximum statements of all unrolled loops of a task that are longer than their checkpoints would be; earlier loops take precedence."""
 
 _CHECKPOINTS = 150
 
@@ -59,11 +59,12 @@ class _Choice:
         state = self._keeps_state(s)
         count = self._count(s) if state else 0
         body = self.size(s.body, copies if count or not state else copies + 2)
-        if count and body * count <= MOST_STATEMENTS and body * count * copies <= self._left:
-            self._left -= body * count * copies
+        written, kept = body * count, 1 + (3 * body + _CHECKPOINTS if state else body)
+        if count and written <= MOST_STATEMENTS and (written <= kept or written * copies <= self._left):
+            self._left -= written * copies if written > kept else 0
             self.loops.add(s)
-            return body * count
-        return 1 + (3 * body + _CHECKPOINTS if state else body)
+            return written
+        return kept
 
     def _keeps_state(self, s: Loop) -> bool:
         return s in self._slices.info and bool(self._slices.info[s].tape)
