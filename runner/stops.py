@@ -50,6 +50,11 @@ class Stops:
         """Whether the user has asked to end at once."""
         return self.asked > 1
 
+    def started(self) -> Stops:
+        """The run has started, with its batches planned: from now on, a request lets trials end."""
+        self.starting = False
+        return self
+
     def hit(self, number: int, frame: object) -> None:
         """A signal arrived."""
         self.asked += 1 if number == signal.SIGINT else 2

@@ -235,8 +235,9 @@ def attend(
             head.begin(capacity.head, joined=how.address is not None, node=capacity.node)
             _say_ready(journal, screen, capacity, joined=how.address is not None)
             ledger = _ledger(prepared, folder, how.address, planned, capacity, gone=gone > 0, note=screen.note)
-            board.metrics, stops.starting = Metrics(folder.name), False
-            outside = lambda workers: Outside(folder, journal, board, screen, timing, ledger, workers, stops)  # noqa: E731
+            board.metrics = Metrics(folder.name)
+            world = folder, journal, board, screen, timing, ledger
+            outside = lambda workers: Outside(*world, workers, stops.started())  # noqa: E731
             state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
         except (KeyboardInterrupt, RunCancelled) as error:
             state = "cancelled" if isinstance(error, RunCancelled) else "interrupted"

@@ -194,6 +194,23 @@ def test_ctrl_c_while_ray_still_starts_exits_130_and_leaves_a_readable_run(ray_f
 
 
 @pytest.mark.slow
+def test_ctrl_c_while_batches_are_planned_ends_the_command_at_once(ray_folder, tmp_path):
+    """Kernels are compiled there, which may take minutes."""
+    script = (
+        "import sys, time; from qdrun.runner.engine import start; from qdrun.runner.cli import main\n"
+        "def batches_of(*_):\n    print('planning', file=sys.stderr, flush=True)\n    time.sleep(300)\n"
+        "start.batches_of = batches_of; main()"
+    )
+    command = [sys.executable, "-c", script, "submit", str(write_config(tmp_path))]
+    submitting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert any("planning" in line for line in submitting.stderr)
+    submitting.send_signal(signal.SIGINT)
+    _, err = submitting.communicate(timeout=60)
+    assert submitting.returncode == 130, err
+    assert {row["status"] for row in rows_of(only_run(tmp_path))} == {"cancelled"}
+
+
+@pytest.mark.slow
 def test_a_submit_of_its_own_starts_ray_with_a_token_that_only_its_owner_reads(ray_folder, tmp_path):
     token = tmp_path / "token"
     token.write_text("fedcba9876543210" * 4)
