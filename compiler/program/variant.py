@@ -20,9 +20,10 @@ from ..passes.dependence.access import SPLIT, Access, overwritten, writes_of
 from ..passes.dependence.array_flow import Flows
 from ..passes.dependence.paths import Broken
 from ..runtime.base import Allocation
-from .executable import Executable, GradientExecutable
+from .executable import Executable
 from .memory.lost_gradients import report
 from .memory.memory_regions import EXTERNAL, Held
+from .plans.gradient_executable import GradientExecutable
 from .plans.gradient_plans import GradientPlans
 from .plans.kernel_plan import KernelPlan, uncompiled_plan
 from .plans.store_checks import StoreChecks

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qdrun.compiler.ir.types import PLANES
-from qdrun.compiler.program.executable import GradientExecutable
+from qdrun.compiler.program.plans.gradient_executable import GradientExecutable
 from qdrun.compiler.program.plans.gradient_plans import LaunchHost
 from qdrun.compiler.runtime.base import Allocation
 from qdrun.compiler.runtime.cpu.device import CpuDevice

@@ -10,7 +10,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.compile.cache import CACHE
-from qdrun.compiler.program.executable import GradientExecutable
+from qdrun.compiler.program.plans.gradient_executable import GradientExecutable
 from qdrun.compiler.program.plans.gradient_plans import GradientPlans
 from qdrun.compiler.runtime.cpu.device import CpuDevice
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, Loc, Local, LocalStore, Loop, Op, Operand, Place, Task
 from ...ir.walk import atomic_of, index_of, place_of, stored_value, task_blocks
@@ -108,15 +108,19 @@ def bits_of(flows: int) -> Iterator[int]:
         flows ^= low
 
 
+At = TypeVar("At")
+"""How a memory is named: a place of a kernel, or where it lies in a launch."""
+
+
 @dataclass(frozen=True)
-class Edge:
+class Edge(Generic[At]):
     """What is stored to ``target`` depends on ``source``, or on the real numbers that Python passes (None).
 
     ``live``: with a derivative; ``cuts``: the ways on which the derivative is cut.
     """
 
-    target: Place
-    source: Place | None
+    target: At
+    source: At | None
     live: bool
     cuts: tuple[Cut, ...]
 
@@ -131,7 +135,7 @@ class TaskFlow:
         replaced: 0-d places that the task overwrites whatever happens.
     """
 
-    edges: tuple[Edge, ...]
+    edges: tuple[Edge[Place], ...]
     stores: tuple[tuple[Place, Loc | None], ...]
     replaced: tuple[tuple[Place, Loc | None], ...]
 
@@ -169,7 +173,7 @@ class _Task:
             ends = [end for axis in self.task.axes for end in (axis.begin, axis.end)]
             self._block(self.task.body, self._used(ends, Cut("loop", self.task.loc)))
         sources = list(self.loaded)
-        edges: list[Edge] = []
+        edges: list[Edge[Place]] = []
         for target, flows in self.stored.items():
             cuts: dict[int, list[Cut]] = {}
             for source, cut in self.flows.cuts(flows):

@@ -15,18 +15,16 @@ import numpy as np
 
 from ...ir.nodes import Loc, Op, Operand, Place
 from ...ir.ops import TABLE
-from ...ir.threads import once
 from ...ir.types import DType, u1, u64
 from ...tape.bounds.enumerate import tuples
 from ...tape.bounds.evaluate import Points
-from ...tape.bounds.flow import Carried, Flow, Reaching
+from ...tape.bounds.flow import Carried, Reaching
 from ...tape.bounds.queries import Host, Space
-from ...tape.bounds.reader import MOST_PARTS, TOO_LARGE, Reader
+from ...tape.bounds.reader import MOST_PARTS, TOO_LARGE, ExactReader, first_unknown
 from ...tape.bounds.row_predicates import Condition, distinct
 from ...tape.bounds.sizeexpr import (
     Arg,
     Bin,
-    Cast,
     Extent,
     Index,
     Lit,
@@ -37,10 +35,8 @@ from ...tape.bounds.sizeexpr import (
     Unknown,
     as_type,
     inner,
-    minus,
     plus,
     rebuilt,
-    times,
     truth,
     wide,
 )
@@ -125,13 +121,8 @@ class Clash:
     too_many: bool = False
 
 
-class StoreReader(Reader):
+class StoreReader(ExactReader):
     """Formulas of what a kernel computes, reals included. What loops carry and no formula gives is unknown."""
-
-    @once
-    def flow(self) -> Flow:
-        """Which stores reach which loads."""
-        return Flow(self.task, reals=True)
 
     def _accepted(self, x: Operand, found: SizeExpr) -> SizeExpr:
         if x.dtype is not u64:
@@ -141,7 +132,7 @@ class StoreReader(Reader):
 
     def _operation(self, x: Op) -> SizeExpr:
         if x.op == "iter":
-            return self._flat_number()
+            return self.flat_number()
         if not (x.op in TABLE and TABLE[x.op].pure and TABLE[x.op].arity > 0) or x.op == "bitcast":
             return Unknown(f"a value of `{x.op}`")
         if x.op in ("detach", "attach"):
@@ -149,31 +140,14 @@ class StoreReader(Reader):
         if x.op == "select":
             return self._select(x.args[0], self._raw(x.args[1]), self._raw(x.args[2]), x.dtype)
         args = tuple(map(self._raw, x.args))
-        return next((a for a in args if isinstance(a, Unknown)), None) or Bin(x.op, args, x.dtype)
-
-    def _flat_number(self) -> SizeExpr:
-        """The number of an iteration, of which a lane is the remainder: axes row by row."""
-        number: SizeExpr = Lit(0)
-        for r in self.axes():
-            assert r.end is not None
-            unknown = next((e for e in r.ends if isinstance(e, Unknown)), None)
-            if unknown is not None:
-                return unknown
-            begin, end = map(wide, r.ends)
-            number = plus(times(number, minus(end, begin)), minus(wide(Index(r.index)), begin))
-        return number
-
-    def _cast(self, x: Op) -> SizeExpr:
-        arg = self._raw(x.args[0])
-        return arg if isinstance(arg, Unknown) else Cast(arg, x.dtype)
+        return first_unknown(args) or Bin(x.op, args, x.dtype)
 
     def _read(self, x: Op) -> SizeExpr:
         place = x.attr
         assert isinstance(place, Place)
         if place.buffer.kind not in ("field", "arg") or place.is_grad:
             return super()._read(x) if place.buffer.kind == "tmp" else Unknown(f"`{place.name}`")
-        index = tuple(map(self._raw, x.args))
-        return next((e for e in index if isinstance(e, Unknown)), None) or Read(place, index)
+        return self._element(x, place)
 
     def _reaching(self, found: Reaching, dtype: DType) -> SizeExpr:
         if isinstance(found, Carried) and dtype.is_real:
@@ -181,7 +155,7 @@ class StoreReader(Reader):
         return super()._reaching(found, dtype)
 
     def _select(self, cond: Operand, then: SizeExpr, orelse: SizeExpr, dtype: DType) -> SizeExpr:
-        unknown = next((e for e in (then, orelse) if isinstance(e, Unknown)), None)
+        unknown = first_unknown((then, orelse))
         if unknown is not None or then == orelse:
             return unknown or then
         decides = self._raw(cond)

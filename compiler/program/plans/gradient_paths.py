@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...ir.nodes import Loc, Place
-from ...passes.dependence.gradient_flow import RANK, Cut, Flows, Kind, TaskFlow, bits_of
+from ...passes.dependence.gradient_flow import RANK, Cut, Edge, Flows, Kind, TaskFlow, bits_of
 from ..memory.memory_regions import MemoryRegion, access_region, may_meet, tensor_regions
 from ..rehearsal import Hidden, Rehearsal
 
@@ -115,19 +115,11 @@ def _at(loc: Loc | None) -> str:
 
 
 @dataclass(frozen=True)
-class _Edge:
-    target: Node
-    source: Node | None
-    live: bool
-    cuts: tuple[Cut, ...]
-
-
-@dataclass(frozen=True)
 class Traced:
     """A launch as the search for paths sees it: the memory that each task reads and writes. Equal launches share one."""
 
     kernel: str
-    tasks: tuple[tuple[_Edge, ...], ...]
+    tasks: tuple[tuple[Edge[Node], ...], ...]
     stores: tuple[tuple[tuple[Node, str, Loc | None], ...], ...]
     replaced: tuple[tuple[tuple[Node, str, Loc | None], ...], ...]
     nodes: tuple[Node, ...]
@@ -144,11 +136,11 @@ def traced(variant: Variant, call: Call) -> Traced:
     def named(found: Iterable[tuple[Place, Loc | None]]) -> tuple[tuple[Node, str, Loc | None], ...]:
         return tuple((at, place.name, loc) for place, loc in found if (at := node(place)) is not None)
 
-    def edges(flow: TaskFlow) -> Iterable[_Edge]:
+    def edges(flow: TaskFlow) -> Iterable[Edge[Node]]:
         for edge in flow.edges:
             target, source = node(edge.target), None if edge.source is None else node(edge.source)
             if target is not None and (source is not None or edge.source is None):
-                yield _Edge(target, source, edge.live, edge.cuts)
+                yield Edge(target, source, edge.live, edge.cuts)
 
     flows = variant.compiled_kernel.gradient_flow
     tasks = tuple(tuple(edges(flow)) for flow in flows)
@@ -216,7 +208,7 @@ class PathSearch:
     def _task(
         self,
         kernel: str,
-        edges: tuple[_Edge, ...],
+        edges: tuple[Edge[Node], ...],
         stores: tuple[tuple[Node, str, Loc | None], ...],
         replaced: tuple[tuple[Node, str, Loc | None], ...],
         by: str | None,

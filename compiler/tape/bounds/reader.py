@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...ir.nodes import ArgDecl, Const, Kernel, Loop, Op, Operand, Place, Task
@@ -150,7 +151,7 @@ class Reader:
             if x.op == "and" and most >= 0:
                 return pick(Lit(0), Lit(most + 1), x.dtype)
         if any(isinstance(a, Unknown) for a in args) and x.op not in ("min", "max", "select"):
-            return next(a for a in args if isinstance(a, Unknown))
+            return first_unknown(args) or args[0]
         return Bin(x.op, args, x.dtype)
 
     def _cast(self, x: Op) -> SizeExpr:
@@ -173,8 +174,12 @@ class Reader:
             return Unknown(f"`{place.name}` is written by the same kernel")
         if place.dtype.is_real and (place.differentiable or place.dual is not None or place.is_grad):
             return Unknown("a value with a gradient")  # it changes with every step of an optimisation, and the plan should not
+        return self._element(x, place)
+
+    def _element(self, x: Op, place: Place) -> SizeExpr:
+        """An element of an array that the kernel does not write."""
         index = tuple(map(self._raw, x.args))
-        return next((e for e in index if isinstance(e, Unknown)), None) or Read(place, index)
+        return first_unknown(index) or Read(place, index)
 
     # ---- variables
     def _reaching(self, found: Reaching, dtype: DType) -> SizeExpr:
@@ -299,6 +304,36 @@ class Reader:
         if early:
             low, high = _least(low, Lit(0)), _most(high, Lit(0))
         return _added(before, pick(times(n, low), plus(times(n, high), Lit(1))), dtype)
+
+
+class ExactReader(Reader):
+    """Expressions of exactly what a kernel computes, reals included."""
+
+    @once
+    def flow(self) -> Flow:
+        """Which stores reach which loads."""
+        return Flow(self.task, reals=True)
+
+    def _cast(self, x: Op) -> SizeExpr:
+        arg = self._raw(x.args[0])
+        return arg if isinstance(arg, Unknown) else Cast(arg, x.dtype)
+
+    def flat_number(self) -> SizeExpr:
+        """The number of an iteration, of which a lane is the remainder: axes row by row."""
+        number: SizeExpr = Lit(0)
+        for r in self.axes():
+            assert r.end is not None
+            unknown = first_unknown(r.ends)
+            if unknown is not None:
+                return unknown
+            begin, end = map(wide, r.ends)
+            number = plus(times(number, minus(end, begin)), minus(wide(Index(r.index)), begin))
+        return number
+
+
+def first_unknown(exprs: Iterable[SizeExpr]) -> Unknown | None:
+    """The first of them that is unknown."""
+    return next((e for e in exprs if isinstance(e, Unknown)), None)
 
 
 def _added(before: SizeExpr, more: SizeExpr, dtype: DType) -> SizeExpr:

@@ -13,9 +13,9 @@ from ...ir.nodes import Block, If, Kernel, Loc, Loop, Op, Operand, Place, Stmt, 
 from ...ir.threads import once
 from ...ir.types import DType, f16, f32
 from ...ir.walk import walk
-from .flow import NEVER, Carried, Flow, Reaching
-from .reader import MOST_PARTS, TOO_LARGE, Reader
-from .sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Range, Read, SizeExpr, Unknown, inner
+from .flow import NEVER, Carried, Reaching
+from .reader import MOST_PARTS, TOO_LARGE, ExactReader, first_unknown
+from .sizeexpr import Arg, Bin, Extent, Index, Lit, Range, Read, SizeExpr, Unknown, inner
 
 EXACT_REAL = frozenset("add sub mul div neg abs min max sqrt select lt le gt ge eq ne cast isnan isinf detach".split())
 """Operations on reals that have one right result: IEEE 754 rounds them."""
@@ -108,13 +108,8 @@ def gate_of(kernel: Kernel, task: Task, stacked: Set[Loop]) -> RowPredicate | No
     return RowPredicate(tuple(tests), tuple(dict.fromkeys(dropped)), axes)
 
 
-class _Reader(Reader):
+class _Reader(ExactReader):
     """Expressions of exactly what a kernel computes, reals included; anything else is unknown."""
-
-    @once
-    def flow(self) -> Flow:
-        """Which stores reach which loads."""
-        return Flow(self.task, reals=True)
 
     @once
     def _indices(self) -> set[Op]:
@@ -132,11 +127,7 @@ class _Reader(Reader):
         if x.op not in (EXACT_REAL if any(a.dtype.is_real for a in x.args) else INTEGER):
             return Unknown(f"a value of `{x.op}`")
         args = tuple(map(self._raw, x.args))
-        return _unknown(args) or (args[0] if x.op == "detach" else Bin(x.op, args, x.dtype))
-
-    def _cast(self, x: Op) -> SizeExpr:
-        arg = self._raw(x.args[0])
-        return arg if isinstance(arg, Unknown) else Cast(arg, x.dtype)
+        return first_unknown(args) or (args[0] if x.op == "detach" else Bin(x.op, args, x.dtype))
 
     def _read(self, x: Op) -> SizeExpr:
         place = x.attr
@@ -145,8 +136,7 @@ class _Reader(Reader):
             return Unknown(f"`{place.name}`, which the same kernel writes")
         if place.buffer.kind not in ("field", "arg") or place.is_grad:
             return Unknown(f"`{place.name}`, which the gradient may write")
-        index = tuple(map(self._raw, x.args))
-        return _unknown(index) or Read(place, index)
+        return self._element(x, place)
 
     def _reaching(self, found: Reaching, dtype: DType) -> SizeExpr:
         if found is NEVER:
@@ -157,12 +147,7 @@ class _Reader(Reader):
 
     def _select(self, cond: Operand, then: SizeExpr, orelse: SizeExpr, dtype: DType) -> SizeExpr:
         args = self._raw(cond), then, orelse
-        return _unknown(args) or (then if then is orelse else Bin("select", args, dtype))
-
-
-def _unknown(exprs: tuple[SizeExpr, ...]) -> Unknown | None:
-    """The first of them that is unknown."""
-    return next((e for e in exprs if isinstance(e, Unknown)), None)
+        return first_unknown(args) or (then if then is orelse else Bin("select", args, dtype))
 
 
 def distinct(e: SizeExpr) -> Iterator[SizeExpr]:
