@@ -1,7 +1,7 @@
 """LLVM text -> optimised object bytes -> loaded code.
 
 Compiling and loading are two steps, so that the disk cache can keep the bytes between them. Loaded code lives as long as its
-``LoadedCode``. The linker that owns the memory is process-wide and is never torn down: pool threads may still run at exit.
+``LoadedCode``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import functools
 import os
 import sys
+import weakref
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -51,9 +52,12 @@ square. Without its loop passes, the code is that of the loops as they were writ
 HUGE_LINES = 60_000
 """Even these passes grow faster than the function: beyond so many lines only the fast code generator runs."""
 
+MOST_LINKS = 512
+"""Libraries of one linker."""
+
 _names = count(1)
 _linker_lock = new_lock(sys.modules[__name__], "_linker_lock")
-_linker: Any = None
+_linker: _Linker | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,19 @@ def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
             manager.add_dead_store_elimination_pass()
             manager.add_aggressive_dce_pass()
             manager.add_instruction_combine_pass()
-    call("LLVMPY_RunNewModulePassManager", manager, module, passes)
+    run_passes(manager, module, passes)
+
+
+def run_passes(manager: Any, module: Any, passes: Any) -> None:
+    """Run a pass manager on a module, once, and free it.
+
+    llvmlite (up to 0.50) frees none: a base class of its pass managers hides their destructor. 60 KB remain of each otherwise.
+    """
+    try:
+        call("LLVMPY_RunNewModulePassManager", manager, module, passes)
+    finally:
+        llvm.ffi.lib.LLVMPY_DisposeNewModulePassManger(manager)
+        manager.detach()
 
 
 def call(name: str, *args: Any) -> Any:
@@ -262,7 +278,7 @@ class LoadedCode:
 
     def make_immortal(self) -> None:
         """Never unload this code: threads may run it until the process ends."""
-        keep_for_ever(self._tracker)
+        keep_for_ever(self)
 
 
 def keep_for_ever(x: object) -> None:
@@ -270,18 +286,44 @@ def keep_for_ever(x: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
 
 
-def _get_linker() -> Any:
+class _Linker:
+    """LLVM's linker, which owns the memory of code.
+
+    It keeps some 9 KB of each library that it has ever linked, so that it is replaced after ``MOST_LINKS`` of them, and freed with the last
+    code of its own. At interpreter exit it stays: pool threads may still run its code.
+    """
+
+    def __init__(self) -> None:
+        _initialise()
+        _load_math_library()
+        # JITLink lays the sections of an object side by side. The older linker asks the system for each of them: in a process
+        # with much memory they come to lie more than 2 GB apart, which code of the default model cannot span.
+        side_by_side = sys.platform != "win32"
+        self.lljit = llvm.create_lljit_compiler(_target_machine(2), use_jit_link=side_by_side, suppress_errors=True)
+        self.links = 0
+        self.users = 1  # the module, until it has another one
+        keep_for_ever(self.lljit)
+
+    def leave(self) -> None:
+        """A user is gone; free everything after the last one."""
+        with _linker_lock:
+            self.users -= 1
+            last = not self.users
+        if last:
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(self.lljit))
+
+
+def _get_linker() -> _Linker:
+    """The linker for one more library, which is its user: call ``leave`` when that is gone."""
     global _linker
     with _linker_lock:
-        if _linker is None:
-            _initialise()
-            _load_math_library()
-            # JITLink lays the sections of an object side by side. The older linker asks the system for each of them: in a process
-            # with much memory they come to lie more than 2 GB apart, which code of the default model cannot span.
-            side_by_side = sys.platform != "win32"
-            _linker = llvm.create_lljit_compiler(_target_machine(2), use_jit_link=side_by_side, suppress_errors=True)
-            keep_for_ever(_linker)  # its destructor would free code that pool threads still run at interpreter exit
-    return _linker
+        if _linker is not None and _linker.links >= MOST_LINKS:
+            _linker.leave()
+            _linker = None
+        found = _linker = _linker or _Linker()
+        found.links += 1
+        found.users += 1
+    return found
 
 
 def _load_math_library() -> None:
@@ -311,13 +353,16 @@ def load(object_bytes: bytes, exports: list[str], imports: dict[str, int], name:
     for symbol in exports:
         builder.export_symbol(symbol)
     try:
-        tracker = builder.link(linker, f"{name}.{next(_names)}")
+        tracker = builder.link(linker.lljit, f"{name}.{next(_names)}")
     except RuntimeError as e:
+        linker.leave()
         raise QdrunRuntimeError(
             f"the code of kernel `{name}` cannot be loaded: {e}\n"
             "  do: the object code is damaged, or it calls a function that neither qdrun nor this process has; clear the kernel cache"
         ) from e
-    return LoadedCode(object_bytes, {s: tracker[s] for s in exports}, tracker)
+    code = LoadedCode(object_bytes, {s: tracker[s] for s in exports}, tracker)
+    weakref.finalize(code, linker.leave).atexit = False
+    return code
 
 
 def libc() -> ctypes.CDLL:

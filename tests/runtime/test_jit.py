@@ -1,6 +1,9 @@
 import ctypes
+import gc
 import subprocess
 import sys
+import weakref
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +97,45 @@ def test_code_and_its_constants_are_not_torn_apart_where_memory_has_only_small_h
     done = subprocess.run([sys.executable, "-c", FAR], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-500:]
     assert done.stdout.split() == ["0.0"]
+
+
+ADD = "define i32 @add(i32 %x) {\n  %y = add i32 %x, 3\n  ret i32 %y\n}\n"
+
+
+def test_a_linker_that_is_full_stays_until_its_last_code_is_gone(monkeypatch):
+    monkeypatch.setattr(jit, "MOST_LINKS", 2)
+    monkeypatch.setattr(jit, "_linker", None)
+    bytes_of = jit.compile_text(ADD, "add")
+    codes, linkers = [], []
+    for _ in range(5):
+        codes.append(jit.load(bytes_of, ["add"], {}, "add"))
+        linkers.append(weakref.ref(jit._linker.lljit))
+    assert [linker() is linkers[0]() for linker in linkers] == [True, True, False, False, False]
+    del codes[0]
+    gc.collect()
+    assert linkers[0]() is not None
+    assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(codes[0].addresses["add"])(4) == 7
+    del codes[0]
+    gc.collect()
+    assert linkers[0]() is None and linkers[2]() is not None
+    with pytest.raises(QdrunRuntimeError, match="cannot be loaded"):
+        jit.load(bytes_of, ["no such symbol"], {}, "add")
+    codes.clear()
+    gc.collect()
+    assert linkers[2]() is None and linkers[4]() is not None, "the module's own stays"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_compiling_and_loading_leave_nothing_behind():
+    def megabytes():
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+    def some(first):
+        for n in range(first, first + 150):
+            jit.load(jit.compile_text(ADD.replace("3", str(n)), "add"), ["add"], {}, "add")
+
+    some(0)
+    before = megabytes()
+    some(1000)
+    assert megabytes() < before + 6, "9 KB of each in the linker, which is freed when it is full"

@@ -123,4 +123,4 @@ def _optimise(module: Any, machine: Any, by: Generator, size: jit.Size) -> None:
         manager.add_sroa_pass()
         manager.add_instruction_combine_pass()
         manager.add_simplify_cfg_pass()
-    jit.call("LLVMPY_RunNewModulePassManager", manager, module, passes)
+    jit.run_passes(manager, module, passes)
