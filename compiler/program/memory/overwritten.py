@@ -49,6 +49,7 @@ class Overwritten:
         quick: functions that look at launches of a kernel by its arguments, where ``flat`` are the arguments themselves, see
             ``quick_check``: a launch that passes need not be told.
         quick_objects: functions that take ``flat`` where other objects are among the arguments.
+        quick_writes: functions that take ``flat`` of launches whose gradient the tape does not run.
         unkept: launches and assignments, by their time, of elements that cannot be copied.
         bound: the last launch whose arguments only binding tells apart.
 
@@ -74,6 +75,7 @@ class Overwritten:
         self._seen: set[object] = set()  # keys of launches that ``_other_arrays`` has answered for
         self.quick: dict[Any, QuickCheck] = {}
         self.quick_objects: dict[Any, QuickCheck] = {}
+        self.quick_writes: dict[Any, QuickCheck] = {}
         self._version = 0  # of the pending reads, when these functions were made
 
     # ---- launches
@@ -117,8 +119,9 @@ class Overwritten:
                 found.append((part, pattern))
         if found:
             self._copy(2 * number + 1, effects, found)
-        elif alike is not None and flat is not None and reverse and self._run:
-            self._make_quick(self.quick if flat is args else self.quick_objects, kernel, flat, alike)
+        elif alike is not None and flat is not None and self._run:
+            checks = self.quick_writes if not reverse else self.quick if flat is args else self.quick_objects
+            self._make_quick(checks, kernel, flat, alike)
         if effects.before and 2 * number + 1 not in self.unkept:
             self.kept.before.add(number)
 
@@ -132,8 +135,8 @@ class Overwritten:
         """Drop the functions that do not know all pending reads."""
         if self._version != self._pending.version:
             self._version = self._pending.version
-            self.quick.clear()
-            self.quick_objects.clear()
+            for checks in (self.quick, self.quick_objects, self.quick_writes):
+                checks.clear()
 
     def _make_quick(self, checks: dict[Any, QuickCheck], kernel: Any, flat: tuple[Any, ...], alike: _Alike) -> None:
         """Have the next launches of the kernel looked at quickly: several were alike."""

@@ -61,7 +61,9 @@ class WindowTape(Tape):
         args, flat = frozen_arguments(kernel.binder, args, kwargs)
         self._now, over = (kernel, args, {}), self._outer._overwritten
         if not (self._program is None or self._program.replaying or over is None):
-            over.launching(len(self._outer._calls), kernel, args, {}, flat, reverse=False)
+            check = over.quick_writes.get(kernel)
+            if check is None or flat is None or not check(flat):
+                over.launching(len(self._outer._calls), kernel, args, {}, flat, reverse=False)
         if self._overwritten is not None:
             own, reverse = self._overwritten, self._inside is None
             check = (own.quick if flat is args else own.quick_objects).get(kernel)
