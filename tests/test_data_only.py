@@ -18,6 +18,8 @@ LOADING = {"np", "numpy", "yaml", "torch"}
 REASONS = {
     "compiler/runtime/python/device.py: exec": "runs the Python that the interpreter generates from a kernel of this process",
     "compiler/program/memory/quick_checks.py: exec": "runs the Python that a tape writes for a kernel's stores",
+    "runner/ray_adapter/worker_actor.py: pickle": "the specification of this run's driver, through Ray, which pickles all arguments",
+    "runner/ray_adapter/worker_pool.py: pickle": "writes that specification, and reads nothing",
     "compiler/frontend/source/parse.py: eval": "an annotation of the user's own kernel, in its module",
     "compiler/lang/data/member_annotations.py: eval": "an annotation of the user's own dataclass or function, in its module",
     "compiler/lang/launches/scopes.py: eval": "a condition in qd.static(..) of the user's own kernel",

@@ -30,7 +30,7 @@ def written(tmp_path_factory):
 @pytest.mark.slow
 def test_the_snippets_run(written):
     snippets = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    assert len(snippets) == 8
+    assert len(snippets) == 9
     source = (
         "import json, sys\nfor text in json.load(sys.stdin):\n    exec(text, {'__name__': '__main__'})"  # in new names each
     )

@@ -63,7 +63,7 @@ _LONG = """
     def long():
         for _ in range(1):
             v = x[0]
-            for i in qd.static(range(600)):
+            for i in qd.static(range(1500)):
                 v = qd.sin(v) * x[i % 10] + 0.3
             loss[None] = v
 

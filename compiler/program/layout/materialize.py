@@ -154,7 +154,8 @@ def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], Non
             for _, _, allocation in found:
                 free(allocation)
             raise OutOfMemory(f"{error}\n{_largest(placed, root.trials if per_trial else None)}", error.smallest) from error
-    root.done.update(pending)
+    for holder in pending:
+        root.done.add(holder)
     for placed, each, allocation in found:
         buffer = Buffer("field", allocation)
         if allocation.mirror is not None:

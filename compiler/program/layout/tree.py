@@ -12,13 +12,13 @@ from itertools import permutations
 from math import prod
 from operator import attrgetter
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 
 from ...errors import QdrunRuntimeError
 from ...frontend.values.budget import PoolRef, freed_in_a_tape
 from ...frontend.values.levels import LevelRef
+from ...ir.threads import Living
 from ...ir.trials import TrialLayout
 from ...ir.types import DType
 from ...refused import refusing
@@ -415,7 +415,7 @@ class Root(SNode):
         super().__init__(None, None, Axes(), ())
         self._root = self
         self.program = program
-        self.done: WeakSet[SNode | TreeLeaf] = WeakSet()  # also of trees that were destroyed
+        self.done: Living[SNode | TreeLeaf] = Living()  # also of trees that were destroyed
         self._names = 0
 
     @property

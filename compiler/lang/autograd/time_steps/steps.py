@@ -97,12 +97,12 @@ class Steps(Composite):
             rehearsal.kept = before  # two windows do not keep copies at the same time
             over = Overwritten(self._program, run=False, puts_back=self.windows == 1)
             with rehearsal.within(over) if self.whole else nullcontext():
-                self._run(number)
+                self._run(number, over=over)
             if rehearsal.differentiates:
                 rehearsal.keeps(over.kept.nbytes)
 
-    def _run(self, number: int, tape: WindowTape | None = None) -> None:
-        """Run the steps of a window, whose slots were cleared; ``tape`` is told where one ends."""
+    def _run(self, number: int, tape: WindowTape | None = None, over: Overwritten | None = None) -> None:
+        """Run the steps of a window, whose slots were cleared; ``tape`` is told where one ends. ``over``: counts what a rehearsal keeps."""
         begin, length = self._bounds(number)
         for k in range(length):
             self._begin(begin + k)
@@ -111,6 +111,8 @@ class Steps(Composite):
                     self.window.begin_step()
             if tape is not None:
                 tape.begin_step(self.window.temporaries)
+            elif over is not None:
+                over.forget(self.window.temporaries)
             try:
                 self.step(begin + k, k)
             except QdrunAssertionError as error:
