@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from ..ir.alias import same_array
 from ..ir.builder import Builder, convert
@@ -71,7 +72,7 @@ class _Task:
 
     def block(self, block: Block, place: Place) -> bool:
         """Replace elements in a block as a whole, or else in the blocks in it; whether any was."""
-        if any(s for s in walk(block) if is_fence(s)):
+        if any(map(is_fence, walk(block))):
             return False
         found = [e for e in _elements(block, place) if self._is_own(e)]
         for element in found:
@@ -89,7 +90,7 @@ class _Task:
 
 
 def _elements(block: Block, place: Place) -> list[_Element]:
-    """The elements of a place that a block reads and writes, each with an index that is known before. None where two may be the same."""
+    """The elements of a place that a block reads and writes, each with an index that is known before. Empty where two may be the same."""
     accesses = [s for s in walk(block) if (p := place_of(s)) is not None and overlap(p, place)]
     if not all(_is_simple(s, place) for s in accesses):
         return []
@@ -99,7 +100,7 @@ def _elements(block: Block, place: Place) -> list[_Element]:
     groups: dict[Forms, list[Stmt]] = {}
     for s in accesses:
         groups.setdefault(tuple(map(linear, index_of(s))), []).append(s)
-    if len(groups) > MOST or not all(_differ(a, b, inside) for a in groups for b in groups if a is not b):
+    if len(groups) > MOST or not all(_differ(a, b, inside) for a, b in combinations(groups, 2)):
         return []
     out: list[_Element] = []
     for group in groups.values():
@@ -108,9 +109,8 @@ def _elements(block: Block, place: Place) -> list[_Element]:
         if index is None:
             return []
         always = any(s is t for s in group for t in block)
-        if (always or place.shape is not None) and not all(
-            map(_is_load, group)
-        ):  # of an unknown shape: it could leave the array
+        reachable = always or place.shape is not None  # else it could leave the array
+        if reachable and not all(map(_is_load, group)):
             out.append(_Element(index, group, always))
     return out
 

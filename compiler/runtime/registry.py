@@ -135,9 +135,10 @@ def process_bytes(name: str) -> ProcessBytes | None:
 
 def _driver(name: str, which: int | str | None) -> tuple[Driver, int | str | None]:
     """A driver object, and what it calls the device."""
+    backend = gpu(name)
     if isinstance(which, str) and which.partition(":")[0] == EMULATED:
         return _emulated(name, which.partition(":")[2])
-    return gpu(name).driver(), which
+    return backend.driver(), which
 
 
 def _emulated(backend: str, name: str) -> tuple[Driver, str]:
@@ -164,10 +165,10 @@ def open_gpu(name: str, which: int | str | None = None, byte_limit: int | None =
         DeviceError: the device cannot be used, or the name matches none or several; names what is missing.
         QdrunRuntimeError: there is no backend that is called so.
     """
-    gpu(name)
+    driver = _driver(name, which)
     from .gpu.device import GpuDevice  # a program on the CPU needs nothing of it
 
-    return GpuDevice(*_driver(name, which), byte_limit)
+    return GpuDevice(*driver, byte_limit)
 
 
 def hold(name: str, which: int | str | None = None, *, shared: bool = False) -> Held:
