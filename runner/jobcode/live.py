@@ -6,7 +6,7 @@ import ast
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
@@ -40,8 +40,9 @@ def live_of(code: JobCode) -> Live:
     return Live(packages=packages, files=files)
 
 
-def live_changes(then: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """How that differs from what a run was made with, as text. ``then``: as ``live_of``."""
+def live_changes(then: Mapping[str, Mapping[str, str]], kept: Collection[str] = ()) -> list[str]:
+    """How that differs from what a run was made with, as text. ``then``: as ``live_of``. ``kept``: where files were that the run keeps."""
+    kept = {os.path.realpath(path) for path in kept}
     found = []
     for name, was in then.get("packages", {}).items():
         now = _package(_origin(name))
@@ -51,7 +52,7 @@ def live_changes(then: Mapping[str, Mapping[str, str]]) -> list[str]:
             )
     for path, was in then.get("files", {}).items():
         now = _file(path)
-        if now != was:
+        if now != was and os.path.realpath(path) not in kept:
             found.append(f"{path} {'was edited' if now else 'is gone'}; the run keeps no copy of it")
     return found
 

@@ -14,6 +14,7 @@ from ..optimize.kept import DESCENT, forget_batches
 from ..store.layout import TRIALS, ConfigChanged, RunFolder
 from ..study.target import Target, TargetError, code_of, kept_target, resolve
 from .again import KEPT_OF
+from .record import inputs_of
 
 CodeChange = Literal["kept", "new"]
 SHOWN = 5
@@ -101,7 +102,7 @@ def _compared(folder: RunFolder, text: str, then: JobCode) -> tuple[Target | Non
         found = changes(then, code_of(now))
     except TargetError as error:
         now, found = None, [str(error).partition("\n")[0].partition(";")[0]]
-    found += live_changes(then.live)
+    found += live_changes(then.live, [one.origin for one in inputs_of(folder.files)])  # inputs are compared by themselves
     used = set(folder.files.names(store.USED))
     for one in then.modules.values():
         if one.found is Found.imported or (one.found is Found.spare and one.name in used):

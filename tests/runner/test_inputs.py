@@ -187,7 +187,7 @@ def test_files_of_data_are_in_the_provenance_once_the_job_is_planned_and_compare
     assert (one.path, one.kept) == ("numbers.txt", "inputs/0/numbers.txt") and folder.files.read(one.kept) == b"1 2 3"
     config_of(folder)
     (config.parent / "numbers.txt").write_text("1 2 4")
-    with pytest.raises(ConfigChanged, match=r"numbers\.txt was edited|^numbers\.txt: changed since trials"):
+    with pytest.raises(ConfigChanged, match=r"^numbers\.txt: changed since trials"):
         config_of(folder)
     (config.parent / "numbers.txt").unlink()
     result = CliRunner().invoke(app, ["submit", str(config), "--quiet"])
