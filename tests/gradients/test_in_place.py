@@ -337,3 +337,63 @@ def test_a_gradient_that_is_compiled_later_is_in_the_budget_that_a_tape_names():
     with pytest.raises(qd.OutOfMemory) as error:
         run(1)
     assert run(error.value.smallest).peak_bytes == error.value.smallest
+
+
+class TwoArrays:
+    """Launches that read one array as they find it and another one as they leave it, while earlier gradients need both."""
+
+    def __init__(self) -> None:
+        self.program = qd.init(default_fp=qd.f64)
+        x, v = self.x, self.v = [qd.field(qd.f64, 6, needs_grad=True, name=name) for name in "xv"]
+        loss = self.loss = qd.field(qd.f64, (), needs_grad=True)
+
+        @qd.kernel
+        def kick_and_drift(c: qd.f64):
+            for i in v:
+                v[i] -= qd.sin(x[i]) * c
+            for i in x:
+                x[i] += v[i] * x[i] * c
+
+        @qd.kernel
+        def drag(c: qd.f64):
+            for i in v:
+                v[i] *= 1.0 / (1.0 + c * x[i] * x[i])
+
+        @qd.kernel
+        def neighbour(k: qd.i32, c: qd.f64):
+            x[k] = x[k] * x[k] * x[k + 1] + c
+            v[k] = v[k] * c
+            v[k + 1] = v[k] * v[k] * v[k + 1]
+
+        @qd.kernel
+        def total():
+            for i in x:
+                loss[None] += x[i] ** 2 + v[i] ** 3
+
+        self.launches = [kick_and_drift, drag, lambda c: neighbour(int(5 * c), c)]
+        self.total = total
+
+    def run(self, calls: list[tuple[int, float]], values: np.ndarray) -> None:
+        """Launch."""
+        self.x.from_numpy(values[:6])
+        self.v.from_numpy(values[6:])
+        for number, c in calls:
+            self.launches[number](c)
+        self.total()
+
+
+def test_a_launch_reads_one_array_as_it_finds_it_and_another_as_it_leaves_it():
+    seed = int(np.random.default_rng().integers(1 << 30))
+    rng, case = np.random.default_rng(seed), TwoArrays()
+    for _ in range(4):
+        calls = [(int(rng.integers(3)), float(rng.uniform(0.0, 0.9))) for _ in range(8)]
+        values = rng.uniform(0.4, 1.1, 12)
+        with qd.ad.Tape(case.loss):
+            case.run(calls, values)
+        found = np.concatenate([case.x.grad.to_numpy(), case.v.grad.to_numpy()])
+        by, h, losses = rng.uniform(-1, 1, 12), 1e-6, []
+        for step in (h, -h):
+            case.loss[None] = 0.0
+            case.run(calls, values + step * by)
+            losses.append(case.loss[None])
+        np.testing.assert_allclose(found @ by, (losses[0] - losses[1]) / (2 * h), rtol=1e-6, atol=1e-7, err_msg=f"{seed}")

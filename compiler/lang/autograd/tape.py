@@ -411,7 +411,7 @@ class Tape(PathsOfTape):
                 function, args, kwargs = self._calls[when - 1]
                 program.replay_seed, program.place = seeds.get(when - 1), (self, when - 1)
                 if kept is not None and when - 1 in kept.before:
-                    kept.restore(2 * when - 1)
+                    kept.restore_before(when - 1)
                     program.before_launch = True
                 if kept:
                     self._check_versions(program, when - 1, when)

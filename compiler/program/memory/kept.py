@@ -77,9 +77,11 @@ class Region:
     Attributes:
         nbytes: of a copy.
         key: equal for the same memory.
+        late: the gradient of the launch that overwrites it reads what the launch leaves there.
     """
 
-    def __init__(self, parts: list[Elements]) -> None:
+    def __init__(self, parts: list[Elements], late: bool = False) -> None:
+        self.late = late
         self._parts = sorted(parts, key=lambda e: -e.array.itemsize)  # wider types first, so that all are aligned
         self.nbytes = sum(e.array.nbytes for e in parts)
         self._runs = _runs([e.array for e in parts]) if len({id(e.mirror) for e in parts}) == 1 else None
@@ -235,6 +237,15 @@ class KeptElements:
         while self._copies and self._copies[-1][0] >= when:
             for each in reversed(self._copies.pop()[1]):
                 self._put_back(each)
+
+    def restore_before(self, number: int) -> None:
+        """Put back what launch ``number`` found, for its own gradient: all but what this reads as the launch left it."""
+        if self._copies and self._copies[-1][0] == 2 * number + 1:
+            copies = self._copies[-1][1]
+            for each in reversed(copies):
+                if not each.region.late:
+                    self._put_back(each)
+            copies[:] = [each for each in copies if each.region.late]
 
     def end(self) -> None:
         """Put back what the regions held at the end of the tape."""

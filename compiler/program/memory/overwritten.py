@@ -304,8 +304,15 @@ class _Regions(NamedTuple):
 
 
 def _regions(effects: Effects, found: list[tuple[Part, IndexPattern]]) -> _Regions:
-    """The elements of some writes, those of one memory with the same indices together."""
-    groups: dict[object, tuple[dict[object, Elements], list[MemoryRegion]]] = {}
+    """The elements of some writes, those of one memory with the same indices together.
+
+    Apart from the others are those that the gradient reads as the launch leaves them, where it reads others as the launch found them.
+    """
+    groups: dict[tuple[bool, *tuple[object, ...]], tuple[dict[object, Elements], list[MemoryRegion]]] = {}
+    before = {
+        part.spot for part in effects.before
+    }  # of these the gradient reads what it found, or elements that the launch leaves
+    late = {part.spot for part in effects.after} - before if before else set[MemoryRegion]()
     missing: list[Part] = []
     for part, pattern in found:
         there = elements_of(effects.variant, effects.call, part.place, pattern)
@@ -313,10 +320,11 @@ def _regions(effects: Effects, found: list[tuple[Part, IndexPattern]]) -> _Regio
             missing.append(part)
             continue
         array = there.array
-        parts, spots = groups.setdefault((part.spot.base, part.spot.layout, pattern), ({}, []))
+        parts, spots = groups.setdefault((part.spot in late, part.spot.base, part.spot.layout, pattern), ({}, []))
         parts[array.__array_interface__["data"][0], array.shape, array.strides] = there
         spots.append(part.spot)
-    return _Regions([(Region(list(parts.values())), tuple(spots)) for parts, spots in groups.values()], missing)
+    regions = [Region(list(parts.values()), late=key[0]) for key, (parts, _) in groups.items()]
+    return _Regions([(region, tuple(spots)) for region, (_, spots) in zip(regions, groups.values())], missing)
 
 
 def _are_ours(call: Call) -> bool:
