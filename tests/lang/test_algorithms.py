@@ -278,7 +278,14 @@ def test_checks_and_tapes_take_kernels_whose_blocks_do_not_wait(monkeypatch):
             assert not look_back.usable(1000)
 
 
-@pytest.mark.parametrize("where", [{}, {"arch": qd.cuda, "device": "emulated"}], ids=["here", "in blocks"])
+EMULATED = {"arch": qd.cuda, "device": "emulated"}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{}, EMULATED, {"batch": 2}, EMULATED | {"batch": 2}, EMULATED | {"debug": True}],
+    ids=["here", "in blocks", "a batch", "a batch in blocks", "debug in blocks"],
+)
 @pytest.mark.parametrize("bins", [16, 300, 9000])
 def test_histograms_count_what_lies_in_each_bin(where, bins):
     if where and ON_DEVICE:
@@ -290,14 +297,14 @@ def test_histograms_count_what_lies_in_each_bin(where, bins):
         counts = qd.ndarray(qd.i32, bins)
         qd.algorithms.histogram(array(whole, qd.i32), counts, low=2)
         inside = whole[(whole >= 2) & (whole < bins + 2)] - 2
-        assert np.array_equal(counts.to_numpy(), np.bincount(inside, minlength=bins))
+        assert (counts.to_numpy() == np.bincount(inside, minlength=bins)).all()
         qd.algorithms.histogram(array(real, qd.f64), counts, -1.0, 1.5)
         inside = real[(real >= -1.0) & (real <= 1.5)]
         place = np.minimum(((inside + 1.0) * (bins / 2.5)).astype(int), bins - 1)
-        assert np.array_equal(counts.to_numpy(), np.bincount(place, minlength=bins))
+        assert (counts.to_numpy() == np.bincount(place, minlength=bins)).all()
         qd.algorithms.histogram(array(real, qd.f64), counts, -1)
         inside = np.floor(real[(real >= -1.0) & (real < bins - 1)] + 1)
-        assert np.array_equal(counts.to_numpy(), np.bincount(inside.astype(int), minlength=bins))
+        assert (counts.to_numpy() == np.bincount(inside.astype(int), minlength=bins)).all()
 
 
 def test_the_gradient_of_a_weighted_histogram_is_that_of_each_bin():

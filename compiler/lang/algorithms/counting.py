@@ -20,8 +20,9 @@ from ..function import Function, func
 from ..kernel import kernel
 from ..simt import block
 from .arrays import different, line, no_gradient, scratch, typed
+from .look_back import THREADS, can_meet
 
-SEGMENTS, THREADS = 64, 256
+SEGMENTS = 64
 """Segments of the input, and threads of a block on a GPU."""
 
 MOST_SHARED = 8192
@@ -189,7 +190,7 @@ def _counted(x: Any, counts: Any, bin_of: Function) -> None:
         _segments(x, scratch("histogram.parts", parts * bins, i32), counts, bin_of)
         return
     _zero(counts)
-    if bins <= MOST_SHARED:
+    if bins <= MOST_SHARED and can_meet():
         _blocks(x, counts, THREADS * max(1, min(MOST_BLOCKS, n // (16 * THREADS))), bins, bin_of)
     else:
         _added(x, counts, bin_of)

@@ -33,16 +33,18 @@ THREADS = 256
 """Threads of a block, tiles of a group, and values of a digit of 8 bits."""
 
 
-def usable(n: int, *arrays: Any) -> bool:
-    """Whether these kernels take ``n`` elements on the device of the program: there is work for more than a thread, no derivative is asked
-    for, and no check may end an iteration early, for whose block others wait.
-    """
-    if not FEWEST < n < 1 << 30:
-        return False
+def can_meet() -> bool:
+    """Whether the threads of a block may wait for each other: those of a batch cannot, and a check may end an iteration early."""
     program = current_program()
     o = program.options
-    checks = o.debug or o.check_out_of_bound or o.overflow_check or o.nan_check
-    return program.device.lanes > 0 and program.trials is None and not checks and not differentiated(*arrays)
+    return program.trials is None and not (o.debug or o.check_out_of_bound or o.overflow_check or o.nan_check)
+
+
+def usable(n: int, *arrays: Any) -> bool:
+    """Whether these kernels take ``n`` elements on the device of the program: there is work for more than a thread, its lanes exchange
+    values, its blocks can meet, and no derivative is asked for.
+    """
+    return FEWEST < n < 1 << 30 and current_program().device.lanes > 0 and can_meet() and not differentiated(*arrays)
 
 
 def messages(what: str, tiles: int, each: int = 1, words: int = 1) -> Any:
