@@ -291,7 +291,7 @@ def local_ray(ray_folder):
         "log_to_driver": False,
         "object_store_memory": 100 << 20,
     }
-    with compat.small_head():
+    with compat.small_head(), compat.started_with():
         ray.init(address="local", logging_level="ERROR", **options)
     yield ray
     ray.shutdown()

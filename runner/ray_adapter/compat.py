@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import inspect
 import os
+import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 STARTED_WITH = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_metrics_collection": "0"}
 """Of Ray's own configuration, for a Ray that one run starts. Workers start with the first trials; idle ones would take the cores from the
 start of Ray itself. Its metrics port listens on every interface and has no password, so it stays closed. A variable that the user has set
 stays as it is, and one that a version of Ray does not know changes nothing."""
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+AGENT_COMMANDS = ("--dashboard_agent_command", "--runtime_env_agent_command")
+AGENT_PLACE = ("--session_dir", "--node_id", "--node_ip_address")
+"""Options of the node's process, and the names under which its agent of the dashboard says its ports."""
 ALIVE_METHOD = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 ANSWER_S, ASK_TIMES = 5.0, 3
 TOKEN_BYTES = 32
@@ -61,9 +67,10 @@ def small_head() -> Iterator[Beside]:
     """While open, ``ray.init`` starts a head that has only what one run uses; where its dashboard is says ``Beside.result``, later.
 
     ``ray.init`` starts processes one after the other and waits for each: the server of the dashboard (also where no dashboard is wanted,
-    then it counts usage), the autoscaler's monitor, a monitor that copies logs to the driver, idle workers, then the node itself. Here the
-    monitors and the idle workers are left out, and a dashboard starts beside the node. Ray has no option for this: the class of its node is
-    replaced by one that inherits from it. ``benchmarks/ray_start.py`` compares both.
+    then it counts usage), the autoscaler's monitor, a monitor that copies logs to the driver, idle workers, then the node itself, which
+    waits for two agents. Here the monitors and the idle workers are left out, and a dashboard starts beside the node. Without a dashboard
+    and without metrics the agents are left out, too: see ``idle_agents``. Ray has no option for this: the class of its node is replaced by
+    one that inherits from it. ``benchmarks/ray_start.py`` compares both.
     """
     beside = Beside()
     if lacks := _lacks_node():
@@ -93,11 +100,52 @@ def small_head() -> Iterator[Beside]:
             if include_dashboard:
                 beside.begin(url)
 
+        def start_raylet(self, *args: Any, **options: Any) -> None:
+            measured = os.environ.get("RAY_enable_metrics_collection", "1").lower() not in ("0", "false")
+            with nullcontext() if measured or self._ray_params.include_dashboard else idle_agents():
+                super().start_raylet(*args, **options)
+
     node.Node = SmallHead
     try:
         yield beside
     finally:
         node.Node = whole
+
+
+@contextmanager
+def idle_agents() -> Iterator[None]:
+    """While open, a node starts with ``idle_agent`` in place of its two agents, for which it would wait longer than for all else.
+
+    The agent of the dashboard serves that, the Jobs API and the metrics port. The one of runtime environments is started when a job asks
+    for such an environment.
+    """
+    from ray._private import services
+
+    start = services.start_ray_process
+
+    def started(command: list[str], *others: Any, **options: Any) -> Any:
+        return start(_with_idle_agents(command), *others, **options)
+
+    services.start_ray_process = started
+    try:
+        yield
+    finally:
+        services.start_ray_process = start
+
+
+def _with_idle_agents(command: list[str]) -> list[str]:
+    """The command of a node, with other agents; as it is where it lacks an option that this needs."""
+    told = {name: rest for name, _, rest in (word.partition("=") for word in command)}
+    if not all(told.get(name) for name in (*AGENT_COMMANDS, *AGENT_PLACE)):
+        return command
+    session, node, address = (told[name] for name in AGENT_PLACE)
+    idle = [sys.executable, "-I", "-S", str(Path(__file__).with_name("idle_agent.py")), session, node]
+    served, environments = AGENT_COMMANDS
+    changed = {
+        served: subprocess.list2cmdline([*idle, ",".join(AGENT_PORTS)]),
+        environments: subprocess.list2cmdline([*idle, "runtime_env_agent_port", address]) + " " + told[environments],
+    }
+    return [f"{name}={changed[name]}" if (name := word.partition("=")[0]) in changed else word for word in command]
 
 
 @contextmanager
@@ -117,7 +165,7 @@ def started_with(*, ahead: bool = False) -> Iterator[None]:
 def _lacks_node() -> str:
     """What ``small_head`` needs and does not find; empty where all of it is there."""
     try:
-        from ray._private import node, parameter
+        from ray._private import node, parameter, services
 
         start = inspect.signature(node.Node.start_api_server).parameters
         params = inspect.signature(parameter.RayParams.__init__).parameters
@@ -129,7 +177,7 @@ def _lacks_node() -> str:
         "no_monitor": params,
         "include_log_monitor": params,
     }
-    wanted["webui_url"] = dir(node.Node)
+    wanted |= {"webui_url": dir(node.Node), "start_raylet": dir(node.Node), "start_ray_process": dir(services)}
     return ", ".join(name for name, there in wanted.items() if name not in there)
 
 
@@ -285,8 +333,10 @@ def missing() -> list[str]:
             if not hasattr(there, name.partition(".")[2])
         ]
         out += [] if hasattr(AuthenticationTokenLoader.instance(), "reset_cache") else ["AuthenticationTokenLoader.reset_cache"]
-        from ray._private import worker
+        from ray._private import services, worker
 
+        text = inspect.getsource(services.start_raylet)
+        out += [name for name in (*AGENT_COMMANDS, *AGENT_PLACE) if f'"{name}=' not in text]
         out += [] if hasattr(worker, "_worker_logs_enabled") else ["worker._worker_logs_enabled"]
         from ray.core.generated import gcs_service_pb2
         from ray.job_config import JobConfig
@@ -308,6 +358,7 @@ __all__ = [
     "asks_for_token",
     "direct_client",
     "drop_places_of_driver",
+    "idle_agents",
     "job_config",
     "loaded",
     "missing",

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from qdrun.runner.ray_adapter import cluster, compat
+from qdrun.runner.ray_adapter import cluster, compat, idle_agent
 from qdrun.runner.ray_adapter.compat import Beside, RayChanged, small_head
 
 SCRIPT = """
@@ -38,11 +38,16 @@ if here.dashboard_url:
         status = error.code
 children = psutil.Process().children(recursive=True)
 names = [" ".join(child.cmdline()) for child in children]
+own = ray.remote(Answers).options(runtime_env={"env_vars": {"ANSWER": "42"}}).remote()
+answer += ray.get(own.answer.remote())
+children = psutil.Process().children(recursive=True)
+later = [" ".join(child.cmdline()) for child in children]
 close_cluster()
 left = [child.pid for child in psutil.wait_procs(children, timeout=20)[1] if child.status() != psutil.STATUS_ZOMBIE]
-print(json.dumps({"answer": answer, "status": status, "names": names, "left": left}))
+print(json.dumps({"answer": answer, "status": status, "names": names, "later": later, "left": left}))
 """
 PARTS = ("gcs_server", "raylet/raylet", "monitor.py", "log_monitor.py", "dashboard/dashboard.py")
+AGENTS = ["ray::DashboardAgent", "ray::RuntimeEnvAgent"]
 
 
 @pytest.mark.slow
@@ -51,18 +56,21 @@ def test_ray_of_one_machine_has_the_processes_that_a_run_uses_and_no_others(dash
     done = subprocess.run([sys.executable, "-c", SCRIPT, dashboard], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["answer"] == 42 and not found["left"]
+    assert found["answer"] == 84 and not found["left"]
     assert found["status"] == (200 if dashboard == "dashboard" else 0)
     there = {part for part in PARTS if any(part in name for name in found["names"])}
     assert there == {"gcs_server", "raylet/raylet"} | ({"dashboard/dashboard.py"} if dashboard == "dashboard" else set())
     workers = [name for name in found["names"] if name.startswith("ray::") and "Agent" not in name]
     assert len(workers) == 1 and workers[0].startswith("ray::Answers"), workers  # none that waits for work
+    agents, then = ([one for one in AGENTS if any(one in name for name in found[when])] for when in ("names", "later"))
+    assert agents == (AGENTS if dashboard == "dashboard" else [])  # nobody needs them
+    assert then == (AGENTS if dashboard == "dashboard" else AGENTS[1:])  # a job has asked for an environment
 
 
 class Node:
     """Stands for Ray's."""
 
-    webui_url = ""
+    webui_url, start_raylet = "", None
 
     def __init__(self, ray_params, head=False):
         self.params, self.head, self.webui_url, self.starts = ray_params, head, "", []
@@ -140,11 +148,12 @@ def test_the_ray_that_is_installed_has_every_private_name_that_is_used():
     assert compat.missing() == []
 
 
-@pytest.mark.parametrize("gone", ["Node", "start_api_server", "webui_url", "include_dashboard"])
+@pytest.mark.parametrize("gone", ["Node", "start_api_server", "start_raylet", "webui_url", "include_dashboard"])
 def test_a_ray_without_a_private_name_is_started_the_public_way_after_one_warning_that_names_it(monkeypatch, gone):
     module = pytest.importorskip("ray._private.node")
     members = {
         "webui_url": "",
+        "start_raylet": None,
         "start_api_server": (lambda self, *, raise_on_failure: None)
         if gone == "include_dashboard"
         else (lambda self, *, include_dashboard, raise_on_failure: None),
@@ -167,3 +176,30 @@ def test_the_settings_of_a_ray_that_is_started_are_the_user_s_where_there_are_so
     with compat.started_with():
         assert os.environ["RAY_enable_metrics_collection"] == "1" and os.environ["RAY_prestart_worker_first_driver"] == "0"
     assert os.environ["RAY_enable_metrics_collection"] == "1" and "RAY_prestart_worker_first_driver" not in os.environ
+
+
+def test_a_node_whose_command_has_other_options_keeps_its_agents(monkeypatch):
+    services = pytest.importorskip("ray._private.services")
+    given = []
+    monkeypatch.setattr(services, "start_ray_process", lambda command, kind: given.append(command))
+    command = ["raylet", "--session_dir=/s", "--node_id=n", "--node_ip_address=::1"]
+    for more in (
+        ["--dashboard_agent_command=python a"],
+        ["--dashboard_agent_command=python a", "--runtime_env_agent_command=b c=d"],
+    ):
+        with compat.idle_agents():
+            services.start_ray_process([*command, *more], "raylet")
+    assert given[0] == [*command, "--dashboard_agent_command=python a"]
+    stub = f"{sys.executable} -I -S {idle_agent.__file__} /s n"
+    assert given[1][4:] == [
+        f"--dashboard_agent_command={stub} metrics_agent_port,metrics_export_port,dashboard_agent_listen_port",
+        f"--runtime_env_agent_command={stub} runtime_env_agent_port ::1 b c=d",
+    ]
+
+
+def test_an_agent_that_nobody_asks_for_ends_with_the_process_that_started_it(tmp_path):
+    command = [sys.executable, "-I", "-S", idle_agent.__file__, str(tmp_path), "n", "port", "127.0.0.1", "agent"]
+    starts = f"import os, subprocess; os.environ['RAY_RAYLET_PID'] = str(os.getpid()); print(subprocess.Popen({command}).pid)"
+    pid = int(subprocess.run([sys.executable, "-c", starts], capture_output=True, text=True, check=True, timeout=60).stdout)
+    assert pid > 0  # its stdout was the pipe that has been read to its end: it has gone
+    assert int((tmp_path / "port_n").read_text()) > 0
