@@ -114,7 +114,7 @@ def stages(shape: str, n: int) -> dict[str, float]:
     from qdrun.compiler.codegen.llvm.target import Target
     from qdrun.compiler.compile import pipeline
     from qdrun.compiler.frontend.signature import LowerOptions
-    from qdrun.compiler.ir.process import collector_paused
+    from qdrun.compiler.ir.process import while_compiling
     from qdrun.compiler.ir.walk import task_blocks
     from qdrun.compiler.options import Options
     from qdrun.compiler.runtime.jit import compile_text, host
@@ -124,7 +124,7 @@ def stages(shape: str, n: int) -> dict[str, float]:
 
     def timed(stage: str, f: Any, *args: Any) -> Any:
         begin = time.process_time()
-        with collector_paused():  # as when a kernel is called
+        with while_compiling():  # as when a kernel is called
             result = f(*args)
         out[stage] = out.get(stage, 0.0) + time.process_time() - begin
         return result

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from ..errors import QdrunSyntaxError
 from ..frontend.signature import ArgSpec, LowerOptions
 from ..frontend.source.inputs import Inputs
 from ..frontend.source.parse import FunctionSource
 from ..frontend.source.tokens import Path
 from ..ir.nodes import Buffer, Kernel
-from ..ir.process import collector_paused
+from ..ir.process import while_compiling
 from ..ir.threads import Turns, new_lock
 from ..options import Options
 from ..runtime.base import Device
@@ -93,18 +94,38 @@ class CompileCache:
             if found is not None:
                 return found
         self.lowered += 1
-        with collector_paused():
-            lowered = pipeline.lowered(source, args, how, inputs)
-            buffers = field_buffers(lowered)
-            owners = [b.owner for b in buffers]
-            numbers = None if base is None else self._numbers(inputs, owners)
-            if base is None or numbers is None:
-                return self.lowered_kernel(lowered, options, device)[0], owners, inputs
-            self._add_paths(base, [inputs.paths])
-            key = keys.source_key(base, inputs)
-            storage = Storage(key, numbers, partial(self._write_paths, base)) if options.offline_cache else None
-            made = self._entry(key, device, lambda: Entry.made(lowered, buffers, options, numbers, storage))
-            return made.kernel, owners, inputs
+        try:
+            with while_compiling():
+                return self._lowered(source, args, how, options, device, inputs, base)
+        except RecursionError as e:
+            raise QdrunSyntaxError(
+                f"kernel `{source.name}` nests expressions, branches or calls too deeply to be compiled",
+                source.loc(source.tree, source.name),
+                "split long sums and chains of elif, or loop over a table in a field",
+            ) from e
+
+    def _lowered(
+        self,
+        source: FunctionSource,
+        args: Mapping[str, ArgSpec],
+        how: LowerOptions,
+        options: Options,
+        device: Device,
+        inputs: Inputs,
+        base: str | None,
+    ) -> tuple[CompiledKernel, list[object], Inputs]:
+        """What ``kernel`` gives for a kernel that is not known. ``base``: the key to keep it by; None: it is not kept."""
+        lowered = pipeline.lowered(source, args, how, inputs)
+        buffers = field_buffers(lowered)
+        owners = [b.owner for b in buffers]
+        numbers = None if base is None else self._numbers(inputs, owners)
+        if base is None or numbers is None:
+            return self.lowered_kernel(lowered, options, device)[0], owners, inputs
+        self._add_paths(base, [inputs.paths])
+        key = keys.source_key(base, inputs)
+        storage = Storage(key, numbers, partial(self._write_paths, base)) if options.offline_cache else None
+        made = self._entry(key, device, lambda: Entry.made(lowered, buffers, options, numbers, storage))
+        return made.kernel, owners, inputs
 
     def _replayed(
         self, base: str, source: FunctionSource, args: Mapping[str, ArgSpec], options: Options, device: Device

@@ -12,7 +12,7 @@ from typing import Any
 from ..codegen.abi import context_layout
 from ..codegen.llvm.target import ONE_LANE, Lanes
 from ..ir.nodes import Buffer, Kernel, Stmt
-from ..ir.process import collector_paused
+from ..ir.process import while_compiling
 from ..ir.threads import new_lock, once
 from ..ir.walk import kernel_places, operands, task_blocks, walk
 from ..options import Options, checks
@@ -73,7 +73,7 @@ class CompiledKernel:
         """
         with self._lock:
             if self._reverse is None:
-                with collector_paused():
+                with while_compiling():
                     self._reverse = self._stored("reverse", device) or self._make_reverse(device)
             return self._reverse
 
@@ -131,7 +131,7 @@ class CompiledKernel:
         """
         with self._lock:
             if self._tangent is None:
-                with collector_paused():
+                with while_compiling():
                     self._tangent = self._stored("tangent", device) or self._make_tangent()
             return self._tangent
 

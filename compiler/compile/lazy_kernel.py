@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple, Union
 
 from ..ir.nodes import ArgDecl, Buffer, BufferKind, Kernel, Op
-from ..ir.process import collector_paused
+from ..ir.process import while_compiling
 from ..ir.threads import new_lock
 from ..ir.walk import kernel_buffers, task_blocks, walk, written_places
 from ..passes.dependence.access import writes_of
@@ -100,7 +100,7 @@ class LazyKernel:
         if self._made is None:
             with self._lock:
                 if self._made is None and self._make is not None:
-                    with collector_paused():
+                    with while_compiling():
                         self._made = self._make(device)
                     self._make = None
                     if self._save is not None:

@@ -54,6 +54,11 @@ def once_only(fn: Any) -> tuple[str, str]:
     return "", ""
 
 
+def after_loop(name: str) -> str:
+    """The hint for a name that Python would give the last index of a loop."""
+    return f"the index ends with its loop: keep the last one in a variable (`last = {name}` in the loop), or give the loop another name"
+
+
 def missing_value(name: str, outside: Any) -> str:
     """The hint for a variable without a value. ``outside``: what Python has by this name at the top of the file."""
     shape = getattr(outside, "shape", None)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from . import nodes
-from .process import collector_paused
+from .process import while_compiling
 from .types import ALL, DType
 
 FORMAT = 2
@@ -197,7 +197,7 @@ class Codec:
         Raises:
             StoreError: the bytes are damaged, or of another version.
         """
-        with collector_paused():
+        with while_compiling():
             return self._load(data, hint, known)
 
     def _load(self, data: bytes, hint: Any, known: Sequence[object]) -> Any:

@@ -388,7 +388,7 @@ def test_unpacking_counts():
     def kernel(x):
         a, b = 1, 2, 3
 
-    assert "2 names for 3 values" in fails(QdrunTypeError, kernel)
+    assert "cannot unpack 3 values into 2 names" in fails(QdrunTypeError, kernel)
 
 
 def test_a_python_tuple_has_no_run_time_index():

@@ -12,7 +12,7 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.compile import ahead
 from qdrun.compiler.compile.cache import CACHE
-from qdrun.compiler.ir.process import collector_paused
+from qdrun.compiler.ir.process import while_compiling
 from qdrun.compiler.runtime import jit
 
 
@@ -180,7 +180,7 @@ def test_the_collector_is_paused_once_for_all_threads():
     inside, leave = threading.Barrier(3), threading.Event()
 
     def work():
-        with collector_paused():
+        with while_compiling():
             inside.wait()
             leave.wait()
 

@@ -44,7 +44,7 @@ EXPECTED = {
     "for_over_captured_list": (qd.QdrunTypeError, "a loop cannot run over a Python list at run time"),
     "enumerate_loop": (qd.QdrunTypeError, "loop over its indices, `for i in x:`"),
     "range_float": (qd.QdrunTypeError, "a loop bound is an integer, not f32"),
-    "chained_assign_tuple_mismatch": (qd.QdrunTypeError, "2 names for 3 values"),
+    "chained_assign_tuple_mismatch": (qd.QdrunTypeError, "cannot unpack 3 values into 2 names"),
     "none_value": (qd.QdrunTypeError, "'NoneType' and 'int'"),
     "dict_in_kernel": (qd.QdrunIndexError, "its keys are 'a'"),
     "bool_ops_on_vector": (qd.QdrunTypeError, "the truth of a vector of 2 is ambiguous"),

@@ -1,9 +1,14 @@
+# ruff: noqa: B007, B020, F841, PLR1704
 """Small forms of the language: ``x.fill`` in kernels, numbers of numpy from around a kernel, types as wide as the default, many axes."""
+
+import importlib
+import sys
 
 import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.ir import process
 
 
 @pytest.fixture(params=[qd.i32, qd.i64], ids=str)
@@ -156,3 +161,132 @@ def test_items_of_a_list_of_numbers_can_be_assigned_and_an_array_of_numpy_is_spr
 
     k()
     assert out.to_numpy().tolist() == [103, 301, 301, 206, 602, 602]
+
+
+i = 10
+
+
+def index_of_a_loop(program):
+    @qd.func
+    def last(n):
+        for i in range(n):
+            pass
+        return i
+
+    @qd.kernel
+    def k() -> qd.i32:
+        return last(3)
+
+    k()
+
+
+def variable_before(program):
+    @qd.kernel
+    def k() -> qd.i32:
+        i = 10
+        for i in range(3):
+            pass
+        i += 1
+        return i
+
+    k()
+
+
+def argument(program):
+    @qd.kernel
+    def k(i: qd.i32) -> qd.i32:
+        for i in qd.static(range(3)):
+            pass
+        return i
+
+    k(10)
+
+
+def read_in_the_next_round(program):
+    @qd.kernel
+    def k() -> qd.i32:
+        i, s = 0, 0
+        for t in range(2):
+            s += i
+            for i in range(3):
+                s += 1
+        return s
+
+    k()
+
+
+def assigned_in_a_branch(program):
+    @qd.kernel
+    def k(a: qd.i32) -> qd.i32:
+        i = 0
+        for i in range(3):
+            pass
+        if a > 0:
+            i = 5
+        return i
+
+    k(1)
+
+
+@pytest.mark.parametrize(
+    "read", [index_of_a_loop, variable_before, argument, read_in_the_next_round, assigned_in_a_branch], ids=lambda f: f.__name__
+)
+def test_an_index_is_not_read_after_its_loop_as_a_variable_or_a_global(program, read):
+    with pytest.raises(qd.QdrunNameError, match="the index ends with its loop: keep the last one in a variable") as e:
+        read(program)
+    assert e.value.loc is not None and "`i`" in e.value.what
+
+
+def test_names_of_indices_can_be_used_again(program):
+    @qd.kernel
+    def k(n: qd.i32) -> qd.i32:
+        i, s = 0, 0
+        for _ in range(2):
+            for _ in range(3):
+                s += 1
+        while i < 4:
+            i += 1
+        for i in range(3):
+            s += i
+        i = 100
+        for n in range(n):
+            s += n
+        return s + i
+
+    assert k(3) == 6 + 3 + 100 + 3
+
+
+def nested(tmp_path, monkeypatch, name, body):
+    """The kernel ``k(a)`` of a file with this body."""
+    (tmp_path / f"{name}.py").write_text(f"import qdrun as qd\n@qd.kernel\ndef k(a: qd.i32) -> qd.i32:\n{body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return importlib.import_module(name).k
+
+
+def test_long_sums_and_long_chains_of_elif(program, tmp_path, monkeypatch):
+    limit = sys.getrecursionlimit()
+    chain = "    if a == 0:\n        return 0\n" + "".join(
+        f"    elif a == {n}:\n        return {n * n}\n" for n in range(1, 250)
+    )
+    k = nested(tmp_path, monkeypatch, "chain", chain + "    return -1")
+    assert k(7) == 49 and k(249) == 249**2 and k(1000) == -1
+    assert nested(tmp_path, monkeypatch, "long_sum", "    return a" + " + 1" * 900)(3) == 903
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_kernel_that_nests_too_deeply_is_named(program, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "RECURSION_LIMIT", 0)
+    k = nested(tmp_path, monkeypatch, "too_deep", "    return a" + " + 1" * 900)
+    with pytest.raises(qd.QdrunSyntaxError, match="kernel `k` nests expressions, branches or calls too deeply") as e:
+        k(3)
+    assert "too_deep.py:3" in str(e.value) and "split long sums" in e.value.hint
+
+
+def test_a_star_in_an_assignment_is_refused_by_name(program):
+    @qd.kernel
+    def k() -> qd.i32:
+        a, *b = 1, 2, 3
+        return a
+
+    with pytest.raises(qd.QdrunSyntaxError, match=r"`\*` cannot stand for the rest of the names"):
+        k()

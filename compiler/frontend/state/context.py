@@ -14,7 +14,7 @@ from ...ir.builder import convert
 from ...ir.nodes import Block, Const, Loc, Op, Place, Stmt
 from ...ir.ops import TABLE
 from ...ir.types import u1
-from ..advice import described_module, missing_value
+from ..advice import after_loop, described_module, missing_value
 from ..markers import Grouped, NDRange, RangeSpec
 from ..signature import LowerOptions
 from ..source.inputs import Inputs
@@ -185,8 +185,14 @@ class Context:
         return value
 
     def lookup(self, name: str) -> Binding | None:
-        """The binding of a name; a variable of an earlier task is brought into the serial task that is being lowered."""
+        """The binding of a name; a variable of an earlier task is brought into the serial task that is being lowered.
+
+        Raises:
+            QdrunNameError: Python's variable would hold the last index of a loop here.
+        """
         binding = self.frame.find(name)
+        if binding is not None and binding.stale:
+            raise QdrunNameError(f"`{name}` is also the index of a loop before this line", hint=after_loop(name))
         if binding is not None and self.where == "serial":
             self._fetch(binding)
         return binding
@@ -207,11 +213,11 @@ class Context:
         binding = self.lookup(name)
         if binding is not None:
             return self.read(binding.value)
-        if name in self.frame.stores and name in self.frame.source.fn.__code__.co_varnames:
-            raise QdrunNameError(
-                f"`{name}` has no value here",
-                hint=missing_value(name, self.frame.source.fn.__globals__.get(name)),
-            )
+        code = self.frame.source.fn.__code__
+        if name in self.frame.assigned and (name in code.co_varnames or name in code.co_cellvars):
+            of_loop = name not in self.frame.stores
+            hint = after_loop(name) if of_loop else missing_value(name, self.frame.source.fn.__globals__.get(name))
+            raise QdrunNameError(f"`{name}` has no value here", hint=hint)
         return self.python(self.frame.source.lookup(name), name)
 
     def python(self, value: Any, name: str = "") -> Any:

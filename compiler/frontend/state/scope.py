@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import QdrunNameError, QdrunTypeError
 from ...ir.nodes import Local
 from ...ir.threads import once
+from ..advice import after_loop
 from ..markers import ATOMIC_CODES, Ref, Template, atomic_cas
 from ..source.parse import FunctionSource
 from ..values.tensor import TensorRef
@@ -42,6 +43,7 @@ class Binding:
         readonly: why the name cannot be assigned; empty if it can.
         temporary: the origin of the variable at the start of the present serial task.
         depth: how many run-time blocks (if, loop) of the frame were open when it was created.
+        stale: an index of a loop has this name, too. Python's variable would hold the last index.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Binding:
     readonly: str = ""
     temporary: Temporary | None = None
     depth: int = 0
+    stale: bool = False
 
 
 @dataclass(eq=False)
@@ -105,6 +108,12 @@ class Frame:
         return count_stores(self)
 
     @once
+    def assigned(self) -> frozenset[str]:
+        """The names that the function assigns, those of loop indices among them."""
+        loops = (n.target for n in ast.walk(self.source.tree) if isinstance(n, ast.For))
+        return frozenset(self.stores) | {n.id for target in loops for n in ast.walk(target) if isinstance(n, ast.Name)}
+
+    @once
     def has_methods_called(self) -> frozenset[str]:
         """The names of which a method is called, or a method of a part: a method may change the struct that it is called on."""
         calls = (n.func for n in ast.walk(self.source.tree) if isinstance(n, ast.Call))
@@ -116,6 +125,30 @@ class Frame:
             if name in scope:
                 return scope[name]
         return None
+
+    def hide(self, node: ast.For) -> None:
+        """Mark the variables that a loop's indices hide, whose values afterwards are not those of Python's variables.
+
+        Raises:
+            QdrunNameError: a loop around this one reads such a variable first.
+        """
+        around = [n for n in ast.walk(self.source.tree) if isinstance(n, (ast.For, ast.While)) and n is not node]
+        around = [n for n in around if any(inner is node for inner in ast.walk(n))]
+        for name in (n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)):
+            binding = self.find(name)
+            if binding is None:
+                continue
+            binding.stale = True
+            if any(_reads_first(n.body, name) for n in around):
+                raise QdrunNameError(
+                    f"`{name}` is a variable, which the index of this loop would change", hint=after_loop(name)
+                )
+
+    def renew(self, name: str) -> None:
+        """Take a variable's mark away where it is assigned in the block that made it."""
+        binding = self.find(name)
+        if binding is not None and self.depth <= binding.depth:
+            binding.stale = False
 
     def names(self) -> list[str]:
         """Every name that is bound here, outermost first."""
@@ -159,6 +192,19 @@ class Frame:
             yield
         finally:
             self.later.pop()
+
+
+def _reads_first(statements: list[ast.stmt], name: str) -> bool:
+    """Whether the first mention of a name is a read. An assignment reads its right-hand side first."""
+    for s in statements:
+        parts: list[ast.AST | None] = [s]
+        if isinstance(s, (ast.Assign, ast.AnnAssign)):
+            parts = [s.value, s]
+        found = (n for part in parts if part is not None for n in ast.walk(part) if isinstance(n, ast.Name) and n.id == name)
+        first = min(found, key=lambda n: (n.lineno, n.col_offset), default=None)
+        if first is not None:
+            return isinstance(first.ctx, ast.Load) or isinstance(s, ast.AugAssign)
+    return False
 
 
 def last_mentions(statements: list[ast.stmt]) -> dict[str, int]:

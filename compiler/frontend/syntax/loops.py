@@ -207,6 +207,7 @@ def bind_index(cx: Context, node: ast.For, space: IterationSpace, indices: list[
         value = indices[0]
     else:
         value = tuple(indices)
+    cx.frame.hide(node)
     bind_names(cx, target, value, LOOP_INDEX)
     assigned = assigned_names(node.body)
     for name in (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and n.id in assigned):
@@ -260,6 +261,7 @@ def unrolled(cx: Context, node: ast.For, over: Any, run: Callable[[list[ast.stmt
     for value in list(over):
         value = ops_vector(cx, value) if grouped else cx.python(value)
         with _iteration(cx, run == cx.block, broken) as loop:
+            cx.frame.hide(node)
             bind_names(cx, node.target, value, LOOP_INDEX)
             left = run(node.body)
         broken = loop.broken

@@ -42,7 +42,7 @@ def lower_assign(cx: Context, node: ast.Assign) -> None:
 
 def _is_tile(cx: Context, node: ast.expr) -> bool:
     """Whether a name is a tile of ``qd.simt``."""
-    binding = cx.lookup(node.id) if isinstance(node, ast.Name) else None
+    binding = cx.frame.find(node.id) if isinstance(node, ast.Name) else None
     value = None if binding is None else binding.value
     return isinstance(value, (Struct, StructVar, StructTarget)) and value.form.is_tile
 
@@ -129,6 +129,8 @@ def assign(cx: Context, target: ast.expr, value: Any) -> None:
         QdrunTypeError: the target is read-only, or the value does not fit it.
     """
     if isinstance(target, (ast.Tuple, ast.List)):
+        if any(isinstance(part, ast.Starred) for part in target.elts):
+            raise QdrunSyntaxError("`*` cannot stand for the rest of the names", hint="write a name for each value")
         for part, item in zip(target.elts, _unpack(cx, value, len(target.elts))):
             assign(cx, part, item)
     elif isinstance(target, ast.Name):
@@ -161,7 +163,9 @@ def _unpack(cx: Context, value: Any, names: int) -> list[Any]:
             f"{describe(value)} cannot be unpacked into {names} names", hint="tuples, lists, vectors and matrices can"
         )
     if len(parts) != names:
-        raise QdrunTypeError(f"{names} names for {len(parts)} values", hint=f"write {len(parts)} names; `_` is one, too")
+        raise QdrunTypeError(
+            f"cannot unpack {len(parts)} values into {names} names", hint=f"write {len(parts)} names; `_` is one, too"
+        )
     return parts
 
 
@@ -169,6 +173,7 @@ def assign_name(cx: Context, target: ast.Name, value: Any) -> None:
     """``name = value``: write the variable, or make it if this is the first time."""
     check_writable(cx, target)
     name, frame = target.id, cx.frame
+    frame.renew(name)
     binding = cx.lookup(name)
     if binding is None:
         frame.bind(name, first_value(cx, name, value))
