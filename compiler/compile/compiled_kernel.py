@@ -7,10 +7,11 @@ A ``CompiledKernel`` has numbered field buffers instead of a program's; each pro
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..codegen.abi import context_layout
 from ..codegen.llvm.target import ONE_LANE, Lanes
+from ..errors import DataAccessError
 from ..ir.nodes import Buffer, Kernel, Stmt
 from ..ir.process import while_compiling
 from ..ir.threads import new_lock, once
@@ -21,8 +22,10 @@ from ..passes.dependence.argument_forms import Form, forms
 from ..passes.dependence.array_flow import Flows, flows_of
 from ..passes.dependence.gradient_flow import TaskFlow, task_flows
 from ..passes.forward.tangent import Tangent
+from ..passes.parts import split
 from ..passes.reverse.final_values import compares_contents
-from ..passes.reverse.gradient import Gradient
+from ..passes.reverse.gradient import Gradient, reverse_kernel
+from ..passes.simplify.slopes import without_unused_slopes
 from ..runtime.base import Device
 from ..runtime.compiled import Compiled
 from . import pipeline
@@ -30,6 +33,18 @@ from .fast_math_note import note_fast_math
 from .lanes import lanes_of
 from .lazy_kernel import LazyKernel, facts_of
 from .serialized_kernel import Storage
+
+
+class KernelParts(NamedTuple):
+    """A kernel as several, which run one after another.
+
+    Attributes:
+        kernels: each with the field buffers of the whole, and one for what it passes to the next.
+        passed_bytes: the size of that one, in each trial of a batch.
+    """
+
+    kernels: tuple[CompiledKernel, ...]
+    passed_bytes: int
 
 
 class CompiledKernel:
@@ -49,6 +64,7 @@ class CompiledKernel:
         self._reverse: tuple[Gradient, LazyKernel] | None = None
         self._tangent: tuple[Tangent, LazyKernel] | None = None
         self._second: CompiledKernel | None = None
+        self._parts: KernelParts | None = None
         self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
         self._words: dict[LazyKernel, int] = {}
         self._known_lanes: dict[Kernel, Lanes] = {}
@@ -152,6 +168,31 @@ class CompiledKernel:
                 found = pipeline.second_order(self.ir) if self._has_duals() else None
                 self._second = self if found is None else CompiledKernel(found, self.buffers, self._options)
             return self._second
+
+    def parts(self, device: Device) -> KernelParts:
+        """The kernel as several, each of which has a gradient in a tape; none where it has one as a whole, or no parts have.
+
+        Raises:
+            DifferentiationError: no correct gradient exists, by name and line; not where memory lacks a value.
+        """
+        if self._parts is None:
+            found = KernelParts((), 0)
+            if not self.forward.head.frees:  # else it has no gradient
+                try:
+                    self.reverse(device)
+                except DataAccessError:
+                    found = self._split(device)
+            self._parts = found
+        return self._parts
+
+    def _split(self, device: Device) -> KernelParts:
+        def check(kernel: Kernel) -> None:
+            reverse_kernel(without_unused_slopes(kernel), segmented=not device.on_host)
+
+        with collector_paused():
+            found = split(self.ir, check, batched=self._options.batch is not None)
+        buffers = [*self.buffers, found.passed]
+        return KernelParts(tuple(CompiledKernel(part, buffers, self._options) for part in found.kernels), found.passed_bytes)
 
     def _has_duals(self) -> bool:
         return any(p.dual is not None and p.buffer.kind != "tmp" for p in kernel_places(self.ir))

@@ -24,6 +24,8 @@ from .args.arrays import check_memory
 from .args.binding import Binder, Bound, parameters
 from .args.records import result
 from .data.ndarray import Ndarray
+from .launches.bound_kernel import BoundGradient, BoundKernel, GradientOfBound
+from .launches.parts import has_several, launch_parts, parts_of
 from .launches.staged_kernel import graph_kernel
 from .launches.streams import take_stream
 from .native import enter
@@ -47,6 +49,8 @@ class KernelFunction:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.token = object()  # stands for the kernel where it must not be kept alive
+        self.parts: list[KernelFunction] = []  # kernels of some of its tasks each, see ``launches.parts``
+        self.whole: tuple[KernelFunction, int] | None = None  # of a part: the kernel, and which part it is
 
     @once
     def source(self) -> FunctionSource:
@@ -57,6 +61,11 @@ class KernelFunction:
     def binder(self) -> Binder:
         """Binds calls by the annotations."""
         return Binder(self.source.name, parameters(self.source))
+
+    @once
+    def several(self) -> bool:
+        """Whether a tape may launch it in parts."""
+        return self.whole is None and has_several(self.source)
 
     @once
     def taped(self) -> _Taped:
@@ -99,7 +108,12 @@ class KernelFunction:
                 if program.recording is not None:
                     program.recording.new(self)
                 program.lifetimes.reap()
-                variant = Variant(program, self.source, bound.specs, program.second_order is not None)
+                if self.whole is not None:
+                    kernel, number = self.whole
+                    whole = kernel.variants().get(bound.key) or kernel._new_variant(program, kernel.variants(), bound)
+                    variant = whole.parts[number]
+                else:
+                    variant = Variant(program, self.source, bound.specs, program.second_order is not None)
                 program.lifetimes.begin(variants, bound.key, variant, bound.keeps())
                 if program.tape is not None:
                     variant.begin_gradient()
@@ -117,6 +131,8 @@ class KernelFunction:
         if program._beside:
             program.refuse_unrecorded(f"kernel `{self.source.name}`", loc=self.source.loc(self.source.tree))
         tape, versions, event = program.tape, program.versions, None
+        if self.several and program.reverses and (parts := parts_of(self, program, args, kwargs)):
+            return launch_parts(parts, program, args, kwargs)
         if program.rehearsal is not None:
             return program.rehearsal.launch(self, args, kwargs)
         if tape is None and versions is None:
@@ -348,105 +364,10 @@ class KernelGradient:
         return variant, bound
 
 
-class _GradientOfBound:
-    """``grad`` in the class of bound kernels: ``obj.k.grad(..)`` comes here without a ``BoundGradient`` in between."""
-
-    def __get__(self, bound: BoundKernel | None, owner: type | None = None) -> Any:
-        return self if bound is None else BoundGradient(bound.kernel, bound.instance)
-
-    def __call__(self, bound: BoundKernel, *args: Any, **kwargs: Any) -> None:
-        self.slow_call(bound, *args, **kwargs)
-
-    def slow_call(self, bound: BoundKernel, *args: Any, **kwargs: Any) -> None:
-        """The launch in Python."""
-        bound.kernel.grad(bound.instance, *args, **kwargs)
-
-
-class BoundKernel:
-    """A kernel that is a method, with its object as first argument."""
-
-    __slots__ = ("instance", "kernel")
-    __qd_kernel__ = True
-    grad = _GradientOfBound()
-    """The reverse kernel, bound to the same object."""
-
-    def __init__(self, kernel: KernelFunction, instance: Any) -> None:
-        self.kernel, self.instance = kernel, instance
-
-    @property
-    def __name__(self) -> str:
-        """The gradient of the function."""
-        return self.kernel.fn.__name__
-
-    @property
-    def __wrapped__(self) -> Any:
-        """The function."""
-        return self.kernel.fn
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.slow_call(*args, **kwargs)
-
-    def slow_call(self, *args: Any, **kwargs: Any) -> Any:
-        """The launch in Python."""
-        return self.kernel(self.instance, *args, **kwargs)
-
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """See ``KernelFunction.prepare``."""
-        self.kernel.prepare(self.instance, *args, **kwargs)
-
-    def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
-        """See ``KernelFunction.plan``."""
-        return self.kernel.plan(self.instance, *args, **kwargs)
-
-    def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
-        """See ``KernelFunction.uncompiled``."""
-        return self.kernel.uncompiled(self.instance, *args, **kwargs)
-
-
-class BoundGradient:
-    """``obj.k.grad``"""
-
-    __slots__ = ("instance", "kernel")
-
-    def __init__(self, kernel: KernelFunction, instance: Any) -> None:
-        self.kernel, self.instance = kernel, instance
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self.slow_call(*args, **kwargs)
-
-    def slow_call(self, *args: Any, **kwargs: Any) -> None:
-        """The launch in Python."""
-        self.kernel.grad(self.instance, *args, **kwargs)
-
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """See ``KernelGradient.prepare``."""
-        self.kernel.grad.prepare(self.instance, *args, **kwargs)
-
-    def load(self, *args: Any, **kwargs: Any) -> None:
-        """See ``KernelGradient.load``."""
-        self.kernel.grad.load(self.instance, *args, **kwargs)
-
-    def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
-        """See ``KernelGradient.plan``."""
-        return self.kernel.grad.plan(self.instance, *args, **kwargs)
-
-    def exists(self, *args: Any, **kwargs: Any) -> bool:
-        """See ``KernelGradient.exists``."""
-        return self.kernel.grad.exists(self.instance, *args, **kwargs)
-
-    def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
-        """See ``KernelGradient.uncompiled``."""
-        return self.kernel.grad.uncompiled(self.instance, *args, **kwargs)
-
-    def remedies(self, *args: Any, **kwargs: Any) -> dict[str, HeapPlan]:
-        """See ``KernelGradient.remedies``."""
-        return self.kernel.grad.remedies(self.instance, *args, **kwargs)
-
-
 @functools.cache
 def _calls_are_native() -> bool:
     """Whether this interpreter's calls can be; from the first time on, calls look for a native launch."""
-    classes = KernelFunction, KernelGradient, _Taped, BoundKernel, BoundGradient, _GradientOfBound
+    classes = KernelFunction, KernelGradient, _Taped, BoundKernel, BoundGradient, GradientOfBound
     return install(Natives(CURRENT, Program, *classes, Ndarray))
 
 

@@ -255,6 +255,12 @@ class Program(Accounts):
         self._update_slow()
 
     @property
+    def reverses(self) -> bool:
+        """Whether the gradients of launches will run: a tape records them, or would."""
+        tape, rehearsal = self._tape, self._rehearsal
+        return (tape is not None and not tape.inside) or (rehearsal is not None and rehearsal.differentiates)
+
+    @property
     def forward(self) -> ForwardRecorder | None:
         """The forward-mode block that is open."""
         return self._forward

@@ -107,6 +107,9 @@ class ProgramState:
         self.warned: set[object] = set()
         self.told: list[str] = []
         self.scratch: dict[object, Any] = {}
+        self.parts: dict[object, int] = {}  # of kernels that a tape launches in parts: how many, see ``lang.launches.parts``
+        self.passed: Living[Any] = Living()  # what the parts of these pass on: ``variant.PassedValues``
+        self._seed_of_parts: list[int] | None = None  # the seed, once it is drawn
         self.flags = (ctypes.c_int64 * F_WORDS)()  # read before each native launch: non-zero sends the call through Python
         self.state = (ctypes.c_int64 * S_WORDS)()  # native launchers read and write it
         self._turn, self._running = new_lock(self, "_turn"), dict[object, int]()
@@ -366,7 +369,20 @@ class ProgramState:
 
         In a batched program it is the launch's part alone: kernels add that of each trial (``TrialState.set_seeds``).
         """
-        return int(self.next_seeds(1)[0])
+        if self._seed_of_parts is None:
+            return int(self.next_seeds(1)[0])
+        if not self._seed_of_parts:
+            self._seed_of_parts.append(int(self.next_seeds(1)[0]))
+        return self._seed_of_parts[0]
+
+    @contextmanager
+    def one_seed(self) -> Iterator[None]:
+        """The launches inside have the random numbers of one."""
+        before, self._seed_of_parts = self._seed_of_parts, []
+        try:
+            yield
+        finally:
+            self._seed_of_parts = before
 
     def next_seeds(self, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
         """Those of the next launches, at once."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..compile.ahead import AHEAD
 from ..compile.cache import CACHE
+from ..compile.compiled_kernel import CompiledKernel
 from ..errors import QdrunRuntimeError
 from ..frontend.signature import ArgSpec, LowerOptions
 from ..frontend.source.captured import Captured
 from ..frontend.source.parse import FunctionSource
-from ..ir.nodes import Kernel
+from ..ir.nodes import Buffer, Kernel
 from ..ir.threads import new_lock, once
 from ..ir.walk import walk
 from ..options import Arch
@@ -20,6 +22,7 @@ from ..passes.dependence.access import SPLIT, Access, overwritten, writes_of
 from ..passes.dependence.array_flow import Flows
 from ..passes.dependence.paths import Broken
 from ..runtime.base import Allocation
+from ..runtime.mirror import clear
 from .executable import Executable
 from .memory.lost_gradients import report
 from .memory.memory_regions import EXTERNAL, Held
@@ -31,6 +34,34 @@ from .state import ProgramState
 
 if TYPE_CHECKING:
     from .executable import Executable
+
+
+class PassedValues:
+    """The temporaries of a kernel that a tape launches in parts, with their gradients and duals: what one part leaves for another.
+
+    Each launch of the kernel sets all that its parts read.
+
+    Args:
+        program: theirs, which knows them as ``passed``.
+        nbytes: of one trial.
+
+    Raises:
+        OutOfMemory: the program's limit or the machine is too small.
+    """
+
+    def __init__(self, program: ProgramState, nbytes: int) -> None:
+        copies = 1 if program.trials is None else program.trials.padded
+        self._program, self.memory = program, program.allocate(nbytes * copies, "parts")
+        program.passed.add(self)
+
+    def clear(self) -> None:
+        """Set all to zero: a tape that failed on its way back may have left gradients."""
+        clear([(self.memory.mirror, self.memory.view)])
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        memory = getattr(self, "memory", None)
+        if memory is not None and not ending():
+            self._program.device.free(memory)
 
 
 class Variant:
@@ -50,12 +81,6 @@ class Variant:
         specs: Mapping[str, ArgSpec],
         second_order: bool = False,
     ) -> None:
-        self.program, self.lock = program, new_lock(self, "lock")
-        self.keeps: list[object] = []  # objects that it is specialised for by identity, or weak references to them
-        self.accesses: dict[bool, Any] = {}  # see ``accesses_of``
-        self.no_gradient: str | None = (
-            None  # why its gradient would do nothing; empty: it does something; None: not looked for yet
-        )
         program.materialize()
         program.lay_out_trials(())
         o = program.options
@@ -66,22 +91,34 @@ class Variant:
             lanes=program.device.lanes,
             grid_barrier=program.device.grid_barrier,
         )
-        self.compiled_kernel, memory, inputs = CACHE.kernel(source, specs, options, o, program.device)
+        kernel, memory, inputs = CACHE.kernel(source, specs, options, o, program.device)
         if second_order:
-            self.compiled_kernel = self.compiled_kernel.second_order()
-        self.owners = {b: m for b, m in zip(self.compiled_kernel.buffers, memory) if isinstance(m, Allocation)}
-        if any(m.category != EXTERNAL and m.ptr not in program.device.live for m in self.owners.values()):
-            if any(m.freed for m in self.owners.values()):
+            kernel = kernel.second_order()
+        owners = {b: m for b, m in zip(kernel.buffers, memory) if isinstance(m, Allocation)}
+        if any(m.category != EXTERNAL and m.ptr not in program.device.live for m in owners.values()):
+            if any(m.freed for m in owners.values()):
                 raise QdrunRuntimeError(f"kernel `{source.name}` uses a field that was destroyed\n  do: make the field anew")
             raise QdrunRuntimeError(
                 f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
                 " inside `with program:` of the program that they belong to"
             )
-        captured = [m for m in self.owners.values() if isinstance(m, Held)]
-        self.captured = Captured(inputs, captured) if captured else None
+        captured = [m for m in owners.values() if isinstance(m, Held)]
+        self._begin(program, kernel, owners, Captured(inputs, captured) if captured else None)
+
+    def _begin(
+        self, program: ProgramState, kernel: CompiledKernel, owners: dict[Buffer, Allocation], captured: Captured | None
+    ) -> None:
+        self.program, self.lock = program, new_lock(self, "lock")
+        self.compiled_kernel, self.owners, self.captured = kernel, owners, captured
+        self.passed: PassedValues | None = None  # of the parts of one variant, which share it
+        self.keeps: list[object] = []  # objects that it is specialised for by identity, or weak references to them
+        self.accesses: dict[bool, Any] = {}  # see ``accesses_of``
+        self.no_gradient: str | None = (
+            None  # why its gradient would do nothing; empty: it does something; None: not looked for yet
+        )
         # Calls may be launched natively. An array that the kernel refers to by name may be replaced, or be an argument, too: checked at
         # each launch.
-        self.native = not (captured and (self.takes_arrays or self.captured))
+        self.native = not (captured and (self.takes_arrays or captured))
 
     def check_captured(self, specs: Mapping[str, ArgSpec]) -> None:
         """Refuse a launch after an ndarray that the kernel refers to by name was replaced: the kernel would use the old one.
@@ -110,6 +147,24 @@ class Variant:
     def uses(self, memory: Allocation) -> bool:
         """Whether a field of the kernel lies in this memory."""
         return any(m.serial == memory.serial for m in self.owners.values())
+
+    @once
+    def parts(self) -> tuple[Variant, ...]:
+        """Variants of some of its tasks each, which a tape launches instead, see ``passes.parts``; none: it launches this one.
+
+        Raises:
+            DifferentiationError: see ``plans``; not where memory lacks a value.
+        """
+        found = self.compiled_kernel.parts(self.program.device)
+        passed = PassedValues(self.program, found.passed_bytes) if found.passed_bytes else None
+        return tuple(self._part(kernel, passed) for kernel in found.kernels)
+
+    def _part(self, kernel: CompiledKernel, passed: PassedValues | None) -> Variant:
+        made = object.__new__(Variant)
+        owners = self.owners if passed is None else {**self.owners, kernel.buffers[-1]: passed.memory}
+        made._begin(self.program, kernel, owners, self.captured)
+        made.passed = passed
+        return made
 
     @once
     def executable(self) -> Executable:

@@ -187,7 +187,7 @@ def adstack_entries(heaps: Sequence[Any], room: int | None = None) -> list[PlanE
     return entries or [PlanEntry(kind="adstack", bytes=0, source="no reverse kernel needs one")]
 
 
-_SOURCES = {"context": "launches()", "temporaries": "launches()"}
+_SOURCES = {"context": "launches()", "temporaries": "launches()", "parts": "launches()"}
 
 
 def _source(kind: str) -> str:
@@ -197,6 +197,8 @@ def _source(kind: str) -> str:
 def _how(job: PlannedJob, kind: str, later: Sequence[Any]) -> str:
     if kind in ("context", "temporaries"):
         return _by_kernel([*job.program.kernels(), *later], kind)
+    if kind == "parts":
+        return "temporaries of kernels that a tape launches in parts, with adjoints and tangents, in words of 8 bytes"
     texts = [f"{row['name']} {row['shape']} {row['dtype']} = {row['bytes']}" for row in field_rows(job) if row["kind"] == kind]
     return _first(texts)
 

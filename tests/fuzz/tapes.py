@@ -108,6 +108,29 @@ def through_parts(text: str) -> str:
     return text
 
 
+UPDATES = ("{0} = qd.sin({0}) + 0.3 * {1}", "{0} *= 0.5 + 0.4 * {1} * {0}", "{0} += 0.2 * {1}", "{0} *= {1}", "{0} = 0.7")
+"""What a loop does with each element, and one of another array."""
+
+
+def in_place(text: str, rng: random.Random) -> str:
+    """The program with loops between and behind the loops of its kernels, which change what these have read."""
+    sizes = dict(re.findall(r"^(x\w+) = qd\.(?:field|ndarray)\(qd\.f64, shape=\((\d+),\)", text, re.MULTILINE))
+    out: list[str] = []
+    in_kernel = in_loop = False
+    for line in [*text.splitlines(), ""]:
+        if in_loop and not line.startswith("     "):
+            in_loop = False
+            if sizes and rng.random() < 0.7:
+                x, other = rng.choice(sorted(sizes)), rng.choice(sorted(sizes))
+                where = "at" if x == other else f"at % {sizes[other]}"  # else an iteration would read what another one writes
+                update = rng.choice(UPDATES).format(f"{x}[at]", f"{other}[{where}]")
+                out += [f"    for at in range({sizes[x]}):", f"        {update}"]
+        in_kernel = (line.startswith(" ") and in_kernel) or (line.startswith("def ") and out[-1:] == ["@qd.kernel"])
+        in_loop = in_loop or (in_kernel and line.startswith("    for "))
+        out.append(line)
+    return "\n".join(out)
+
+
 def refusal(run: Callable[[], Any]) -> tuple[Any, str]:
     """What it gives, or the refusal of the gradient."""
     try:
@@ -135,6 +158,12 @@ def _parts(text: str, path: Path, rng: random.Random) -> bool:
     with on_tape(other, path) as c:
         same("parts of arrays: the gradient", want, c.gradient(c.total))
     return other != text
+
+
+def _in_place(text: str, path: Path, rng: random.Random) -> bool:
+    other = in_place(text, rng)
+    with on_tape(other, path) as c:
+        return other != text + "\n" and _differences(c, lambda: c.total(TIMES), "in place", rng)
 
 
 def _captured(text: str, path: Path, rng: random.Random) -> bool:
@@ -295,6 +324,7 @@ WAYS: tuple[tuple[str, float, Callable[[str, Path, random.Random], bool]], ...] 
     ("do_while", 0.3, _counted),
     ("parts", 0.3, _parts),
     ("captured", 0.2, _captured),
+    ("in place", 0.4, _in_place),
     ("batch", 0.2, _batch),
     ("algorithms", 0.3, _algorithms),
     ("solver", 0.2, _solver),

@@ -43,7 +43,7 @@ class InPlace:
             self.array,
             self.shifted,
         ]
-        self.launches = {**self._dense(), **self._within(), **self._others(), **self._from_python()}
+        self.launches = {**self._dense(), **self._within(), **self._between(), **self._others(), **self._from_python()}
         self._ends()
 
     def _dense(self) -> dict[str, Callable[[float], None]]:
@@ -160,6 +160,52 @@ class InPlace:
             "substeps": lambda c: substeps(int(4 * c), c),
             "array within": lambda c: squares_within(self.array, c),
             "points within": turn_within,
+        }
+
+    def _between(self) -> dict[str, Callable[[float], None]]:
+        """Launches of several loops, between two of which elements hold what a gradient needs."""
+        x, v, total, points = self.x, self.v, self.total, self.points
+
+        @qd.kernel
+        def symplectic(c: qd.f64):
+            for i in v:
+                v[i] -= 0.3 * c * qd.sin(x[i])
+            for i in x:
+                x[i] += 0.3 * c * v[i] * x[i]
+            for i in v:
+                v[i] *= 1.0 / (1.0 + 0.2 * x[i] * x[i])
+
+        @qd.kernel
+        def scaled(c: qd.f64):
+            m = 0.1
+            for i in x:
+                m += x[i] * x[i]
+            s = qd.sqrt(m)
+            for i in x:
+                x[i] = x[i] / s + 0.1 * m * c
+            for i in points:
+                points[i] += c * s * v[i] * points[i].norm_sqr()
+            m *= 0.5 * m
+            total[None] = 0.3 * total[None] ** 2 + 0.1 * m
+            for i in x:
+                x[i] *= v[i] + qd.sin(total[None])
+
+        @qd.kernel
+        def lattice(p: qd.types.ndarray(dtype=qd.f64, ndim=1), n: qd.i32, c: qd.f64):
+            for i in range(N):
+                z = p[i]
+                for _ in range(n):
+                    z = qd.sin(z) + c * 0.3
+                p[i] = z
+            for i in range(N):
+                v[i] += 0.2 * p[(i + 1) % N] * p[i]
+            for i in range(N):
+                p[i] *= v[i] * x[i]
+
+        return {
+            "symplectic": symplectic,
+            "scaled": scaled,
+            "lattice": lambda c: lattice(self.array, int(4 * c), c),
         }
 
     def _others(self) -> dict[str, Callable[[float], None]]:

@@ -296,7 +296,7 @@ def test_the_budget_that_a_refusal_names_is_enough_and_is_the_peak():
     for seed in np.random.default_rng().integers(1 << 30, size=3).tolist():
         rng = np.random.default_rng(seed)
         case = InPlace(cpu_max_num_threads=1)
-        calls, values = [("euler", 0.5), *case.draw(rng, 8), ("iterate", 0.4)], random_values(rng, case)
+        calls, values = [("euler", 0.5), ("scaled", 0.3), *case.draw(rng, 8), ("iterate", 0.4)], random_values(rng, case)
         want = case.gradient(calls, values)
         small = InPlace(cpu_max_num_threads=1, memory_budget=1)
         with pytest.raises(qd.OutOfMemory, match=r"checkpointed_steps|memory_budget=") as error:

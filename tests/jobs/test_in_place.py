@@ -13,6 +13,7 @@ class SwingParams(JobParams):
     start: float = 0.8
     stiffness: float = 1.3
     steps: int = 7
+    loops: bool = False
 
 
 class Swing(Job[SwingParams]):
@@ -37,11 +38,23 @@ class Swing(Job[SwingParams]):
                 x[i] += 0.1 * v[i]
 
         @qd.kernel
+        def step_in_loops():
+            for i in v:
+                v[i] -= 0.1 * stiffness[None] * qd.sin(x[i])
+            most = 0.1
+            for i in v:
+                most += v[i] * v[i]
+            for i in x:
+                x[i] += 0.1 * v[i] * qd.sqrt(most)
+            for i in v:
+                v[i] *= 1.0 - 0.1 * x[i] * x[i]
+
+        @qd.kernel
         def measure():
             for i in x:
                 loss[None] += x[i] ** 2
 
-        self.begin, self.step, self.measure = begin, step, measure
+        self.begin, self.step, self.measure = begin, step_in_loops if self.params.loops else step, measure
 
     def simulate(self):
         self.begin()
@@ -50,20 +63,28 @@ class Swing(Job[SwingParams]):
         self.measure()
 
 
-def test_a_job_with_state_in_place_is_planned_to_the_byte():
-    for row in check_gradients(Swing, SwingParams()):
+@pytest.mark.parametrize("loops", [False, True])
+def test_a_job_with_state_in_place_is_planned_to_the_byte(loops):
+    params = SwingParams(loops=loops)
+    for row in check_gradients(Swing, params):
         assert row.relative_error < 1e-7, row
-    done = execute(Swing(SwingParams()), **HOW)
+    done = execute(Swing(params), **HOW)
     planned = {kind: n for kind, n in done.plan.by_kind().items() if n}
-    assert planned["tape"] == 3 * 8 * (7 + 1)
+    if loops:  # x and v within each step, v and the sum from one to the next, and all of them at the end
+        assert planned["tape"] == 8 * (2 * 3 * 7 + (3 + 1) * 6 + 7)
+        assert planned["parts"] == done.used["parts"] == 3 * 8
+    else:
+        assert planned["tape"] == 3 * 8 * (7 + 1)
     assert done.plan.bytes == done.peak_bytes
     assert planned["tape"] == done.used["tape"]
 
 
-def test_its_budget_counts_what_the_tape_keeps():
-    free = execute(Swing(SwingParams()), **HOW)
-    with pytest.raises(qd.OutOfMemory, match="tape 192") as error:
-        execute(Swing(SwingParams()), memory_budget_bytes=free.plan.bytes - 1, **HOW)
+@pytest.mark.parametrize("loops", [False, True])
+def test_its_budget_counts_what_the_tape_keeps(loops):
+    params = SwingParams(loops=loops)
+    free = execute(Swing(params), **HOW)
+    with pytest.raises(qd.OutOfMemory, match=f"tape {free.used['tape']}") as error:
+        execute(Swing(params), memory_budget_bytes=free.plan.bytes - 1, **HOW)
     assert error.value.smallest == free.plan.bytes
-    done = execute(Swing(SwingParams()), memory_budget_bytes=free.plan.bytes, **HOW)
+    done = execute(Swing(params), memory_budget_bytes=free.plan.bytes, **HOW)
     assert done.peak_bytes == free.plan.bytes and np.isclose(done.outcome.loss, free.outcome.loss)

@@ -45,6 +45,8 @@ def clear_all_gradients(gradient_type: SNodeGradType | str = SNodeGradType.ADJOI
         clear_duals(program)
     elif name == SNodeGradType.ADJOINT:
         _clear_adjoints(program.tensors())
+        for passed in program.passed:
+            passed.clear()
     else:
         raise QdrunRuntimeError(
             f"clear_all_gradients: {gradient_type!r} is neither ADJOINT nor DUAL; do: qd.ad.SNodeGradType.ADJOINT"

@@ -14,7 +14,7 @@ import numpy as np
 from ....errors import DataAccessError
 from ....ir.nodes import ArgDecl, Loc
 from ....program.memory.device_arrays import NearArray, address_of
-from ....program.memory.memory_regions import MemoryRegion, tensor_regions
+from ....program.memory.memory_regions import MemoryRegion, memory_base, tensor_regions
 from ....runtime.base import next_serial
 from ....runtime.mirror import Mirror, copy, reading, store
 from ...data.ndarray import Ndarray
@@ -266,8 +266,10 @@ class Accesses:
         return isinstance(spot.base, int) and self._begin < spot.base < self._serials[-1]
 
     def _kept_by_program(self) -> set[object]:
-        """The memory of arrays that the program's algorithms use for values in between: each call sets what it reads."""
-        return {spot.base for array in program_arrays(self._window.program) for spot, _ in tensor_regions(array)}
+        """The memory that the program's algorithms, and kernels in parts, use for values in between: each call sets what it reads."""
+        program = self._window.program
+        arrays = {spot.base for array in program_arrays(program) for spot, _ in tensor_regions(array)}
+        return arrays | {memory_base(passed.memory) for passed in program.passed}
 
     def _check_within(self, uses: Uses) -> set[object]:
         """Each step has temporaries, and the arrays that it makes, to itself.

@@ -1,0 +1,66 @@
+"""Kernels that a tape launches in parts, between which it keeps what the backward pass needs; see ``passes.parts``."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from ...frontend.markers import Template
+from ...frontend.source.parse import FunctionSource
+from ...program.program import Program
+from ..data.ndarray import Ndarray
+
+_NUMBERS = frozenset((int, float, bool))
+
+
+def has_several(source: FunctionSource) -> bool:
+    """Whether a kernel may have several tasks: it is more than one statement beside its docstring."""
+    idle = [
+        isinstance(s, ast.Pass) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in source.tree.body
+    ]
+    return idle.count(False) > 1
+
+
+def parts_of(kernel: Any, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The kernels that are launched instead of a kernel for these arguments, one after another; none: it is launched as it is.
+
+    Raises:
+        DifferentiationError: no correct gradient exists, by name and line; not where memory lacks a value.
+    """
+    key = _key(kernel, program, args) if not kwargs else None
+    count = None if key is None else program.parts.get(key)
+    if count is None:
+        variant, _ = kernel.variant(args, kwargs)
+        count = len(variant.parts)
+        if key is not None:
+            program.parts[key] = count
+    while len(kernel.parts) < count:
+        kernel.parts.append(_part(kernel, len(kernel.parts)))
+    return tuple(kernel.parts[:count])
+
+
+def _key(kernel: Any, program: Program, args: tuple[Any, ...]) -> object:
+    """Equal for launches of one variant; None: only binding tells."""
+    if not all(type(a) in _NUMBERS or type(a) is Ndarray for a in args):
+        return None
+    if any(p.annotation is Template for p in kernel.binder.params):
+        return None
+    forms = (type(a) if type(a) in _NUMBERS else a._key for a in args)
+    return (kernel.token, program.second_order is not None, *forms)
+
+
+def _part(kernel: Any, number: int) -> Any:
+    made = type(kernel)(kernel.fn)
+    made.__dict__["source"] = kernel.source
+    made.whole = kernel, number
+    return made
+
+
+def launch_parts(parts: tuple[Any, ...], program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Launch the parts of a kernel, with the random numbers of one launch; what the kernel returns."""
+    result = None
+    with program.one_seed():
+        for part in parts:
+            found = part(*args, **kwargs)
+            result = result if found is None else found  # one of them returns values
+    return result
