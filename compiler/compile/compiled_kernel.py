@@ -189,7 +189,7 @@ class CompiledKernel:
         def check(kernel: Kernel) -> None:
             reverse_kernel(without_unused_slopes(kernel), segmented=not device.on_host)
 
-        with collector_paused():
+        with while_compiling():
             found = split(self.ir, check, batched=self._options.batch is not None)
         buffers = [*self.buffers, found.passed]
         return KernelParts(tuple(CompiledKernel(part, buffers, self._options) for part in found.kernels), found.passed_bytes)
