@@ -83,9 +83,12 @@ class Cluster:
 
     def _patiently(self, start):
         """Start daemons. Ray gives them half a minute, which may be too short on a machine that does other things as well."""
+        from qdrun.runner.ray_adapter import compat
+
         for attempt in range(TRIES):
             try:
-                return start()
+                with compat.small_head(), compat.started_with():  # as a run starts its own: without what no run uses
+                    return start()
             except Exception as error:
                 if attempt + 1 == TRIES or "timed out during startup" not in str(error):
                     raise

@@ -10,14 +10,17 @@ import sys
 import ray
 from ray.cluster_utils import Cluster
 
+from qdrun.runner.ray_adapter import compat
+
 
 def main():
     os.makedirs(os.path.join(os.environ["RAY_TMPDIR"], "ray"), exist_ok=True)
     dashboard, agent = map(int, sys.argv[1:])
     options = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": True, "dashboard_host": "127.0.0.1"}
-    made = Cluster(
-        initialize_head=True, head_node_args=options | {"dashboard_port": dashboard, "dashboard_agent_listen_port": agent}
-    )
+    options |= {"dashboard_port": dashboard, "dashboard_agent_listen_port": agent}
+    with compat.small_head() as server:
+        made = Cluster(initialize_head=True, head_node_args=options)
+        server.result()
     gcs = made.head_node.all_processes[ray._private.ray_constants.PROCESS_TYPE_GCS_SERVER][0].process.pid
     print(json.dumps({"address": made.address, "dashboard": f"http://127.0.0.1:{dashboard}", "gcs": gcs}), flush=True)
     try:

@@ -11,7 +11,7 @@ from ray.cluster_utils import Cluster
 from qdrun.runner.engine import session
 from qdrun.runner.observe.table import rows
 from qdrun.runner.observe.timing import Timing
-from qdrun.runner.ray_adapter import worker_pool
+from qdrun.runner.ray_adapter import compat, worker_pool
 from qdrun.runner.remote.cluster_inventory import devices_at
 from qdrun.runner.store.journal import read
 from qdrun.runner.study.prepare import prepare
@@ -60,10 +60,11 @@ def run(config, address):
 
 def main(folder):
     head = {"num_cpus": 0, "include_dashboard": False, **SMALL}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    try:
+    with compat.small_head(), compat.started_with():
+        made = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
             made.add_node(num_cpus=1, **SMALL)
+    try:
         watch()
         _, crash = run(folder / "crash.yaml", made.address)
         crash |= {"sizes": list(sizes), "looked": list(looked)}

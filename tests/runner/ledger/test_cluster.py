@@ -7,6 +7,7 @@ import pytest
 from qdrun.runner.ledger import LeaseEnd
 from qdrun.runner.ledger.settings import NAME, NAMESPACE, Settings
 from qdrun.runner.packing import Claim, Request
+from qdrun.runner.ray_adapter import compat
 from qdrun.runner.ray_adapter.ledger_client import ActorLedger
 
 GIB = 1 << 30
@@ -31,12 +32,11 @@ def cluster(ray_folder):
     if ray.is_initialized():
         pytest.skip("this process has another Ray open: run the file by itself")
     os.makedirs(os.path.join(ray_folder, "ray"), exist_ok=True)
-    made = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False, "_system_config": FAST},
-    )
-    try:
+    head = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False, "_system_config": FAST}
+    with compat.small_head(), compat.started_with(ahead=True):
+        made = Cluster(initialize_head=True, head_node_args=head)
         made.added = [made.add_node(num_cpus=1, num_gpus=1, object_store_memory=80 << 20) for _ in range(2)]
+    try:
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
     finally:
