@@ -170,10 +170,10 @@ class CompiledKernel:
             return self._second
 
     def parts(self, device: Device) -> KernelParts:
-        """The kernel as several, each of which has a gradient in a tape; none where it has one as a whole, or no parts have.
+        """The kernel as several, each of which has a gradient in a tape; none where it has one as a whole, or cannot be split.
 
         Raises:
-            DifferentiationError: no correct gradient exists, by name and line; not where memory lacks a value.
+            DifferentiationError: no correct gradient exists, by name and line, in parts or as a whole.
         """
         if self._parts is None:
             found = KernelParts((), 0)

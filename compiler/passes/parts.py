@@ -25,7 +25,7 @@ class Parts:
     """A kernel in parts.
 
     Attributes:
-        kernels: the parts in their order; none where no way to split the kernel gives it a gradient.
+        kernels: the parts in their order; none where it cannot be split.
         passed: the buffer of its temporaries.
         passed_bytes: its size, in each trial of a batch; 0: the kernel has no temporaries.
     """
@@ -44,7 +44,8 @@ def split(kernel: Kernel, check: Callable[[Kernel], object], batched: bool) -> P
         batched: each trial of a batch has temporaries of its own.
 
     Raises:
-        DifferentiationError: what ``check`` raises, but for a ``DataAccessError``.
+        DataAccessError: memory lacks a value within one task.
+        DifferentiationError: what else ``check`` raises.
     """
     passed = _Passed(kernel, batched)
     none = Parts((), passed.buffer, 0)
@@ -56,22 +57,17 @@ def split(kernel: Kernel, check: Callable[[Kernel], object], batched: bool) -> P
         longest = None
         for end in range(begin + 1, len(kernel.tasks) + 1):
             part = passed.part(kernel.tasks[begin:end])
-            if not _passes(check, part):
+            try:
+                check(part)
+            except DataAccessError:
+                if longest is None:
+                    raise
                 break
             longest = part
-        if longest is None:
-            return none  # memory lacks a value within one task
+        assert longest is not None
         found.append(longest)
         begin += len(longest.tasks)
     return Parts(tuple(found), passed.buffer, passed.nbytes)
-
-
-def _passes(check: Callable[[Kernel], object], part: Kernel) -> bool:
-    try:
-        check(part)
-    except DataAccessError:
-        return False
-    return True
 
 
 def _returns(task: Task) -> bool:

@@ -153,7 +153,7 @@ class Variant:
         """Variants of some of its tasks each, which a tape launches instead, see ``passes.parts``; none: it launches this one.
 
         Raises:
-            DifferentiationError: see ``plans``; not where memory lacks a value.
+            DifferentiationError: no correct gradient exists, by name and line, in parts or as a whole.
         """
         found = self.compiled_kernel.parts(self.program.device)
         passed = PassedValues(self.program, found.passed_bytes) if found.passed_bytes else None

@@ -122,9 +122,9 @@ def in_place(text: str, rng: random.Random) -> str:
             in_loop = False
             if sizes and rng.random() < 0.7:
                 x, other = rng.choice(sorted(sizes)), rng.choice(sorted(sizes))
-                where = "at" if x == other else f"at % {sizes[other]}"  # else an iteration would read what another one writes
-                update = rng.choice(UPDATES).format(f"{x}[at]", f"{other}[{where}]")
-                out += [f"    for at in range({sizes[x]}):", f"        {update}"]
+                where = "own" if x == other else f"own % {sizes[other]}"  # else an iteration would read what another one writes
+                update = rng.choice(UPDATES).format(f"{x}[own]", f"{other}[{where}]")
+                out += [f"    for own in range({sizes[x]}):", f"        {update}"]
         in_kernel = (line.startswith(" ") and in_kernel) or (line.startswith("def ") and out[-1:] == ["@qd.kernel"])
         in_loop = in_loop or (in_kernel and line.startswith("    for "))
         out.append(line)

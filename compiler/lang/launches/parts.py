@@ -25,7 +25,7 @@ def parts_of(kernel: Any, program: Program, args: tuple[Any, ...], kwargs: dict[
     """The kernels that are launched instead of a kernel for these arguments, one after another; none: it is launched as it is.
 
     Raises:
-        DifferentiationError: no correct gradient exists, by name and line; not where memory lacks a value.
+        DifferentiationError: no correct gradient exists, by name and line, in parts or as a whole.
     """
     key = _key(kernel, program, args) if not kwargs else None
     count = None if key is None else program.parts.get(key)
