@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from typing import Any
 
@@ -123,7 +124,7 @@ def test_what_a_kernel_returns_and_where_it_ends_is_that_of_one_launch(options):
 
     for limit in (100.0, 0.0):
         returned: list[float] = []
-        expected = slope(lambda: run(limit), x)
+        expected = slope(functools.partial(run, limit), x)
         run(limit)
         x.from_numpy(begin[0])
         v.from_numpy(begin[1])
