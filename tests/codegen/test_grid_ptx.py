@@ -28,7 +28,7 @@ def test_memory_is_reached_by_its_own_space_and_nothing_lies_in_a_stack_frame(pt
     text = ptx[name]
     assert ".local" not in text and "__local_depot" not in text
     generic = re.findall(
-        r"^\s+(?:ld|st|atom|red)\.(?!param|global|shared|relaxed\.gpu\.global|relaxed\.gpu\.shared|relaxed\.sys\.global|volatile\.global|volatile\.shared).*",
+        r"^\s+(?:ld|st|atom|red)\.(?!param|global|shared|relaxed\.gpu\.global|relaxed\.gpu\.shared|(?:relaxed|release|acquire)\.sys\.global|volatile\.global|volatile\.shared).*",
         text,
         re.M,
     )
@@ -108,7 +108,8 @@ def test_a_warp_folds_what_its_lanes_have_before_one_atomic(ptx, dtype, code):
 
 def test_a_failure_is_written_for_the_host_to_see_and_barriers_are_reached_by_all(ptx):
     first, second = re.split(r"\.visible \.entry qd_k_1\(", ptx["failures"])
-    assert "atom.relaxed.sys.global.cas.b32" in first and "bar.sync" not in first
+    assert "atom.acquire.sys.global.cas.b32" in first and "st.release.sys.global.b32" in first and "bar.sync" not in first
+    assert "fence" not in first  # the compiler in the driver crashes on some loops with fences
     for text in (first, second):
         assert len(re.findall(r"^\s+ret;", text, re.M)) == 1  # no thread leaves before the others
     assert "fence.sc.gpu" in second and "bar.sync" in second

@@ -54,6 +54,8 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
     Whether the record is of an earlier iteration is asked before the lock is taken, too: thousands of threads may fail at once. There it
     is asked of 4 bytes, as not every GPU has atomics of 8.
 
+    The lock is acquired and released by its own accesses: a driver's compiler crashes on some kernels with fences in this loop.
+
     ``lanes``: the mask of the lanes that failed; empty: all of them, or there is one.
     """
     code = e.info.codes.get(s)
@@ -78,10 +80,9 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
     earlier = e.t(f"icmp uge i32 {before}, {enough}")
     e.branch(e.t(f"or i1 {e.t(f'load i1, ptr {over}')}, {earlier}"), out, take)
     e.at(take)
-    pair = e.t(f"cmpxchg ptr {lock}, i32 0, i32 1 monotonic monotonic")
+    pair = e.t(f"cmpxchg ptr {lock}, i32 0, i32 1 acquire monotonic")
     e.branch(e.t(f"extractvalue {{ i32, i1 }} {pair}, 1"), hold, wait)
     e.at(hold)
-    e.put("fence seq_cst")
     e.branch(e.t(f"icmp uge i64 {e.collect(known)}, {mine}"), free, write)
     e.at(write)
     for k, x in enumerate(args[: STATUS_WORDS - STATUS_VALUES]):
@@ -92,8 +93,7 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
     e.jump(free)
     e.at(free)
     e.put(f"store i1 true, ptr {over}")
-    e.put("fence seq_cst")
-    e.put(f"store atomic i32 0, ptr {lock} monotonic, align 4")
+    e.put(f"store atomic i32 0, ptr {lock} release, align 4")
     e.jump(wait)
     e.at(out)
 

@@ -249,7 +249,11 @@ def _inside(block: Block, line: str, number: int) -> None:
     found = reader(result, what) if reader is not None else None
     if found is None:
         raise unreadable(line, number)
+    if isinstance(found, AtomicStore) and " release," in what:
+        block.add(Fence(), number)
     block.add(found, number)
+    if isinstance(found, Swap) and " acquire " in what:
+        block.add(Fence(), number)
 
 
 _JUMP = re.compile(r"br label %([\w.]+)")
@@ -277,9 +281,11 @@ _ELEMENT = re.compile(r"getelementptr (\w+), ptr (?:addrspace\(\d+\) )?([%@][\w.
 _LOAD = re.compile(r"load (?:<(\d+) x (\w+)>|(\w+)), ptr (?:addrspace\(\d+\) )?(\S+?)(?:, align (\d+))?")
 _ATOMIC_LOAD = re.compile(r"load atomic (?:volatile )?(i\d+), ptr (\S+) (?:syncscope\(\"\w+\"\) )?monotonic, align \d+")
 _STORE = re.compile(r"store (?:<(\d+) x (\w+)>|(\w+)) (\S+), ptr (\S+?)(?:, align (\d+))?")
-_ATOMIC_STORE = re.compile(r"store atomic (i\d+) (\S+), ptr (\S+) (?:syncscope\(\"\w+\"\) )?monotonic, align \d+")
+_ATOMIC_STORE = re.compile(r"store atomic (i\d+) (\S+), ptr (\S+) (?:syncscope\(\"\w+\"\) )?(?:monotonic|release), align \d+")
 _UPDATE = re.compile(r"atomicrmw (\w+) ptr (\S+), (\w+) (\S+) (?:syncscope\(\"\w+\"\) )?monotonic")
-_SWAP = re.compile(r"cmpxchg (weak )?ptr (\S+), (\w+) (\S+), \w+ (\S+) (?:syncscope\(\"\w+\"\) )?monotonic monotonic")
+_SWAP = re.compile(
+    r"cmpxchg (weak )?ptr (\S+), (\w+) (\S+), \w+ (\S+) (?:syncscope\(\"\w+\"\) )?(?:monotonic|acquire) monotonic"
+)
 _PART = re.compile(r"extractvalue \{ \w+, i1 \} (\S+), (0|1)")
 _FENCE = re.compile(r"fence (?:syncscope\(\"\w+\"\) )?seq_cst")
 _BINARY = re.compile(r"(\w+) (?:nuw |nsw |afn )*(\w+) (\S+), (\S+)")
