@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from runner_helpers import trial_record, write_config
@@ -291,9 +290,3 @@ def test_every_row_of_results_says_how_much_of_its_plan_it_used(spin, tmp_path):
     assert text[0].split()[-1] == "used/planned" and text[2].split()[-1] == "1.00" and text[3].split()[-1] == "-"
     for part, shown in ((4864 / 4856, "> 1.00"), (0.9999, "< 1.00"), (1.02, "1.02")):
         assert results_text([{**done, "used_of_planned": part}]).endswith(shown), "1.00 is exactly 1"
-
-
-def test_the_configs_of_the_repository_are_explained():
-    for config in sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")):
-        code, parts = explained(config)
-        assert code == 0 and all(part["explanation"]["plan"]["bytes"] > 0 for part in parts), config
