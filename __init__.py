@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .compiler.face import *  # noqa: F403
+    from .library import algorithms as algorithms
+    from .library import linalg as linalg
+
+_LIBRARY = ("algorithms", "linalg")
+"""Modules that are written in the language, in ``library``."""
 
 
 def __getattr__(name: str) -> Any:
@@ -24,7 +29,7 @@ def __getattr__(name: str) -> Any:
         face = importlib.import_module(".compiler.face", __name__)
     compare_loaded()
     try:
-        value = getattr(face, name)
+        value = importlib.import_module(f".library.{name}", __name__) if name in _LIBRARY else getattr(face, name)
     except AttributeError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; see docs/language.md for what there is") from None
     globals()[name] = value
@@ -51,4 +56,4 @@ if _MODULES not in _PLACES:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(importlib.import_module(".compiler.face", __name__))})
+    return sorted({*globals(), *_LIBRARY, *dir(importlib.import_module(".compiler.face", __name__))})

@@ -82,7 +82,7 @@ def our_calls(d: dict[str, np.ndarray], arch: str) -> Calls:
 
 def plain_calls(d: dict[str, np.ndarray], arch: str) -> Calls:
     """This package without blocks of threads."""
-    from qdrun.compiler.lang.algorithms import choosing, combine, sorting
+    from qdrun.library.algorithms import choosing, combine, sorting
 
     for module in (choosing, combine, sorting):
         module.usable = lambda *arrays: False

@@ -34,6 +34,7 @@ from __future__ import annotations
 import sys
 import warnings
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -292,10 +293,15 @@ QuadrantsRuntimeTypeError = QdrunRuntimeTypeError
 QuadrantsAssertionError = QdrunAssertionError
 
 
+def user_frame() -> FrameType:
+    """The innermost frame outside of the compiler, and of what is written in its language."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("qdrun.compiler.", "qdrun.library.")):
+        frame = frame.f_back
+    return frame
+
+
 def warn_user(text: str, category: type[Warning] = GradientWarning) -> None:
     """Issue a warning at the user's line: the first frame outside of the compiler."""
-    ours = "qdrun.compiler."
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
-        frame = frame.f_back
+    frame = user_frame()
     warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno)

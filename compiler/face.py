@@ -98,7 +98,7 @@ from .frontend.markers import (
 from .frontend.regions import checkpoint, graph_do_while, graph_parallel, graph_parallel_context, stream_parallel
 from .frontend.syntax.block import global_thread_idx
 from .ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
-from .lang import algorithms, linalg, math, profiler, simt
+from .lang import math, profiler, simt
 from .lang.autograd import ad
 from .lang.buffer_view import BufferView
 from .lang.compat.kinds import MatrixField, MatrixNdarray, MatrixTensor, ScalarField, ScalarNdarray, VectorNdarray, VectorTensor

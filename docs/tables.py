@@ -24,8 +24,8 @@ from qdrun.compiler.ir.builder import Builder
 from qdrun.compiler.ir.nodes import Const, Op, Operand
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import ALL, DType, f64, u1
-from qdrun.compiler.lang import algorithms, linalg, profiler, simt
 from qdrun.compiler.lang import math as qd_math
+from qdrun.compiler.lang import profiler, simt
 from qdrun.compiler.lang.autograd import ad
 from qdrun.compiler.lang.data import types as qd_types
 from qdrun.compiler.lang.data.element_types import MatrixType
@@ -34,6 +34,7 @@ from qdrun.compiler.lang.simt.matrix_tiles import tile_type
 from qdrun.compiler.options import Arch, Options
 from qdrun.compiler.passes.reverse.derivatives import ADJOINT, FLAT, NEEDS
 from qdrun.compiler.program.layout.tree import Axes
+from qdrun.library import algorithms, linalg
 from qdrun.runner.config.schema import config_schema
 
 DOCS = Path(__file__).parent

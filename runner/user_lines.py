@@ -12,7 +12,7 @@ from pathlib import Path
 from ..compiler.errors import QdrunError
 
 _ROOT = Path(__file__).parent.parent
-COMPILER = str(_ROOT / "compiler") + os.sep
+COMPILER = tuple(str(_ROOT / part) + os.sep for part in ("compiler", "library"))
 CALLERS = (*(str(_ROOT / part) + os.sep for part in ("runner", "jobs/core", "jobs/planning")), contextlib.__file__)
 """Modules that call a job, and that of context managers between them; the other files of ``jobs`` are jobs."""
 LIBRARIES = tuple(
@@ -61,7 +61,7 @@ def where(error: BaseException) -> str:
 
 
 def _is_users(file: str) -> bool:
-    if file.startswith("<") or file.startswith((COMPILER, *CALLERS, *_INSIDE)):
+    if file.startswith("<") or file.startswith((*COMPILER, *CALLERS, *_INSIDE)):
         return False
     return file.startswith(str(_ROOT) + os.sep) or not file.startswith(LIBRARIES)
 

@@ -5,7 +5,10 @@ import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FILES = [ROOT / "__init__.py", *sorted(p for name in ("compiler", "runner", "jobs") for p in (ROOT / name).rglob("*.py"))]
+FILES = [
+    ROOT / "__init__.py",
+    *sorted(p for name in ("compiler", "library", "runner", "jobs") for p in (ROOT / name).rglob("*.py")),
+]
 
 MODULES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle"}
 CALLS = {

@@ -29,7 +29,7 @@ def named_at_the_top(file: str) -> frozenset[str]:
 @functools.cache
 def classes() -> frozenset[tuple[str, str]]:
     """Every class of the package with its file."""
-    files = [p for folder in ("compiler", "runner", "jobs") for p in (ROOT / folder).rglob("*.py")]
+    files = [p for folder in ("compiler", "library", "runner", "jobs") for p in (ROOT / folder).rglob("*.py")]
     trees = {p.relative_to(ROOT).as_posix(): ast.parse(p.read_text(encoding="utf-8")) for p in files}
     return frozenset((n.name, file) for file, tree in trees.items() for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
 

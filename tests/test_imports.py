@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from qdrun.compiler import extend
+
 ROOT = Path(__file__).parents[1]
 ERRORS, AMOUNTS, OPTIONS, REFUSED = "compiler.errors", "compiler.amounts", "compiler.options", "compiler.refused"
 PEER_OPTIONS = "compiler.peer_options"
@@ -32,7 +34,9 @@ ALLOWED = {
     "compiler.compile": {*BELOW_THE_PROGRAM, OPTIONS},
     "compiler.program": {*BELOW_THE_PROGRAM, "compiler.compile", OPTIONS, REFUSED, AMOUNTS},
     "compiler.lang": {*BELOW_THE_PROGRAM, "compiler.compile", "compiler.program", OPTIONS, PEER_OPTIONS, REFUSED, AMOUNTS},
-    "compiler.modules": {"compiler.lang", "compiler.face"},
+    "compiler.extend": {"compiler.lang", "compiler.frontend", "compiler.ir", REFUSED},
+    "library": {"compiler.face", "compiler.extend"},
+    "compiler.modules": {"compiler.lang", "compiler.face", "library"},
     "compiler.face": {
         "compiler.lang",
         "compiler.program",
@@ -43,7 +47,7 @@ ALLOWED = {
         REFUSED,
         ERRORS,
     },
-    "qdrun": {"compiler.face", "compiler.lang", VERSIONS},
+    "qdrun": {"compiler.face", "compiler.lang", "library", VERSIONS},
     "jobs": {"qdrun"},
     "configs": set(),
 }
@@ -123,7 +127,7 @@ def imports_of(path: Path) -> list[tuple[str, int]]:
 
 
 def source_files() -> list[Path]:
-    folders = [p for name in ("compiler", "runner", "jobs", "configs") for p in sorted((ROOT / name).rglob("*.py"))]
+    folders = [p for name in ("compiler", "library", "runner", "jobs", "configs") for p in sorted((ROOT / name).rglob("*.py"))]
     return [ROOT / "__init__.py", *folders]
 
 
@@ -174,6 +178,17 @@ def test_the_folders_of_the_language_have_one_direction():
                 seen.add((mine[0], node.module.split(".")[0]))
     wrong = [(a, b) for a, b in seen if a in order and b in order and order.index(b) > order.index(a)]
     assert not wrong and {("args", "data"), ("kernel", "args"), ("autograd", "kernel"), ("compat", "data")} <= seen
+
+
+def test_the_library_takes_what_everyone_has_and_what_extend_lists():
+    taken = set()
+    for path in (ROOT / "library").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == 3 and (node.module or "").startswith("compiler"):
+                assert node.module in ("compiler.face", "compiler.extend"), f"{path}:{node.lineno}"
+                taken |= {alias.name for alias in node.names if node.module == "compiler.extend"}
+            assert not (isinstance(node, ast.Import) and any(a.name.startswith("qdrun") for a in node.names)), path
+    assert taken == set(extend.__all__)
 
 
 def test_ir_and_errors_import_nothing_of_ours():

@@ -28,7 +28,9 @@ def installed(path: Path) -> Path:
 
 
 def packages_on_disk() -> set[str]:
-    folders = [p.parent for name in ("compiler", "runner", "jobs", "configs") for p in (ROOT / name).rglob("__init__.py")]
+    folders = [
+        p.parent for name in ("compiler", "library", "runner", "jobs", "configs") for p in (ROOT / name).rglob("__init__.py")
+    ]
     return {"qdrun", *(".".join(installed(f).parts) for f in folders)}
 
 
@@ -51,7 +53,7 @@ def test_the_wheel_holds_every_module_and_every_config(tmp_path):
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    modules = [p for name in ("compiler", "runner", "jobs", "configs") for p in (ROOT / name).rglob("*.py")]
+    modules = [p for name in ("compiler", "library", "runner", "jobs", "configs") for p in (ROOT / name).rglob("*.py")]
     expected = {installed(p).as_posix() for p in [*modules, *(ROOT / "configs").glob("*.yaml")]}
     assert expected <= names, expected - names
     assert {"qdrun/configs/quickstart.yaml", "qdrun/runner/observe/report/page.js", "qdrun/py.typed"} <= names

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OURS = ("compiler", "runner", "jobs", "tests/devices")
+OURS = ("compiler", "library", "runner", "jobs", "tests/devices")
 LINES, HARD_LINES, FUNCTION_LINES = 500, 800, 80
 BACKEND_NAME = re.compile(r"cuda|nvidia|nvptx|amdgpu|\bhip\b|vulkan|spir-?v|\bmetal\b", re.I)
 BACKENDS = ("cuda", "amdgpu", "vulkan", "spirv", "metal")

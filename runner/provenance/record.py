@@ -192,7 +192,7 @@ def _told(name: str) -> bool:
 def own_digest() -> str:
     """SHA-256 of the source files of this package. Takes a twentieth of a second."""
     found, package = hashlib.sha256(), Path(__file__).resolve().parents[2]
-    for folder in ("compiler", "jobs", "runner"):
+    for folder in ("compiler", "library", "jobs", "runner"):
         for path in sorted((package / folder).rglob("*.py")):
             found.update(f"{path.relative_to(package).as_posix()}\0".encode())
             found.update(path.read_bytes())

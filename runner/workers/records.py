@@ -29,7 +29,7 @@ GRADIENTS = frozenset(("grad", "_gradient", "_backward"))
 """Functions of the compiler that launch gradients: of a tape, of time steps."""
 IN_KERNEL = "kernel `"
 """Matches the name of the kernel in an error message."""
-BELOW = (COMPILER, os.path.join(os.path.dirname(os.__file__), ""))
+BELOW = (*COMPILER, os.path.join(os.path.dirname(os.__file__), ""))
 """The compiler, and Python's own modules that it uses."""
 Record = dict[str, Any]
 PREEMPTION = "its machine is going away: its worker got SIGTERM"

@@ -244,7 +244,7 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target.split("#")[0]).exists(), f"{named(page)} links to {target}"
 
 
-SOURCES = ("compiler", "runner", "jobs", "configs", "tests", "benchmarks", "docs")
+SOURCES = ("compiler", "library", "runner", "jobs", "configs", "tests", "benchmarks", "docs")
 # Folders of a run, and placeholders for a user's own file.
 NOT_OURS = {
     *("requests/", "owners/", "inputs/", "dist/", "robots/"),
@@ -274,7 +274,7 @@ def test_the_files_and_folders_that_a_page_names_exist(page):
 
 
 def test_the_files_that_docstrings_and_comments_name_exist():
-    sources = [p for name in ("compiler", "runner", "jobs", "benchmarks") for p in (ROOT / name).rglob("*.py")]
+    sources = [p for name in ("compiler", "library", "runner", "jobs", "benchmarks") for p in (ROOT / name).rglob("*.py")]
     found = {p: {x for x in paths_named_in(p.read_text(encoding="utf-8"), "``") if x.endswith(".py")} for p in sources}
     gone = [f"{named(p)} names {x}" for p, some in found.items() for x in sorted(some - paths_of_ours() - NOT_OURS)]
     assert any(found.values()) and not gone, "\n".join(gone)

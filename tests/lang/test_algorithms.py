@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.lang.algorithms import in_blocks, look_back
+from qdrun.library.algorithms import in_blocks, look_back
 
 ON_DEVICE = os.environ.get("QDRUN_TEST_ARCH", "cpu") != "cpu"
 ON_CARD = os.environ.get("QDRUN_TEST_ARCH") == "cuda"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.lang.linalg.ordering import nested_dissection
+from qdrun.library.linalg.ordering import nested_dissection
 
 
 @pytest.fixture(autouse=True)

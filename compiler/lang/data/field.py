@@ -56,7 +56,7 @@ class Field(Placed, TreeLeaf):
         self._relatives: dict[str, Field] = {}
         self._layout: tuple[int, ...] | None = None
         self._lowest: tuple[int, ...] | None = None  # the index of the first element; gradients ask their field
-        self._at_zero: Field | None = None  # see ``algorithms.arrays.from_zero``
+        self._at_zero: Field | None = None  # see ``tensor.from_zero``
         self._parts: dict[int, Component] = {}  # components that were asked for before the field was placed
         self.planar = False  # each component has a plane of its own; known once the field is placed
 

@@ -289,3 +289,25 @@ def _unpickled(
     out = make_tensor("qd.tensor", dtype, element, shape, backend, layout, grad, {"per_trial": per_trial}, offset)
     out.from_numpy(data)
     return out
+
+
+def begin_of(array: Any) -> int:
+    """The first index of a field of one axis with an offset; 0 of anything else."""
+    begins = getattr(unwrap(array), "_begins", None)
+    return begins[0] if begins is not None and len(begins) == 1 else 0
+
+
+def from_zero(field: Any) -> Any:
+    """A field with an offset as one on the same memory whose indices begin at 0, and anything else as it is. For kernels of the library."""
+    if not isinstance(field, Field) or field._begins is None:
+        return field
+    if field._at_zero is None:
+        view, out = field._all, Field(field._root, field.dtype, field.element, field.name, field.role)
+        out.level, out._layout, out.per_trial, out.planar = field.parent(), field._layout, field.per_trial, field.planar
+        out._places, out._view, out._storage = field._places, view, field._storage
+        for role, relative in field._relatives.items():
+            if relative.placed:
+                out._relatives[role] = from_zero(relative)
+                out._relatives[role].primal = out
+        field._at_zero = out
+    return field._at_zero

@@ -2,7 +2,7 @@
 
 import sys
 
-from qdrun.compiler.lang import algorithms
-from qdrun.compiler.lang.algorithms import *  # noqa: F403  (for type checkers)
+from qdrun.library import algorithms
+from qdrun.library.algorithms import *  # noqa: F403  (for type checkers)
 
 sys.modules[__name__] = algorithms

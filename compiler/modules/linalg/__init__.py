@@ -2,7 +2,7 @@
 
 import sys
 
-from qdrun.compiler.lang import linalg
-from qdrun.compiler.lang.linalg import *  # noqa: F403  (for type checkers)
+from qdrun.library import linalg
+from qdrun.library.linalg import *  # noqa: F403  (for type checkers)
 
 sys.modules[__name__] = linalg

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import DataAccessError
+from ...errors import DataAccessError, user_frame
 from ...ir.nodes import ArgDecl, Loc
 from ...passes.dependence.argument_forms import Form, forms
 from ...runtime.mirror import reading
@@ -340,8 +339,5 @@ def checksum(array: np.ndarray | NearArray) -> bytes:
 
 def user_line() -> str:
     """``file:line`` of the innermost frame that is not ours."""
-    ours = "qdrun.compiler."
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
-        frame = frame.f_back
+    frame = user_frame()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

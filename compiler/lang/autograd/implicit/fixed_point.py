@@ -21,9 +21,9 @@ from ....program.memory.memory_regions import tensor_regions
 from ....program.program import Program, current_program
 from ....program.rehearsal import Rehearsal
 from ....runtime.base import next_serial
-from ...algorithms.arrays import Form, borrowed
 from ...data.field import Field
 from ...data.ndarray import Ndarray
+from ...launches.scratch import Form, borrowed
 from ...no_gradient import ONLY_REVERSE, refuse_in_a_trial, refuse_in_forward_mode
 from ..gradient_arrays import has_grad
 from ..overwrites import HostWrite, Overwrites, Timed, add_use, all_uses

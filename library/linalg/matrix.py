@@ -7,16 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
-from ...ir.types import DType, f32, f64, i32
-from ...program.program import current_program
+from ...compiler.extend import Assembly, DType, from_zero, make_ndarray, resolve, unwrap
+from ...compiler.face import Field, Ndarray, QdrunRuntimeError, QdrunTypeError, QdrunValueError, current_program, f32, f64, i32
 from ..algorithms import inclusive_scan
-from ..algorithms.arrays import from_zero
-from ..assembly import Assembly
-from ..data.dtypes import resolve
-from ..data.field import Field
-from ..data.ndarray import Ndarray, make_ndarray
-from ..data.tensor import unwrap
 from .pattern import Pattern, refuse_trials, sort_triplets, sum_runs, vector_like
 from .products import combine, convert, count_products, hadamard, join, multiply, products, scale, split_triplets
 

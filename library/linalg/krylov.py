@@ -15,16 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from ...frontend.library.functions import cast, isinf, isnan, max, sqrt
-from ...frontend.markers import grouped, static
-from ...program.program import current_program
-from ..algorithms.arrays import Form, borrowed
-from ..autograd.time_steps.steps import recorded_by
-from ..data.ndarray import Ndarray
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..function import func
-from ..kernel import kernel
+from ...compiler.extend import Form, borrowed, recorded_by
+from ...compiler.face import (
+    Ndarray,
+    Template,
+    Tensor,
+    cast,
+    current_program,
+    func,
+    grouped,
+    isinf,
+    isnan,
+    kernel,
+    max,
+    sqrt,
+    static,
+)
 
 Product = Callable[[Any, Any], Any]
 """``product(x, out)``: ``out = A x``."""

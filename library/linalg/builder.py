@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import QdrunRuntimeError, QdrunValueError
-from ...ir.types import f32, i32
-from ...program.program import current_program
-from ..algorithms.arrays import scratch
-from ..assembly import Assembly
-from ..data.ndarray import make_ndarray
+from ...compiler.extend import Assembly, make_ndarray, scratch
+from ...compiler.face import QdrunRuntimeError, QdrunValueError, current_program, f32, i32
 from .matrix import SparseMatrix, real_type, shape_of
 from .pattern import refuse_trials, sort_triplets, sum_runs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...refused import refused_names
+from ...compiler.extend import refused_names
 from .choosing import compact, reduce_by_key, unique
 from .combine import PrefixSumExecutor, exclusive_scan, inclusive_scan, reduce
 from .counting import histogram

@@ -14,14 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...errors import QdrunRuntimeError
-from ...frontend.library.functions import abs, cast, max, min
-from ...frontend.markers import ndrange
-from ...ir.types import i32
-from ..algorithms.arrays import Form, borrowed
-from ..data.ndarray import Ndarray, make_ndarray
-from ..data.tensor import Tensor
-from ..kernel import kernel
+from ...compiler.extend import Form, borrowed, make_ndarray
+from ...compiler.face import Ndarray, QdrunRuntimeError, Tensor, abs, cast, i32, kernel, max, min, ndrange
 from .ordering import nested_dissection, reverse_cuthill_mckee
 from .pattern import Pattern
 

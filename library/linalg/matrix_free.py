@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
-from ...ir.types import f32, f64
-from ...program.program import current_program
-from ..data.field import Field
-from ..data.ndarray import Ndarray
-from ..data.tensor import unwrap
-from ..no_gradient import refuse_in_a_trial
+from ...compiler.extend import refuse_in_a_trial, unwrap
+from ...compiler.face import Field, Ndarray, QdrunRuntimeError, QdrunTypeError, QdrunValueError, current_program, f32, f64
 from . import adjoint
 from .adjoint_solve import AdjointSolve, Method
 from .krylov import Iterated, conjugate_gradients, stabilized_biconjugate_gradients, vectors

@@ -11,18 +11,25 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ...frontend.library.functions import cast, max, min
-from ...frontend.markers import atomic_max, atomic_min, static
-from ...ir.meaning import identity
-from ...ir.types import DType, i32, i64
-from ...program.program import current_program
-from ..data.matrix import Vector
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..function import func
-from ..kernel import kernel
+from ...compiler.extend import DType, identity, scratch
+from ...compiler.face import (
+    Template,
+    Tensor,
+    Vector,
+    atomic_max,
+    atomic_min,
+    cast,
+    current_program,
+    func,
+    i32,
+    i64,
+    kernel,
+    max,
+    min,
+    static,
+)
 from . import in_blocks
-from .arrays import differentiated, line, number, operation, scratch, typed
+from .arrays import differentiated, line, number, operation, typed
 from .keys import ordered_type
 from .look_back import messages, usable
 

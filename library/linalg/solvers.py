@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
-from ...ir.types import f32, f64
-from ...program.program import Program, current_program
-from ..data.tensor import unwrap
+from ...compiler.extend import unwrap
+from ...compiler.face import Program, QdrunRuntimeError, QdrunTypeError, QdrunValueError, current_program, f32, f64
 from . import adjoint
 from .adjoint_solve import AdjointSolve
 from .factors import Factor, GeneralAnalysis, GeneralFactor, SymmetricAnalysis, SymmetricFactor

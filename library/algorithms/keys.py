@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import QdrunTypeError
-from ...frontend.library.functions import bit_cast, cast, isnan
-from ...frontend.markers import static
-from ...ir.types import DType, f32, f64, i32, i64, u32, u64
-from ..function import func
+from ...compiler.extend import DType
+from ...compiler.face import QdrunTypeError, bit_cast, cast, f32, f64, func, i32, i64, isnan, static, u32, u64
 
 __qd_wraps__ = True  # see FunctionSource.wraps
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.types import i32
-from ..data.ndarray import make_ndarray
-from ..data.tensor import Tensor
-from ..kernel import kernel
+from ...compiler.extend import make_ndarray
+from ...compiler.face import Tensor, i32, kernel
 from .pattern import Pattern
 
 LEAF = 8

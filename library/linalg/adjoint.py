@@ -12,14 +12,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ...errors import QdrunError, QdrunRuntimeError, TrialsFailed
-from ...frontend.markers import grouped
-from ...program.program import current_program
-from ..autograd.custom import Replaced
-from ..autograd.time_steps.steps import recorded_by
-from ..data.tensor import Tensor
-from ..kernel import kernel
-from ..no_gradient import ONLY_REVERSE, refuse_in_forward_mode
+from ...compiler.extend import ONLY_REVERSE, Replaced, recorded_by, refuse_in_forward_mode
+from ...compiler.face import QdrunError, QdrunRuntimeError, Tensor, TrialsFailed, current_program, grouped, kernel
 from .krylov import Iterated
 
 

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...frontend.library.functions import cast, max, min, popcnt, select
-from ...frontend.markers import atomic_add, loop_config, static
-from ...frontend.syntax.lanes import fence, from_lane, group_size, invocation_id, log2_group_size, votes
-from ...ir.types import i32, u32, u64
-from ..data.matrix import Vector
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..function import func
-from ..kernel import kernel
-from ..simt import block
-from ..simt.tiles import inclusive_tiled
+from ...compiler.extend import block, fence, from_lane, group_size, inclusive_tiled, invocation_id, log2_group_size, votes
+from ...compiler.face import (
+    Template,
+    Tensor,
+    Vector,
+    atomic_add,
+    cast,
+    func,
+    i32,
+    kernel,
+    loop_config,
+    max,
+    min,
+    popcnt,
+    select,
+    static,
+    u32,
+    u64,
+)
 from .look_back import THREADS, ahead_of, reduced, take_tile
 
 ROWS = 16

@@ -5,15 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ...errors import QdrunFitError, QdrunValueError
-from ...frontend.library.functions import cast, floor
-from ...frontend.markers import static
-from ...ir.types import i32
-from ..data.make_field import make_field
-from ..data.tensor import Tensor
-from ..function import func
-from ..kernel import data_oriented, kernel
-from .arrays import begin_of, line
+from ...compiler.extend import begin_of, make_field
+from ...compiler.face import QdrunFitError, QdrunValueError, Tensor, cast, data_oriented, floor, func, i32, kernel, static
+from .arrays import line
 from .sorting import sorted_order
 
 

@@ -14,15 +14,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...frontend.library.functions import bit_cast, cast
-from ...frontend.markers import atomic_add, atomic_exchange, static, volatile_load
-from ...frontend.syntax.lanes import group_size, log2_group_size
-from ...ir.types import i32, u32, u64
-from ...program.program import current_program
-from ..function import func
-from ..simt import block
-from ..simt.tiles import reduce_tiled
-from .arrays import differentiated, scratch
+from ...compiler.extend import block, group_size, log2_group_size, reduce_tiled, scratch
+from ...compiler.face import (
+    atomic_add,
+    atomic_exchange,
+    bit_cast,
+    cast,
+    current_program,
+    func,
+    i32,
+    static,
+    u32,
+    u64,
+    volatile_load,
+)
+from .arrays import differentiated
 
 __qd_wraps__ = True  # see FunctionSource.wraps
 

@@ -9,15 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QdrunError, QdrunRuntimeError, TrialsFailed
-from ...frontend.library.functions import floor, select, sin
-from ...frontend.markers import grouped, static
-from ...program.program import current_program
-from ..algorithms.arrays import Form, borrowed
-from ..autograd.time_steps.steps import recorded_by
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..kernel import kernel
+from ...compiler.extend import Form, borrowed, recorded_by
+from ...compiler.face import (
+    QdrunError,
+    QdrunRuntimeError,
+    Template,
+    Tensor,
+    TrialsFailed,
+    current_program,
+    floor,
+    grouped,
+    kernel,
+    select,
+    sin,
+    static,
+)
 from . import adjoint
 from .krylov import Iterated, Product, dot, vectors
 

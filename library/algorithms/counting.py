@@ -8,18 +8,24 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ...errors import QdrunTypeError, QdrunValueError
-from ...frontend.library.functions import cast
-from ...frontend.library.functions import min as lesser
-from ...frontend.markers import loop_config, static
-from ...ir.types import DType, f32, i32, i64
-from ...program.program import current_program
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..function import Function, func
-from ..kernel import kernel
-from ..simt import block
-from .arrays import different, line, no_gradient, scratch, typed
+from ...compiler.extend import DType, Function, block, scratch
+from ...compiler.face import (
+    QdrunTypeError,
+    QdrunValueError,
+    Template,
+    Tensor,
+    cast,
+    current_program,
+    f32,
+    func,
+    i32,
+    i64,
+    kernel,
+    loop_config,
+    static,
+)
+from ...compiler.face import min as lesser
+from .arrays import different, line, no_gradient, typed
 from .look_back import THREADS, can_meet
 
 SEGMENTS = 64

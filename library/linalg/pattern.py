@@ -7,17 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QdrunRuntimeError, QdrunValueError
-from ...frontend.library.functions import cast
-from ...ir.types import DType, i32, i64
-from ...program.program import Program, current_program
+from ...compiler.extend import DType, make_ndarray, recorded_by, scratch
+from ...compiler.face import (
+    Ndarray,
+    Program,
+    QdrunRuntimeError,
+    QdrunValueError,
+    Template,
+    Tensor,
+    cast,
+    current_program,
+    i32,
+    i64,
+    kernel,
+)
 from ..algorithms import argsort, inclusive_scan
-from ..algorithms.arrays import scratch
-from ..autograd.time_steps.steps import recorded_by
-from ..data.ndarray import Ndarray, make_ndarray
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..kernel import kernel
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QdrunRuntimeError
-from ...frontend.library.host_linalg import WORST
-from ...ir.types import f32, f64
-from ..algorithms.arrays import Form, borrowed
-from ..data.ndarray import Ndarray, make_ndarray
+from ...compiler.extend import WORST, Form, borrowed, make_ndarray
+from ...compiler.face import Ndarray, QdrunRuntimeError, f32, f64
 from .factors import Factor
 from .pattern import Pattern
 

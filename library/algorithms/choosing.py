@@ -5,17 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ...errors import QdrunFitError
-from ...frontend.library.functions import cast, max, min
-from ...frontend.markers import static
-from ...ir.types import DType, i32
-from ...program.program import current_program
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..function import Function, func
-from ..kernel import kernel
+from ...compiler.extend import DType, Function, scratch
+from ...compiler.face import QdrunFitError, Template, Tensor, cast, current_program, func, i32, kernel, max, min, static
 from . import in_blocks
-from .arrays import different, differentiated, line, no_gradient, number, scratch, typed
+from .arrays import different, differentiated, line, no_gradient, number, typed
 from .combine import scan
 from .keys import ordered_type, unordered
 from .look_back import messages, usable

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import QdrunFitError, QdrunTypeError
-from ...frontend.library.functions import min as lesser
-from ...frontend.markers import static
-from ...ir.types import DType, i32
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..kernel import kernel
+from ...compiler.extend import DType, begin_of, scratch
+from ...compiler.face import QdrunFitError, QdrunTypeError, Template, Tensor, i32, kernel, static
+from ...compiler.face import min as lesser
 from . import radix
-from .arrays import begin_of, different, differentiated, line, scratch, typed
+from .arrays import different, differentiated, line, typed
 from .combine import _copy
 from .keys import DIGITS, digit_of, ordered, ordered_type
 from .look_back import messages, usable

@@ -7,17 +7,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...frontend.library.functions import cast, max, popcnt, select
-from ...frontend.markers import atomic_add, atomic_exchange, loop_config, static, volatile_load
-from ...frontend.syntax.lanes import fence, from_lane, group_size, invocation_id, log2_group_size, sync, votes
-from ...ir.types import i32, u32, u64
-from ..data.matrix import Vector
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..function import func
-from ..kernel import kernel
-from ..simt import block
-from ..simt.tiles import inclusive_tiled
+from ...compiler.extend import (
+    block,
+    fence,
+    from_lane,
+    group_size,
+    inclusive_tiled,
+    invocation_id,
+    log2_group_size,
+    sync,
+    votes,
+)
+from ...compiler.face import (
+    Template,
+    Tensor,
+    Vector,
+    atomic_add,
+    atomic_exchange,
+    cast,
+    func,
+    i32,
+    kernel,
+    loop_config,
+    max,
+    popcnt,
+    select,
+    static,
+    u32,
+    u64,
+    volatile_load,
+)
 from .in_blocks import _add, waves_ahead
 from .keys import digit_of, ordered
 from .look_back import THREADS, leave, take_tile

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ...frontend.library.functions import cast
-from ...frontend.markers import static
-from ...ir.types import i32
-from ..data.tensor import Tensor
-from ..data.types import Template
-from ..kernel import kernel
+from ...compiler.face import Template, Tensor, cast, i32, kernel, static
 
 
 @kernel

@@ -1,0 +1,1 @@
+"""What is written in the language: ``qd.algorithms`` and ``qd.linalg``."""
