@@ -67,7 +67,7 @@ def test_the_token_of_a_run_and_its_ray_are_its_user_s_alone(home, tmp_path):
     """The first run of a user, of a job whose file imports Ray before this package has set anything."""
     job = tmp_path / "own.py"
     job.write_text("import ray\n" + FAKES.read_text() + "\n\nclass Own(Quadratic):\n    pass\n")
-    config = write_config(tmp_path, target="own.py:Own", params={"sleep_s": 1.0}, sweep={"x": {"linspace": [0, 1, 12]}})
+    config = write_config(tmp_path, target="own.py:Own", params={"sleep_s": 1.0}, sweep={"x": {"linspace": [0, 1, 8]}})
     before = os.umask(0o022)
     try:
         run = subprocess.Popen(
