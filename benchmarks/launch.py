@@ -181,6 +181,39 @@ def bodies(lib: Any) -> Timed:
     }
 
 
+def forms(lib: Any) -> Timed:
+    """One kernel, called in every form that Python has; and kernels that return numbers."""
+    a = lib.ndarray(lib.f32, (8,))
+
+    @lib.kernel
+    def fill(x: lib.types.ndarray(dtype=lib.f32, ndim=1), c: lib.f32 = 2.0):
+        for i in range(1):
+            x[i] = c
+
+    @lib.kernel
+    def double(c: lib.f32) -> lib.f32:
+        return 2.0 * c
+
+    @lib.data_oriented
+    class Meter:
+        def __init__(self) -> None:
+            self.a = a
+
+        @lib.kernel
+        def read(self) -> lib.f32:
+            return self.a[0]
+
+    meter = Meter()
+    return {
+        "by position": lambda: fill(a, 2.0),
+        "by keyword": lambda: fill(x=a, c=2.0),
+        "by position and keyword": lambda: fill(a, c=2.0),
+        "with a default": lambda: fill(a),
+        "a number is returned": lambda: double(2.0),
+        "a method returns a number": meter.read,
+    }
+
+
 IN_TURN = "of 3 programs in turn"
 
 
@@ -302,7 +335,7 @@ def measure(package: str, arch: str, device: str) -> dict[str, float]:
         lib.init(**options)
     number = 100
     out: dict[str, float] = {}
-    for name, f in (gradients(lib) | bodies(lib)).items():
+    for name, f in (gradients(lib) | bodies(lib) | forms(lib)).items():
         with contextlib.suppress(*(() if package == "qdrun" else (RuntimeError,))):  # a peer that refuses has no figure
             out[name] = 1e6 * best(f, number, lib.sync)
     out |= {name: 1e6 * best(f, 1, lib.sync, 12) / MANY for name, f in tapes(lib).items()}

@@ -22,7 +22,7 @@ from ..tape.heap_plan import HeapPlan
 from ..tape.machine import Machine
 from .args.arrays import check_memory
 from .args.binding import Binder, Bound, parameters
-from .args.records import result
+from .args.records import is_number, result
 from .data.ndarray import Ndarray
 from .launches.bound_kernel import BoundGradient, BoundKernel, GradientOfBound
 from .launches.parts import has_several, launch_parts, parts_of
@@ -128,6 +128,8 @@ class KernelFunction:
         program = current_program()
         if kwargs and take_stream(program, self.binder, kwargs):
             return self(*args, **kwargs)
+        if kwargs or len(args) < len(self.binder.params):
+            return self(*self.binder.in_order(args, kwargs))
         if program._beside:
             program.refuse_unrecorded(f"kernel `{self.source.name}`", loc=self.source.loc(self.source.tree))
         tape, versions, event = program.tape, program.versions, None
@@ -184,7 +186,7 @@ class KernelFunction:
         if program.tangents:
             _ = variant.tangent
         if recording is None and variant.native and current_program().second_order is None and _calls_are_native():
-            enter(current_program().native_launches, self.token, executable, bound)
+            enter(current_program().native_launches, self.token, executable, bound, self._answer(executable))
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; runs nothing."""
@@ -204,16 +206,26 @@ class KernelFunction:
         return self.variant(args, kwargs)[0].uncompiled(gradient=False)
 
     def _result(self, executable: Executable) -> Any:
-        values = executable.returned()
-        if not values:
+        return _returned(self.source.annotation("return"), executable) if executable.returns else None
+
+    def _answer(self, executable: Executable) -> Callable[[], Any] | None:
+        """What a native launch calls for its result. It does not keep the kernel alive."""
+        if not executable.returns:
             return None
-        return result(self.source.annotation("return"), values)
+        annotation = self.source.annotation("return")
+        reader = executable.reader() if is_number(annotation) else None
+        return reader or functools.partial(_returned, annotation, executable)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundKernel(self, instance)
 
     def __repr__(self) -> str:
         return f"<kernel {self.fn.__qualname__}>"
+
+
+def _returned(annotation: Any, executable: Executable) -> Any:
+    """What the last launch returned."""
+    return result(annotation, executable.returned())
 
 
 class _Taped:
@@ -257,6 +269,9 @@ class KernelGradient:
         """
         program = current_program()
         take_stream(program, self.kernel.binder, kwargs)
+        binder = self.kernel.binder
+        if ("budget" not in kwargs or binder.has("budget")) and (kwargs or len(args) < len(binder.params)):
+            return self(*binder.in_order(args, kwargs))
         refuse_in_forward_mode(program, f"the gradient of kernel `{self.kernel.source.name}`")
         if program.rehearsal is not None:
             program.rehearsal.gradient(self.kernel.source.name)

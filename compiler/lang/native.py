@@ -6,6 +6,7 @@ to ``KernelFunction.slow_call``, which adds a native launch for the compiled var
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ from .data.tensor import Tensor, unwrap
 if TYPE_CHECKING:
     from ..program.executable import Executable
 
+Answer = Callable[[], Any]
+
 MOST = 64
 """Launches of one kernel in one program, each tried in its turn."""
 
@@ -48,7 +51,9 @@ PATIENCE = 8
 """Calls in Python after which a launch takes the place of the oldest one, where there are more: else each call might cost two launches."""
 
 
-def enter(lists: dict[object, list[Launch]], kernel: object, executable: Executable, bound: Bound) -> None:
+def enter(
+    lists: dict[object, list[Launch]], kernel: object, executable: Executable, bound: Bound, answer: Answer | None = None
+) -> None:
     """Launch calls like this one natively from now on, where that can be.
 
     Args:
@@ -56,6 +61,7 @@ def enter(lists: dict[object, list[Launch]], kernel: object, executable: Executa
         kernel: the token of the one that is called.
         executable: what was compiled for the call.
         bound: the call.
+        answer: gives what the launch returned; None: nothing.
     """
     if not executable.native or any(isinstance(value, Frozen) for value in bound.values):
         return  # never, or not what a tape has kept
@@ -63,14 +69,16 @@ def enter(lists: dict[object, list[Launch]], kernel: object, executable: Executa
     known = next((x for x in launches if x.owner == owner), None)
     if known is None:
         with executable.program.alone():
-            _add(launches, owner, executable, bound)
+            _add(launches, owner, executable, bound, answer)
     elif any(watch.missed for watch in known.watches):
         with executable.program.alone():
             if _args(executable, bound, {w.owner: w for w in known.watches}) is None:
                 launches[:] = [x for x in launches if x is not known]
 
 
-def _add(launches: list[Launch], owner: tuple[Executable, int], executable: Executable, bound: Bound) -> None:
+def _add(
+    launches: list[Launch], owner: tuple[Executable, int], executable: Executable, bound: Bound, answer: Answer | None
+) -> None:
     if any(x.owner == owner for x in launches) or executable.program.closed:
         return
     if len(launches) >= MOST:
@@ -79,7 +87,7 @@ def _add(launches: list[Launch], owner: tuple[Executable, int], executable: Exec
             return
         launches.pop(0)
     args = _args(executable, bound, {})
-    launch = None if args is None else executable.native_launch(args, owner)
+    launch = None if args is None else executable.native_launch(args, owner, answer)
     if launch is None:
         executable.refused += 1
         executable.native = executable.refused < PATIENCE  # another call may be given the same in another way

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,8 +97,9 @@ class Executable:
         self.shares = (
             bool(shares) or not program.device.on_host
         )  # memory of its launches; a GPU's kernels have scratch memory in common
-        # Values are returned and seeds drawn in Python; an interpreter is no machine code.
-        self.native = not (self.returns or self.draws or program.profiler) and program.device.native
+        # Seeds are drawn in Python, and there what a queue returns is waited for; an interpreter is no machine code.
+        waits = self.returns and not program.device.on_host
+        self.native = not (waits or self.draws or program.profiler) and program.device.native
         self.passed_over = 0  # calls in Python since other launches took the room of a native one
         self.refused = 0  # calls that could not be launched natively
         register_context(self.context_address, self.compiled)
@@ -174,8 +175,12 @@ class Executable:
         if self.program.device.dead:  # a forked child cannot even touch the context
             self.program.synchronize()
 
-    def native_launch(self, args: Sequence[ArgSpec | Same | Watched], owner: object) -> Launch | None:
-        """A native launch, or None: there are too many arguments. ``args``: how each is taken; ``owner``: see ``Launch``."""
+    def native_launch(
+        self, args: Sequence[ArgSpec | Same | Watched], owner: object, answer: Callable[[], object] | None = None
+    ) -> Launch | None:
+        """A native launch, or None: there are too many arguments. ``args``: how each is taken; ``owner``: see ``Launch``; ``answer``: see
+        ``make_launch``.
+        """
         program, device = self.program, self.program.device
         return make_launch(
             *(self.compiled, self.context_address, args, self._on_status, ctypes.addressof(program.flags), self),
@@ -184,6 +189,7 @@ class Executable:
             keep_gil=bool(device.ahead),
             ahead=device.ahead,
             on_ahead=device.throttle,
+            answer=answer,
             **self._guarded(),
         )
 
@@ -261,7 +267,15 @@ class Executable:
                 for k, d in enumerate(self.returns)
             ]
             return [x.reshape(-1)[: layout.count].copy() for x in whole]
-        return [self._returned[k : k + 1].view(np.uint8)[: d.size].view(d.numpy)[0].item() for k, d in enumerate(self.returns)]
+        return [read() for read in self._readers()]
+
+    def reader(self) -> Callable[[], Any] | None:
+        """A function that reads what the last launch returned; None: that is several scalars, or an array of trials."""
+        return self._readers()[0] if len(self.returns) == 1 and self.program.trials is None else None
+
+    def _readers(self) -> list[Callable[[], Any]]:
+        """Functions that read the scalars that the last launch of a program without trials returned."""
+        return [self._returned[k : k + 1].view(np.uint8)[: d.size].view(d.numpy).item for k, d in enumerate(self.returns)]
 
     def close(self) -> None:
         """Give the context back. The device has done all that was launched with it."""

@@ -48,6 +48,130 @@ def no_python(monkeypatch):
         yield
 
 
+@qd.kernel
+def blend(x: qd.types.ndarray(), a: qd.f64, y: qd.types.ndarray(), n: qd.i32 = 3, b: float = -0.5):
+    for i in x:
+        y[i] = a * x[i] ** n + b
+
+
+def test_every_form_of_a_call_is_a_native_launch(monkeypatch):
+    rng = np.random.default_rng()
+    with start():
+        x, y = array(rng.uniform(0.5, 1.5, 4), needs_grad=True), array(np.zeros(4), needs_grad=True)
+        y.grad.fill(1.0)
+        blend(x, 1.0, y, 2, 0.5)
+        blend.grad(x, 1.0, y, 2, 0.5)
+        slopes = x.grad.to_numpy()
+        monkeypatch.setattr(KernelFunction, "_launch", lambda *args, **kwargs: pytest.fail("launched in Python"))
+        monkeypatch.setattr(KernelGradient, "_ready", lambda *args, **kwargs: pytest.fail("launched in Python"))
+        for _ in range(3):
+            a, n, b = float(rng.normal()), int(rng.integers(1, 5)), float(rng.normal())
+            forms = [
+                ((x, a, y, n, b), {}, n, b),
+                ((x, a), {"b": b, "y": y, "n": n}, n, b),
+                ((), {"y": y, "b": b, "x": x, "a": a}, 3, b),
+                ((x, a, y), {}, 3, -0.5),
+                ((x,), {"a": a, "y": y, "n": n}, n, -0.5),
+            ]
+            for args, kwargs, power, shift in forms:
+                y.fill(0.0)
+                blend(*args, **kwargs)
+                assert np.allclose(y.to_numpy(), a * x.to_numpy() ** power + shift, rtol=1e-13)
+                y.grad.fill(1.0)  # a store takes it away
+                blend.grad(*args, **kwargs)
+                slopes += a * power * x.to_numpy() ** (power - 1)
+        assert np.allclose(x.grad.to_numpy(), slopes, rtol=1e-12)
+        for wrong, said in (({"c": 1.0}, "`c` is not a parameter"), ({"x": x}, "`x` was given twice"), ({}, "is missing `y`")):
+            with pytest.raises(qd.QdrunTypeError, match=said):
+                blend(x, 1.0, **wrong)
+
+
+Pair = qd.types.struct(count=qd.i32, place=qd.types.vector(3, qd.f64))
+
+
+@qd.kernel
+def give_real(x: qd.f64) -> qd.f64:
+    return 2.0 * x
+
+
+@qd.kernel
+def give_byte(x: qd.f64) -> qd.u8:
+    return qd.cast(x, qd.u8)
+
+
+@qd.kernel
+def give_truth(x: qd.f64) -> qd.u1:
+    return x > 3.0
+
+
+@qd.kernel
+def give_vector(x: qd.f64) -> qd.types.vector(2, qd.f32):
+    return qd.Vector([x, -x])
+
+
+@qd.kernel
+def give_struct(x: qd.f64) -> Pair:
+    return Pair(count=qd.cast(x, qd.i32), place=qd.Vector([x, 2.0 * x, 3.0 * x]))
+
+
+@qd.data_oriented
+class Meter:
+    def __init__(self, x):
+        self.x = x
+
+    @qd.kernel
+    def read(self, k: qd.i32) -> qd.f64:
+        return self.x[k] * 0.5
+
+
+def test_what_a_kernel_returns_comes_with_its_native_launch(monkeypatch):
+    with start():
+        meter, given = Meter(array([3.0, 5.0, 7.0])), (1.5, 2.0, 4.25, 200.0)
+        kernels = (give_real, give_byte, give_truth, give_vector, give_struct)
+        for k in kernels:
+            k(1.0)
+        meter.read(0)
+        with no_python(monkeypatch):
+            for x in given:
+                assert (give_real(x), give_byte(x), give_truth(x)) == (2.0 * x, int(x), x > 3.0)
+                assert type(give_real(x)) is float and type(give_byte(x)) is int and type(give_truth(x)) is bool
+                assert give_vector(x).to_numpy().tolist() == [x, -x]
+                pair = give_struct(x)
+                assert pair.count == int(x) and pair.place.to_numpy().tolist() == [x, 2.0 * x, 3.0 * x]
+            assert [meter.read(k) for k in range(3)] == [1.5, 2.5, 3.5]
+            meter.x = array([9.0, 11.0])
+            assert meter.read(1) == 5.5
+    with start(batch=3):
+        x = qd.field(qd.f64, ())
+
+        @qd.kernel
+        def back() -> qd.f64:
+            return x[None] * 2.0
+
+        x.from_numpy(np.array([1.0, 2.0, 3.0]))
+        assert [back().tolist() for _ in range(3)] == [[2.0, 4.0, 6.0]] * 3
+
+
+def test_threads_of_one_program_get_what_their_own_launch_returned():
+    with start() as program:
+        assert give_real(1.0) == 2.0
+        wrong = []
+
+        def work(number):
+            with program:
+                for k in range(2000):
+                    x = float(number * 10_000 + k)
+                    if give_real(x) != 2.0 * x or give_vector(x).to_numpy()[1] != -x:
+                        wrong.append(x)
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert not wrong
+
+
 def test_programs_in_turn_launch_a_kernel_and_its_gradient_natively(monkeypatch):
     rng, programs = np.random.default_rng(), [start() for _ in range(3)]
     given = []

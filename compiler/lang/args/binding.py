@@ -110,10 +110,25 @@ class Binder:
     def __init__(self, name: str, params: Sequence[Param]) -> None:
         self.name, self.params = name, list(params)
         self._names = {p.name: k for k, p in enumerate(self.params)}
+        self._orders: dict[tuple[Any, ...], list[int]] = {}
+        self._defaults = tuple(p.default for p in self.params)
 
     def has(self, name: str) -> bool:
         """Whether the kernel has a parameter of this name."""
         return name in self._names
+
+    def in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """What ``arguments`` gives. The order of each form of a call is kept."""
+        form = (len(args), *kwargs)
+        given = (*args, *kwargs.values(), *self._defaults)
+        order = self._orders.get(form)
+        if order is None:
+            self.arguments(args, kwargs)  # raises
+            names, first = [*kwargs], len(args) + len(kwargs)
+            named = {name: len(args) + k for k, name in enumerate(names)}
+            order = [k if k < len(args) else named.get(p.name, first + k) for k, p in enumerate(self.params)]
+            self._orders[form] = order
+        return [given[k] for k in order]
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Positional order of all arguments, defaults filled in.

@@ -78,9 +78,14 @@ def form_of(cls: type) -> StructForm:
 def result(annotation: Any, values: list[Any]) -> Any:
     """Build the result of a kernel from its scalars: numbers, vectors, matrices, structs and tuples of them, by its annotation."""
     parts = list(values)
-    if isinstance(annotation, StructType) or getattr(annotation, "shape", None) or _parts_of(annotation):
+    if not is_number(annotation):
         return _take(annotation, parts)
     return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def is_number(annotation: Any) -> bool:
+    """Whether a kernel with this annotation returns a number, or numbers that it does not describe."""
+    return not (isinstance(annotation, StructType) or getattr(annotation, "shape", None) or _parts_of(annotation))
 
 
 def _take(annotation: Any, parts: list[Any]) -> Any:

@@ -235,11 +235,12 @@ def make_launch(
     prepare: Callable[[bytes], object] | None = None,
     ahead: int = 0,
     on_ahead: Callable[[], object] | None = None,
+    answer: Callable[[], object] | None = None,
 ) -> Launch | None:
     """Create a native launch, or return None if there can be none. It is added to the list of its kernel in its program.
 
     Args:
-        compiled: the kernel; it returns nothing (returned values are fetched in Python).
+        compiled: the kernel.
         context_ptr: its context, whose first word points to the status record.
         args: one for each argument.
         on_status: called without arguments when the status record is not zero after the launch; it raises.
@@ -255,6 +256,7 @@ def make_launch(
             it is for another launch of the list, or for Python.
         ahead: after launches that count as much together (``abi.CTX_WEIGHT``) ``on_ahead`` is called, which may give the lock up; 0: never.
         on_ahead: called without arguments; what it raises is raised by the launch.
+        answer: called without arguments after a launch, before another one that shares memory may begin: what the call gives. None: None.
 
     Memory at the addresses is the caller's to keep.
     """
@@ -268,9 +270,10 @@ def make_launch(
     head += [guard.address if guard is not None else 0, id(prepare) if prepare is not None else 0]
     watched = tuple(a.watch for a in args if isinstance(a, Watched))
     head += [ahead if on_ahead is not None else 0, id(on_ahead), sum(w.arrays for w in watched)]
+    head += [id(answer) if answer is not None else 0]
     rows = [word for arg in args for word in _row(arg)]
     table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
-    held = (compiled, on_status, own_state, guard, prepare, on_ahead, *args)
+    held = (compiled, on_status, own_state, guard, prepare, on_ahead, answer, *args)
     return Launch(table, (owner, compiled.address), watched, held)
 
 

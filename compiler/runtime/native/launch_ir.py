@@ -17,7 +17,7 @@ from .watch_ir import WATCH_IR, WATCH_VALUES
 
 # words of the table
 (T_ENTRY, T_CONTEXT, T_FLAGS, T_ON_STATUS, T_NARGS, T_RELEASE, T_WORDS, T_STATE, T_SHARES, T_GUARD, T_PREPARE) = range(11)
-T_AHEAD, T_ON_AHEAD, T_HELD, T_ARGS = 11, 12, 13, 14
+T_AHEAD, T_ON_AHEAD, T_HELD, T_ANSWER, T_ARGS = 11, 12, 13, 14, 15
 
 # the flags of a program: whether launches go through Python; whether those go there, too, that a tape records
 F_SLOW, F_CLOSED, F_WORDS = range(3)
@@ -153,6 +153,16 @@ waited_well:
   call void @Py_DecRef(ptr %waited)
   br label %over
 over:
+  ; what the kernel returns is read before another launch may overwrite it
+  %answer_i0 = call i64 @word(ptr %table, i64 $T_ANSWER$)
+  %nothing = icmp eq i64 %answer_i0, 0
+  br i1 %nothing, label %no_answer, label %fetch
+fetch:
+  %fetch_f = inttoptr i64 %answer_i0 to ptr
+  %fetched = call ptr @PyObject_CallNoArgs(ptr %fetch_f)
+  call void @count(ptr %state, i64 $S_NATIVE$, i64 %given_back)
+  ret ptr %fetched
+no_answer:
   call void @count(ptr %state, i64 $S_NATIVE$, i64 %given_back)
   %none_i = call i64 @word(ptr @qd_process, i64 $P_NONE$)
   %result = inttoptr i64 %none_i to ptr
