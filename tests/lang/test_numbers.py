@@ -48,6 +48,15 @@ def test_minima_and_maxima_keep_a_nan_and_order_zeros_in_reductions_scans_and_at
             qd.atomic_min(t[0], x[i])
             qd.atomic_max(t[1], x[i])
 
+    @qd.kernel
+    def variables(x: qd.types.ndarray()):
+        low, highest = x[0], qd.Vector([x[0], x[0]])
+        for _ in range(1):
+            for i in range(x.shape[0]):
+                qd.atomic_min(low, x[i])
+                qd.atomic_max(highest[1], x[i])
+            t[0], t[1] = low, highest[1]
+
     for n in (5, 600):
         for values in (
             rng.choice([0.0, -0.0], n),
@@ -58,14 +67,36 @@ def test_minima_and_maxima_keep_a_nan_and_order_zeros_in_reductions_scans_and_at
             x, out = array(values, dtype), qd.ndarray(dtype, n)
             t.from_numpy(np.array([np.inf, -np.inf], dtype.numpy))
             atomics(x)
+            found = t.to_numpy()
+            variables(x)
             for k, op in enumerate(("min", "max")):
                 want = [ieee(op, values[: i + 1].tolist()) for i in range(n)]
+                assert same(found[k], want[-1])
                 A.reduce(x, s, op)
                 assert same(s[None], want[-1]) and same(t[k], want[-1])
                 A.inclusive_scan(x, out, op)
                 assert all(map(same, out.to_numpy(), want))
                 A.exclusive_scan(x, out, op)
                 assert all(map(same, out.to_numpy()[1:], want[:-1]))
+
+
+@pytest.mark.parametrize("where", [w for w in WHERE if "batch" not in w], ids=NAMES[:4])
+def test_truth_values_are_reduced(where):
+    qd.init(**where)
+    flags, out = qd.field(qd.u1, shape=300), qd.field(qd.u1, shape=3)
+
+    @qd.kernel
+    def k():
+        for i in flags:
+            qd.atomic_max(out[0], flags[i])
+            qd.atomic_min(out[1], flags[i])
+            out[2] += flags[i]
+
+    for values in (np.zeros(300, bool), np.arange(300) == 257, np.arange(300) != 257, np.ones(300, bool)):
+        flags.from_numpy(values)
+        out.from_numpy(np.array([False, True, False]))
+        k()
+        assert out.to_numpy().tolist() == [values.any(), values.all(), values.any()]
 
 
 @pytest.mark.parametrize("where", WHERE, ids=NAMES)

@@ -142,15 +142,7 @@ sign = Intrinsic("sign", lambda x: np.sign(x) * 1.0, _lower_sign, "-1.0, 0.0 or 
 
 def _lower_two(code: str, real: bool = False) -> Lowering:
     """A binary operation on numbers of one type."""
-
-    def lower(b: FrontBuilder, x: Arg, y: Arg) -> Value:
-        def one(p: Operand, q: Operand) -> Operand:
-            dtype = ops.real_type(b, p, q) if real else ops.number_type(b, p, q)
-            return ops.emit(b, code, ops.cast_scalar(b, p, dtype), ops.cast_scalar(b, q, dtype))
-
-        return ops.elementwise(one, ops.as_value(b, x), ops.as_value(b, y))
-
-    return lower
+    return lambda b, x, y: ops.of_one_type(b, code, x, y, real)
 
 
 atan2 = Intrinsic(

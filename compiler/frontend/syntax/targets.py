@@ -240,7 +240,7 @@ def _combined(b: FrontBuilder, code: str, old: Any, value: Any) -> Any:
         return value
     if code in PYTHON_OP:
         return ops.binary(b, PYTHON_OP[code], old, value)
-    return ops.select(b, ops.compare(b, "<" if code == "min" else ">", old, value), old, value)
+    return ops.of_one_type(b, code, old, value)
 
 
 def compare_and_swap(b: FrontBuilder, target: Target, expected: Any, desired: Any) -> Operand:

@@ -188,6 +188,16 @@ def binary(b: FrontBuilder, op: str, x: Arg, y: Arg) -> Value:
     return elementwise(lambda p, q: one(b, op, p, q), as_value(b, x), as_value(b, y))
 
 
+def of_one_type(b: FrontBuilder, code: str, x: Arg, y: Arg, real: bool = False) -> Value:
+    """An operation on two numbers of one type, by component. ``real``: on real numbers."""
+
+    def one(p: Operand, q: Operand) -> Operand:
+        dtype = real_type(b, p, q) if real else number_type(b, p, q)
+        return emit(b, code, cast_scalar(b, p, dtype), cast_scalar(b, q, dtype))
+
+    return elementwise(one, as_value(b, x), as_value(b, y))
+
+
 def add(b: FrontBuilder, *terms: Operand) -> Operand:
     """The sum of scalars, left to right."""
     return reduce(lambda p, q: to_operand(b, binary(b, "+", p, q)), terms)

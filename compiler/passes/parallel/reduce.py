@@ -17,6 +17,7 @@ from ...ir.alias import Aliases, array_of, base
 from ...ir.builder import Builder
 from ...ir.nodes import Assert, Block, Const, Exit, If, Kernel, Local, Loop, Op, Operand, Overflow, Place, Reduction, Stmt, Task
 from ...ir.ops import TABLE
+from ...ir.types import u1
 from ...ir.verify import verified
 from ...ir.walk import atomic_of, cooperates, operands, place_of, task_blocks, walk, written_places
 from ..clone import clone_kernel
@@ -79,10 +80,10 @@ class _Reducer:
         self.always = set(_always(task.body))
 
     def group(self, accesses: list[Stmt]) -> None:
-        """Reduce all accesses of one array, or none."""
+        """Reduce all accesses of one array, or none. Truth values have no partial results in the backends."""
         atomics: list[Op] = [s for s in accesses if isinstance(s, Op) and s.op == "atomic"]
         codes = {_CODES.get(atomic_of(s)[1], "") for s in atomics}
-        if len(atomics) < len(accesses) or len(codes) != 1 or "" in codes:
+        if len(atomics) < len(accesses) or len(codes) != 1 or "" in codes or atomic_of(atomics[0])[0].dtype is u1:
             return
         elements = {tuple(map(key_of, s.args[:-1])) for s in atomics}
         if not all(self.fits(s) for s in atomics) or len(self.task.reductions) + len(elements) > MOST:
