@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -91,6 +92,8 @@ class FirstCheck:
                 process.wait()
             if answer.exists():
                 said: dict[str, str] = json.loads(answer.read_text(encoding="utf-8"))
+                if "skipped" in said:
+                    return said  # the next submit tries again: memory may have run out, say
             elif time.monotonic() - began >= LIMIT_S:
                 said = {
                     "skipped": f"the first trial takes longer than {LIMIT_S:g} s so; `qdrun check` checks them on a short horizon"
@@ -137,6 +140,7 @@ def _key(target: Target, shape: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """The child process: run the trial of the order on stdin, and write down what happened."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C goes to the command, too: the trial did not fail
     order = json.loads(sys.stdin.read())
     with suppress(OSError):
         os.nice(10)

@@ -77,6 +77,39 @@ def test_a_right_job_is_checked_once_and_nothing_is_said(sweep, tmp_path):
     assert notes == ["indices were not checked: it has no time"]
 
 
+ENDS = """
+import os
+import signal
+from qdrun.jobs.base import Job, JobParams
+
+
+class P(JobParams):
+    x: float = 1.0
+
+
+class Throw(Job[P]):
+    def build(self):
+        {way}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGINT)", []),
+        ("raise MemoryError", ["indices were not checked: the first trial raised MemoryError"]),
+    ],
+    ids=["Ctrl-C", "memory"],
+)
+def test_a_check_that_was_interrupted_or_failed_is_done_again_at_the_next_submit(sweep, tmp_path, way, said):
+    (tmp_path / "ends.py").write_text(ENDS.format(way=way))
+    prepared, job = prepare(write_config(tmp_path, text='version: 1\nname: a\njob: {target: "ends.py:Throw"}\n'))
+    notes = []
+    begun(tmp_path, prepared, job, notes.append, notes).end(True, never)
+    assert notes == said and not list((tmp_path / "cache" / module.FOLDER).iterdir())
+
+
 def test_jobs_that_check_themselves_or_switch_it_off_are_left_alone(sweep, tmp_path, monkeypatch):
     assert begun(tmp_path, *sweep("right", more="debug: true\n"), print, []) is None
     monkeypatch.setenv(module.OFF, "0")

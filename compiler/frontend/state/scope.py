@@ -132,14 +132,13 @@ class Frame:
         Raises:
             QdrunNameError: a loop around this one reads such a variable first.
         """
-        around = [n for n in ast.walk(self.source.tree) if isinstance(n, (ast.For, ast.While)) and n is not node]
-        around = [n for n in around if any(inner is node for inner in ast.walk(n))]
         for name in (n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)):
             binding = self.find(name)
-            if binding is None:
+            if binding is None or binding.stale:
                 continue
             binding.stale = True
-            if any(_reads_first(n.body, name) for n in around):
+            around = (n for n in ast.walk(self.source.tree) if isinstance(n, (ast.For, ast.While)) and n is not node)
+            if any(_reads_first(n.body, name) and any(inner is node for inner in ast.walk(n)) for n in around):
                 raise QdrunNameError(
                     f"`{name}` is a variable, which the index of this loop would change", hint=after_loop(name)
                 )
