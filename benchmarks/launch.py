@@ -8,6 +8,7 @@ GPU the launches of a repeat are waited for outside of the time.
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import io
 import json
@@ -203,7 +204,14 @@ def forms(lib: Any) -> Timed:
         def read(self) -> lib.f32:
             return self.a[0]
 
-    meter = Meter()
+    sixty = dataclasses.make_dataclass("Sixty", [(f"a{k}", lib.types.ndarray(dtype=lib.f32, ndim=1)) for k in range(60)])
+
+    @lib.kernel
+    def first(s: sixty):
+        for i in range(1):
+            s.a0[i] = 2.0
+
+    meter, arrays = Meter(), sixty(*(lib.ndarray(lib.f32, (8,)) for _ in range(60)))
     return {
         "by position": lambda: fill(a, 2.0),
         "by keyword": lambda: fill(x=a, c=2.0),
@@ -211,6 +219,7 @@ def forms(lib: Any) -> Timed:
         "with a default": lambda: fill(a),
         "a number is returned": lambda: double(2.0),
         "a method returns a number": meter.read,
+        "a dataclass of 60 ndarrays": lambda: first(arrays),
     }
 
 

@@ -6,18 +6,20 @@ to ``KernelFunction.slow_call``, which adds a native launch for the compiled var
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from itertools import islice
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..codegen.abi import arg_words
-from ..frontend.signature import ArrayArg, ScalarArg, TemplateArg
+from ..frontend.signature import ArrayArg, RecordArg, ScalarArg, TemplateArg
 from ..ir.nodes import ArgDecl
 from ..ir.types import DType
 from ..program.memory.lifetimes import is_mortal
-from ..runtime.native.launch import ArgSpec, Launch, Same, Watched, arg_row
+from ..runtime.native.launch import ArgSpec, Launch, Members, Packed, Same, Watched, arg_row, members
 from ..runtime.native.watch import ITSELF, Entry, Row, Watch, dict_offset
 from ..runtime.native.watch_ir import (
     ENTRY_AGAIN,
@@ -99,29 +101,67 @@ def _add(
 # ---- what a launch looks at
 
 
-def _args(executable: Executable, bound: Bound, watches: dict[int, Watch]) -> list[ArgSpec | Same | Watched] | None:
+def _args(executable: Executable, bound: Bound, watches: dict[int, Watch]) -> list[Packed] | None:
     """How each argument is packed natively; None: one cannot be.
 
     ``watches``: the watches of the launch by object, which are filled anew.
     """
     decls, keys, direct = iter(executable.args), bound.call.keys, executable.takes_numpy
-    out: list[ArgSpec | Same | Watched] = []
+    out: list[Packed] = []
     for value, spec in zip(bound.values, bound.specs.values()):
         if isinstance(spec, ScalarArg) and spec.per_trial:
             return None
         if isinstance(spec, (ScalarArg, ArrayArg)):
             d = next(decls)
-            key = keys.get(d.index)
-            out.append(ArgSpec(d, key, direct and getattr(key, "layout", None) is None))
+            out.append(_plain(d, keys.get(d.index), direct))
         elif isinstance(spec, TemplateArg):
             mine = list(islice(decls, len(spec.arrays) + len(spec.numbers)))
             found = _template(value, spec, mine, keys, watches)
             if found is None:
                 return None
             out.append(found)
+        elif isinstance(spec, RecordArg):
+            found = _record(value, spec, decls, keys, direct)
+            if found is None:
+                return None
+            out.append(found)
         else:
             return None
     return out
+
+
+def _record(value: Any, spec: RecordArg, decls: Iterator[ArgDecl], keys: dict[int, object], direct: bool) -> Members | None:
+    """How a Python dataclass is packed: by its attributes, which another object of the class has, too. None: it cannot be."""
+    cls = type(value)
+    if not is_dataclass(value) or not all(_is_read(cls, name) for name in spec.members):
+        return None
+    parts: list[tuple[str, ArgSpec | Same | Members]] = []
+    for name, member in spec.members.items():
+        part: ArgSpec | Same | Members | Watched | None = None
+        if isinstance(member, (ScalarArg, ArrayArg)):
+            d = next(decls)
+            part = None if isinstance(member, ScalarArg) and member.per_trial else _plain(d, keys.get(d.index), direct)
+        elif isinstance(member, RecordArg):
+            part = _record(getattr(value, name), member, decls, keys, direct)
+        elif isinstance(member, TemplateArg) and not (member.arrays or member.numbers):
+            part = _template(getattr(value, name), member, [], keys, {})
+        if part is None or isinstance(part, Watched):
+            return None
+        parts.append((name, part))
+    return members(cls, parts)
+
+
+def _plain(d: ArgDecl, key: object, direct: bool) -> ArgSpec:
+    """How a number or an array is packed."""
+    return ArgSpec(d, key, direct and getattr(key, "layout", None) is None)
+
+
+def _is_read(cls: type, name: str) -> bool:
+    """Whether reading an attribute runs nothing of the user's: it is in a dict or a slot."""
+    if cls.__getattribute__ is not object.__getattribute__ or hasattr(cls, "__getattr__"):
+        return False
+    found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+    return isinstance(found, MemberDescriptorType) or not hasattr(type(found), "__get__")
 
 
 def _template(

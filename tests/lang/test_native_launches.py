@@ -152,6 +152,139 @@ def test_what_a_kernel_returns_comes_with_its_native_launch(monkeypatch):
         assert [back().tolist() for _ in range(3)] == [[2.0, 4.0, 6.0]] * 3
 
 
+@dataclass
+class Grid:
+    cell: qd.types.ndarray(qd.f64, 1)
+    size: qd.f64
+
+
+@dataclass(frozen=True, slots=True)
+class Fluid:
+    grid: Grid
+    out: qd.types.ndarray(qd.f64, 1)
+    steps: qd.i32
+    order: qd.template()
+
+
+@qd.kernel
+def advance(a: qd.f64, fluid: Fluid):
+    for i in fluid.out:
+        v = fluid.grid.cell[i]
+        for _ in range(fluid.steps):
+            v = v * fluid.grid.size
+        fluid.out[i] = a * v**fluid.order
+
+
+def random_fluid(rng, order=2, size=4):
+    grid = Grid(array(rng.uniform(0.5, 1.5, size), needs_grad=True), float(rng.uniform(0.5, 1.5)))
+    return Fluid(grid, array(np.zeros(size), needs_grad=True), int(rng.integers(0, 4)), order)
+
+
+def expected(a, fluid):
+    scale = fluid.grid.size**fluid.steps
+    x = fluid.grid.cell.to_numpy()
+    return a * (x * scale) ** fluid.order, a * fluid.order * x ** (fluid.order - 1) * scale**fluid.order
+
+
+def check_fluid(a, fluid):
+    value, slope = expected(a, fluid)
+    advance(a, fluid)
+    assert np.allclose(fluid.out.to_numpy(), value, rtol=1e-13)
+    fluid.grid.cell.grad.fill(0.0)
+    fluid.out.grad.fill(1.0)
+    advance.grad(a, fluid)
+    assert np.allclose(fluid.grid.cell.grad.to_numpy(), slope, rtol=1e-12)
+
+
+def test_dataclasses_of_arrays_and_numbers_are_launched_natively_object_after_object(monkeypatch):
+    rng = np.random.default_rng()
+    with start():
+        check_fluid(1.0, Fluid(Grid(array([1.0], needs_grad=True), 0.5), array([0.0], needs_grad=True), 3, 2))
+        advance(1.0, first := random_fluid(rng))
+        with monkeypatch.context() as m:
+            m.setattr(KernelFunction, "slow_call", lambda *args, **kwargs: pytest.fail("launched in Python"))
+            for _ in range(20):
+                fluid = random_fluid(rng, size=int(rng.integers(1, 9)))
+                advance(2.0, fluid)
+                assert np.allclose(fluid.out.to_numpy(), expected(2.0, fluid)[0], rtol=1e-13)
+                first.grid.size, first.grid.cell = float(rng.uniform(0.5, 1.5)), fluid.grid.cell
+                first = Fluid(first.grid, fluid.out, 1, 2)
+                advance(3.0, first)
+                assert np.allclose(first.out.to_numpy(), expected(3.0, first)[0], rtol=1e-13)
+        for order in (2, 3, 2, 1, 3):  # another constant is another kernel
+            check_fluid(float(rng.normal()), random_fluid(rng, order))
+        fluid = random_fluid(rng)
+        fluid.grid.size = 1  # a number of another type, which Python converts
+        check_fluid(1.5, fluid)
+        fluid.grid.size = "wide"
+        with pytest.raises(qd.QdrunTypeError, match="member `grid`: member `size`: expected f64, got 'wide'"):
+            advance(1.5, fluid)
+        del fluid.grid.size
+        with pytest.raises(AttributeError):
+            advance(1.5, fluid)
+        fluid.grid.size, fluid.grid.cell = 1.0, qd.ndarray(qd.f32, 4)
+        with pytest.raises(qd.QdrunTypeError, match="member `cell`"):
+            advance(1.5, fluid)
+        with pytest.raises(qd.QdrunTypeError, match="expected a Fluid"):
+            advance(1.5, fluid.grid)
+
+
+def test_arrays_that_another_thread_replaces_live_until_the_launch_ends():
+    @dataclass
+    class Held:
+        x: qd.types.ndarray(qd.f64, 1)
+        y: qd.types.ndarray(qd.f64, 1)
+
+    @qd.kernel
+    def total(held: Held, n: qd.i32) -> qd.f64:
+        s = 0.0
+        qd.loop_config(serialize=True)
+        for _ in range(n):
+            for i in held.x:
+                s += held.x[i] - held.y[i]
+        return s
+
+    with start() as program:
+        held, going = Held(array(np.ones(500)), array(np.zeros(500))), threading.Event()
+        total(held, 1)
+
+        def replace():
+            with program:
+                while not going.is_set():
+                    held.x, held.y = array(np.ones(500)), array(np.zeros(500))
+
+        other = threading.Thread(target=replace)
+        other.start()
+        try:
+            assert {total(held, 40) for _ in range(300)} == {40 * 500.0}
+        finally:
+            going.set()
+            other.join()
+
+
+@dataclass
+class Odd:
+    x: qd.types.ndarray(qd.f64, 1)
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, name)
+
+
+@qd.kernel
+def double_odd(odd: Odd):
+    for i in odd.x:
+        odd.x[i] *= 2.0
+
+
+def test_a_dataclass_whose_attributes_run_python_is_read_in_python():
+    with start() as program:
+        odd = Odd(array([1.0, 3.0]))
+        double_odd(odd)
+        double_odd(odd)
+        assert odd.x.to_numpy().tolist() == [4.0, 12.0]
+        assert not program.native_launches.get(double_odd.token)
+
+
 def test_threads_of_one_program_get_what_their_own_launch_returned():
     with start() as program:
         assert give_real(1.0) == 2.0

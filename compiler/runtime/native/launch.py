@@ -206,6 +206,32 @@ class Watched:
     words: int
 
 
+class Members(NamedTuple):
+    """An argument of this very type, whose attributes are packed in this order; see ``members``.
+
+    Attributes:
+        table: see ``pack_ir.KIND_MEMBERS``.
+        words: of all attributes.
+        held: how many attributes there are, those of attributes included.
+    """
+
+    cls: type
+    parts: tuple[tuple[str, Any], ...]
+    table: ctypes.Array[ctypes.c_int64]
+    words: int
+    held: int
+
+
+def members(cls: type, parts: Sequence[tuple[str, ArgSpec | Same | Members]]) -> Members:
+    """How an object is packed by its attributes. ``parts``: the name of each, and how it is packed."""
+    known = tuple((sys.intern(name), part) for name, part in parts)
+    table = [len(known)]
+    for name, part in known:
+        table += [id(name), *_row(part)]
+    held = sum(1 + (part.held if isinstance(part, Members) else 0) for _, part in known)
+    return Members(cls, known, (ctypes.c_int64 * len(table))(*table), sum(_words_of(part) for _, part in known), held)
+
+
 class Launch(NamedTuple):
     """The data of a kernel for a native launch. The launcher reads the table, which contains the addresses of the rest.
 
@@ -220,10 +246,14 @@ class Launch(NamedTuple):
     held: tuple[object, ...]
 
 
+Packed = ArgSpec | Same | Watched | Members
+"""How an argument is packed."""
+
+
 def make_launch(
     compiled: Compiled,
     context_ptr: int,
-    args: Sequence[ArgSpec | Same | Watched],
+    args: Sequence[Packed],
     on_status: Callable[[], Any],
     flags_ptr: int,
     owner: object,
@@ -269,7 +299,8 @@ def make_launch(
     head = [compiled.address, context_ptr, flags_ptr, id(on_status), len(args), release, words, *state]
     head += [guard.address if guard is not None else 0, id(prepare) if prepare is not None else 0]
     watched = tuple(a.watch for a in args if isinstance(a, Watched))
-    head += [ahead if on_ahead is not None else 0, id(on_ahead), sum(w.arrays for w in watched)]
+    holds = sum(w.arrays for w in watched) + sum(a.held for a in args if isinstance(a, Members))
+    head += [ahead if on_ahead is not None else 0, id(on_ahead), holds]
     head += [id(answer) if answer is not None else 0]
     rows = [word for arg in args for word in _row(arg)]
     table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
@@ -277,13 +308,13 @@ def make_launch(
     return Launch(table, (owner, compiled.address), watched, held)
 
 
-def _words_of(arg: ArgSpec | Same | Watched) -> int:
+def _words_of(arg: Packed) -> int:
     if isinstance(arg, ArgSpec):
         return arg_words(arg.decl)
-    return arg.words if isinstance(arg, Watched) else 0
+    return 0 if isinstance(arg, Same) else arg.words
 
 
-def _row(arg: ArgSpec | Same | Watched) -> list[int]:
+def _row(arg: Packed) -> list[int]:
     """How the launcher packs an argument."""
     if isinstance(arg, ArgSpec):
         return arg_row(arg)
@@ -291,6 +322,9 @@ def _row(arg: ArgSpec | Same | Watched) -> list[int]:
     if isinstance(arg, Watched):
         row[pack_ir.A_KIND], row[pack_ir.A_SIZE] = pack_ir.KIND_WATCHED, arg.words
         row[pack_ir.A_KEY], row[pack_ir.A_WATCH] = arg.watch.owner, arg.watch.address
+    elif isinstance(arg, Members):
+        row[pack_ir.A_KIND], row[pack_ir.A_SIZE] = pack_ir.KIND_MEMBERS, arg.words
+        row[pack_ir.A_KEY], row[pack_ir.A_WATCH] = id(arg.cls), ctypes.addressof(arg.table)
     else:
         row[pack_ir.A_KIND], row[pack_ir.A_KEY] = pack_ir.KIND_SAME, arg.key
     return row

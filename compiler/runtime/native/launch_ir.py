@@ -202,6 +202,10 @@ build:
   store i64 %context_i, ptr %buffer
   %arg0 = getelementptr i64, ptr %table, i64 $T_ARGS$
   %slot0 = getelementptr i64, ptr %buffer, i64 1
+  %nheld = call i64 @word(ptr %table, i64 $T_HELD$)
+  %held = alloca ptr, i64 %nheld
+  %cursor = alloca ptr
+  store ptr %held, ptr %cursor
   br label %loop
 loop:
   %i = phi i64 [0, %build], [%i1, %packed]
@@ -212,8 +216,8 @@ loop:
 one:
   %po = getelementptr ptr, ptr %args, i64 %i
   %o = load ptr, ptr %po
-  %ok = call i1 @pack(ptr %o, ptr %arg, ptr %slot)
-  br i1 %ok, label %packed, label %slow
+  %ok = call i1 @pack(ptr %o, ptr %arg, ptr %slot, ptr %cursor)
+  br i1 %ok, label %packed, label %give_up
 packed:
   %size = call i64 @word(ptr %arg, i64 $A_SIZE$)
   %slot1 = getelementptr i64, ptr %slot, i64 %size
@@ -222,27 +226,35 @@ packed:
   br label %loop
 keep:
   ; the arrays that objects hold now stay until the end: while the launch runs, or Python prepares it, they may be replaced
-  %nheld = call i64 @word(ptr %table, i64 $T_HELD$)
   %none_held = icmp eq i64 %nheld, 0
   br i1 %none_held, label %plain, label %hold
 plain:
   %r0 = call ptr @go(ptr %table, ptr %buffer, i64 %words, ptr %flag_p)
   ret ptr %r0
 hold:
-  %held = alloca ptr, i64 %nheld
-  call void @hold(ptr %table, i64 %n, ptr %held)
+  %of_watches = load ptr, ptr %cursor
+  call void @hold(ptr %table, i64 %n, ptr %of_watches)
+  %all_held = getelementptr ptr, ptr %held, i64 %nheld
   %r1 = call ptr @go(ptr %table, ptr %buffer, i64 %words, ptr %flag_p)
   br label %drop
+give_up:
+  %some_held = load ptr, ptr %cursor
+  br label %drop
 drop:
-  %h = phi i64 [0, %hold], [%h1, %drop]
-  %ph = getelementptr ptr, ptr %held, i64 %h
-  %x = load ptr, ptr %ph
+  %result = phi ptr [%r1, %hold], [inttoptr (i64 1 to ptr), %give_up]
+  %last_held = phi ptr [%all_held, %hold], [%some_held, %give_up]
+  br label %next_held
+next_held:
+  %h = phi ptr [%held, %drop], [%h1, %drop_one]
+  %dropped = icmp eq ptr %h, %last_held
+  br i1 %dropped, label %end, label %drop_one
+drop_one:
+  %x = load ptr, ptr %h
   call void @Py_DecRef(ptr %x)
-  %h1 = add i64 %h, 1
-  %dropped = icmp eq i64 %h1, %nheld
-  br i1 %dropped, label %end, label %drop
+  %h1 = getelementptr ptr, ptr %h, i64 1
+  br label %next_held
 end:
-  ret ptr %r1
+  ret ptr %result
 slow:
   ret ptr inttoptr (i64 1 to ptr)
 }

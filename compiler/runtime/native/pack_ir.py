@@ -4,10 +4,13 @@ from __future__ import annotations
 
 # words of an argument: kind, numpy's dtype object, dimensions, element dimensions (0..2) and their extents, key, words, range.
 # KIND_SAME: the object whose address is the key, no words. KIND_WATCHED: that object, and what ``watch.py`` has kept of it (A_WATCH).
+# KIND_MEMBERS: an object of the type whose address is the key, and a table of its attributes (A_WATCH): how many, and for each its name
+# and how it is packed.
 A_KIND, A_DESCR, A_NDIM, A_ELEMENT, A_E0, A_E1, A_KEY, A_SIZE, A_LOW, A_HIGH = range(10)
 A_WATCH = A_DESCR
 A_WORDS = 10
-KIND_F32, KIND_F64, KIND_INT, KIND_U64, KIND_BOOL, KIND_ARRAY, KIND_SAME, KIND_WATCHED = range(1, 9)
+M_WORDS = 1 + A_WORDS
+KIND_F32, KIND_F64, KIND_INT, KIND_U64, KIND_BOOL, KIND_ARRAY, KIND_SAME, KIND_WATCHED, KIND_MEMBERS = range(1, 10)
 
 # the process: objects of the interpreter, by address
 P_VAR, P_PROGRAM, P_NONE, P_NUMPY, P_FLOAT, P_INT, P_BOOL, P_BYTES, P_TRUE, P_HOST, P_WRAPPER, P_VIEW = range(12)
@@ -169,8 +172,57 @@ no:
   ret ptr null
 }
 
+; the attributes of an object, one after the other; what they are is kept from %cursor on, while another thread may replace them
+define internal i1 @members(ptr %o, ptr %arg, ptr %slot, ptr %cursor) {
+entry:
+  %type = call ptr @at(ptr %o, i64 $TYPE$)
+  %type_i = ptrtoint ptr %type to i64
+  %want = call i64 @word(ptr %arg, i64 $A_KEY$)
+  %is_type = icmp eq i64 %type_i, %want
+  br i1 %is_type, label %begin, label %no
+begin:
+  %table_i = call i64 @word(ptr %arg, i64 $A_WATCH$)
+  %table = inttoptr i64 %table_i to ptr
+  %count = load i64, ptr %table
+  %first = getelementptr i64, ptr %table, i64 1
+  br label %loop
+loop:
+  %i = phi i64 [0, %begin], [%i1, %packed]
+  %row = phi ptr [%first, %begin], [%row1, %packed]
+  %to = phi ptr [%slot, %begin], [%to1, %packed]
+  %done = icmp eq i64 %i, %count
+  br i1 %done, label %yes, label %one
+one:
+  %name_i = load i64, ptr %row
+  %name = inttoptr i64 %name_i to ptr
+  %value = call ptr @PyObject_GetAttr(ptr %o, ptr %name)
+  %lacks = icmp eq ptr %value, null
+  br i1 %lacks, label %clear, label %keep
+keep:
+  %place = load ptr, ptr %cursor
+  store ptr %value, ptr %place
+  %after = getelementptr ptr, ptr %place, i64 1
+  store ptr %after, ptr %cursor
+  %part = getelementptr i64, ptr %row, i64 1
+  %ok = call i1 @pack(ptr %value, ptr %part, ptr %to, ptr %cursor)
+  br i1 %ok, label %packed, label %no
+packed:
+  %size = call i64 @word(ptr %part, i64 $A_SIZE$)
+  %to1 = getelementptr i64, ptr %to, i64 %size
+  %row1 = getelementptr i64, ptr %row, i64 $M_WORDS$
+  %i1 = add i64 %i, 1
+  br label %loop
+clear:
+  call void @PyErr_Clear()
+  ret i1 false
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
 ; one argument into the buffer; false: not described by the table, no Python error is set
-define internal i1 @pack(ptr %o, ptr %arg, ptr %slot) {
+define internal i1 @pack(ptr %o, ptr %arg, ptr %slot, ptr %cursor) {
 entry:
   %kind = call i64 @word(ptr %arg, i64 $A_KIND$)
   switch i64 %kind, label %no [i64 $KIND_F32$, label %f32
@@ -180,7 +232,11 @@ entry:
                                i64 $KIND_BOOL$, label %bool
                                i64 $KIND_ARRAY$, label %array
                                i64 $KIND_SAME$, label %same
-                               i64 $KIND_WATCHED$, label %watched]
+                               i64 $KIND_WATCHED$, label %watched
+                               i64 $KIND_MEMBERS$, label %members]
+members:
+  %members_ok = call i1 @members(ptr %o, ptr %arg, ptr %slot, ptr %cursor)
+  ret i1 %members_ok
 same:
   %this = call i64 @word(ptr %arg, i64 $A_KEY$)
   %given = ptrtoint ptr %o to i64

@@ -78,7 +78,7 @@ number:
   %words_i = call i64 @word(ptr %watch, i64 $W_NUMBERS_AT$)
   %words = inttoptr i64 %words_i to ptr
   %slot = getelementptr i64, ptr %words, i64 %wanted
-  %packed = call i1 @pack(ptr %value, ptr %arg, ptr %slot)
+  %packed = call i1 @pack(ptr %value, ptr %arg, ptr %slot, ptr null)
   ret i1 %packed
 yes:
   ret i1 true
