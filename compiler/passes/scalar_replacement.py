@@ -2,12 +2,14 @@
 
 A backward pass may read memory as a launch found it, or as the launch left it. A value in between is in memory no longer; in a local it is
 state of a loop, which adstacks keep. The element is read once before its first access in the block and written once after its last.
+A sweep (``x[i] = f(x[i], x[i - 1])`` in order) reads what the iteration before has written: another local carries that on.
 See Callahan, Carr and Kennedy, "Improving register allocation for subscripted variables" (PLDI 1990).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -79,7 +81,38 @@ class _Task:
             _replace(block, place, element)
         if found:
             return True
+        if any([self._sweep(block, loop, place) for loop in list(block) if isinstance(loop, Loop)]):
+            return True
         return any([self.block(inner, place) for s in block for inner in inner_blocks(s)])  # a list: each of them
+
+    def _sweep(self, block: Block, loop: Loop, place: Place) -> bool:
+        """Replace the element that each iteration of a loop writes and the next one reads; whether the loop is such a sweep."""
+        read, found = _carried(loop, place), _elements(loop.body, place)
+        if not read or len(found) != 1 or not self._is_own(found[0]):
+            return False
+        always = any(s is t for s in read for t in loop.body)
+        if not (always or place.shape is not None) or not self._is_own(_Element(read[0].args, list(read), always)):
+            return False
+        carried = Local(place.dtype, "before")
+        before: Block = []
+        b = Builder(before)
+        b.loc = read[0].loc
+        b.store(carried, Const(convert(0, place.dtype), place.dtype))
+        assert loop.end is not None
+        with b.if_(b.op("lt" if loop.step > 0 else "gt", loop.begin, loop.end)):
+            index = tuple(_at_begin(b, x, loop) for x in read[0].args)
+            with nullcontext() if always else b.if_(_is_valid(b, place, index)):
+                b.store(carried, b.gload(place, index))
+        at = next(k for k, s in enumerate(block) if s is loop)
+        block[at:at] = before
+        values: dict[Op, Op] = {}
+        loop.body[:] = _rewritten(loop.body, set(map(id, read)), carried, values)
+        for s in walk(loop.body):
+            replace_operands(s, lambda x: values.get(x, x) if isinstance(x, Op) else x)
+        local = _replace(loop.body, place, found[0])
+        end = Builder(loop.body)
+        end.store(carried, end.load(local))
+        return True
 
     def _is_own(self, element: _Element) -> bool:
         """Whether no other iteration has the element."""
@@ -144,7 +177,43 @@ def _span(block: Block, accesses: Sequence[Stmt]) -> tuple[int, int]:
     return held[0], held[-1]
 
 
-def _replace(block: Block, place: Place, element: _Element) -> None:
+def _carried(loop: Loop, place: Place) -> list[Op]:
+    """The loads of a loop that read what the iteration before has written; none: it is no sweep, or one that reads further back."""
+    accesses = [s for s in walk(loop.body) if (p := place_of(s)) is not None and overlap(p, place)]
+    written = next((s for s in accesses if not _is_load(s)), None)
+    if written is None or loop.end is None or abs(loop.step) != 1 or not all(_is_simple(s, place) for s in accesses):
+        return []
+    forms = tuple(map(linear, index_of(written)))
+    inside = {x for s in walk(loop.body) for x in ([s] if isinstance(s, Op) else [s.index] if isinstance(s, Loop) else [])}
+    axes = [k for k, form in enumerate(forms) if loop.index in dict(form.leaves)]
+    if len(axes) != 1 or dict(forms[axes[0]].leaves)[loop.index] != 1 or any(x in inside for f in forms for x, _ in f.leaves):
+        return []
+    found: list[Op] = []
+    for s in accesses:
+        apart = [linear(x).minus(form) for x, form in zip(index_of(s), forms, strict=True)]
+        ahead = apart[axes[0]].constant * loop.step  # iterations until the element is written
+        if (
+            any(f.leaves or (f.constant and k != axes[0]) for k, f in enumerate(apart))
+            or ahead < -1
+            or (ahead and not _is_load(s))
+        ):
+            return []
+        if ahead == -1:
+            assert isinstance(s, Op)
+            found.append(s)
+    return found
+
+
+def _at_begin(b: Builder, x: Operand, loop: Loop) -> Operand:
+    """A sum of a loop's index and values from outside, in its first iteration."""
+    if x is loop.index:
+        return b.cast(loop.begin, loop.index.dtype)
+    if not isinstance(x, Op) or not any(x is s for s in walk(loop.body)):
+        return x
+    return b.op(x.op, *(_at_begin(b, a, loop) for a in x.args), dtype=x.dtype, attr=x.attr)
+
+
+def _replace(block: Block, place: Place, element: _Element) -> Local:
     """Put an element into a local. Edits the block."""
     first, last = _span(block, element.accesses)
     local, index = Local(place.dtype, place.name.rpartition(".")[2] or "v"), element.index
@@ -165,6 +234,7 @@ def _replace(block: Block, place: Place, element: _Element) -> None:
     block[first : last + 1] = [*before, *middle, *after]
     for s in walk(block):
         replace_operands(s, lambda x: values.get(x, x) if isinstance(x, Op) else x)
+    return local
 
 
 def _is_valid(b: Builder, place: Place, index: tuple[Operand, ...]) -> Operand:

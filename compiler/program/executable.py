@@ -65,21 +65,24 @@ class Executable:
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
         self.closed, self.users = False, Living[object]()  # recordings, whose graphs need its context
-        self.context = words_of(self._host_words(layout.words))
-        status = self._host_words(STATUS_WORDS)
-        self._status = words_of(status)
-        if program.pending is not None:
-            program.pending.enter(self, self._status)
         copies = 1 if program.trials is None else program.trials.padded  # of what each trial has its own
-        returned = self._host_words(len(kernel.returns) * copies)
-        self._returned = words_of(returned)
-        self.context[CTX_STATUS], self.context[CTX_STATUS_DEVICE] = status.ptr, status.device_ptr
-        self.context[CTX_RET] = returned.device_ptr
         tmps = {
             CTX_TMP: len(kernel.tmps),
             CTX_TMP_GRAD: sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps),
             CTX_TMP_DUAL: len(kernel.tmps) if "tmp_dual" in lazy.kinds else 0,
         }
+        if program.replaying:  # before anything is allocated
+            words = layout.words + STATUS_WORDS + copies * (len(kernel.returns) + sum(tmps.values()))
+            program.refuse_over_budget(f"a gradient launches `{self.name}`, which needs {8 * words:,} bytes", 8 * words)
+        self.context = words_of(self._host_words(layout.words))
+        status = self._host_words(STATUS_WORDS)
+        self._status = words_of(status)
+        if program.pending is not None:
+            program.pending.enter(self, self._status)
+        returned = self._host_words(len(kernel.returns) * copies)
+        self._returned = words_of(returned)
+        self.context[CTX_STATUS], self.context[CTX_STATUS_DEVICE] = status.ptr, status.device_ptr
+        self.context[CTX_RET] = returned.device_ptr
         for word, n in tmps.items():
             self._memory.append(program.allocate(8 * n * copies, "temporaries"))
             self.context[word] = self._memory[-1].ptr

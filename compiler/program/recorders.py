@@ -42,6 +42,10 @@ class CustomFunction(Protocol):
         """Its gradient."""
         ...
 
+    def reserve(self, program: Any) -> int:
+        """Compile and make what its gradient will need; further bytes that this will allocate."""
+        ...
+
 
 class TapeRecorder(WriteRecorder, Protocol):
     """A tape: remembers launches, to run their gradients last to first."""

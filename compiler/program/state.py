@@ -35,6 +35,9 @@ from .memory.memory_regions import MemoryRegion, PlacedArray, Shown, memory_base
 from .recording import LaunchPlace, Recording
 from .trial_state import SEED_FACTOR, TrialState
 
+_LEAVES = "\n  memory_budget="
+_DO = "\n  do: "
+
 
 class HeapUser(Protocol):
     """A gradient whose launches use the heap of its program."""
@@ -234,6 +237,8 @@ class ProgramState:
         """
         self._refuse_closed()
         if category != "adstack":
+            if self.replaying or category == "snapshots":
+                self.refuse_over_budget(f"a gradient needs {nbytes:,} bytes of {category}", nbytes)
             self._make_room(nbytes)
         return self.device.allocate(nbytes, category)
 
@@ -326,6 +331,36 @@ class ProgramState:
             return None
         held = sum(map(self._held, self._heap))
         return max(0, self.options.memory_budget - (self.device.used_bytes - held))
+
+    def over_budget(self, error: OutOfMemory, heap: int = 0, more: int = 0) -> OutOfMemory:
+        """The error where ``memory_budget`` leaves too little. ``smallest`` is the budget that it asks for.
+
+        Args:
+            error: what does not fit.
+            heap: bytes of the smallest heap under which all gradients can run.
+            more: bytes beside the heap that the program does not hold yet.
+        """
+        budget, room = self.options.memory_budget, self.heap_room() or 0
+        usage = {k: v for k, v in sorted(self.usage().items()) if k not in ("adstack", "staging")}
+        held = ", ".join(f"{k} {v:,}" for k, v in usage.items()) or "nothing"
+        smallest = max(budget - room, sum(usage.values())) + more + heap  # more than the budget, where it leaves nothing
+        what = str(error).split(_LEAVES, 1)[0].rsplit(_DO, 1)[0]
+        loops = ", or fewer variables in this loop" if heap else ""
+        return OutOfMemory(
+            f"{what}{_LEAVES}{budget} leaves it {room:,}: the program holds {held}{_DO}qd.init(memory_budget={smallest}) or more,"
+            f" {'' if loops else 'or '}smaller fields{loops}",
+            smallest,
+        )
+
+    def refuse_over_budget(self, what: str, nbytes: int = 0) -> None:
+        """Refuse what a gradient is about to allocate beside the heap, where ``memory_budget`` does not leave so many bytes.
+
+        Raises:
+            OutOfMemory: names the smallest budget.
+        """
+        budget = self.options.memory_budget
+        if budget and self.device.used_bytes - sum(map(self._held, self._heap)) + nbytes > budget:
+            raise self.over_budget(OutOfMemory(f"{what}, and memory_budget leaves too little"), more=nbytes)
 
     def heap_memory(self, plane: str) -> Allocation | None:
         """A heap plane; None while there is none."""

@@ -84,13 +84,14 @@ def solve(
     result = _step(what, hidden, lambda: x.grad.fill(0))
     product(x, out)
     residual(b, out, r)
-    _step(what, lambda: None, lambda: adjoint(x.grad, r.grad))
+    _step(what, lambda: None, lambda: adjoint(x.grad, r.grad), rehearses=getattr(adjoint, "rehearses", False))
     return result
 
 
-def _step(what: str, run: Callable[[], Any], backward: Callable[[], Any]) -> Any:
-    """Run a function that a tape records as one step with this gradient."""
+def _step(what: str, run: Callable[[], Any], backward: Callable[[], Any], rehearses: bool = False) -> Any:
+    """Run a function that a tape records as one step with this gradient. ``rehearses``: the gradient launches the same in a rehearsal."""
     step = Replaced(run)
+    step.rehearsal = backward if rehearses else None
     step.fn.__qualname__, step.backward = what, backward
     return step()
 

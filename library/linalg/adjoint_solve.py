@@ -85,6 +85,9 @@ class AdjointSolve:
         most: iterations, at least.
     """
 
+    rehearses = True
+    """It launches the same in a rehearsal."""
+
     def __init__(self, what: str, method: Method, products: tuple[Product, Product], most: int) -> None:
         self._what, self._method, self._most = what, method, most
         self._product, self._transposed = products

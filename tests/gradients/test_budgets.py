@@ -369,3 +369,84 @@ def test_the_budget_that_refusals_ask_for_is_the_peak_in_every_way_to_a_gradient
     assert peak == budget > 1 and np.array_equal(got, want)
     with pytest.raises(qd.OutOfMemory):
         run(budget - 1)
+
+
+# ---- gradients without an adstack
+def plain(x, loss):
+    @qd.kernel
+    def k():
+        for i in x:
+            loss[None] += x[i] * x[i]
+
+    with qd.ad.Tape(loss):
+        k()
+
+
+def by_hand(x, loss):
+    @qd.kernel
+    def k():
+        for i in x:
+            loss[None] += x[i] * x[i]
+
+    k()
+    loss.grad[None] = 1.0
+    k.grad()
+
+
+def at_a_fixed_point(x, loss):
+    u, w = (qd.field(qd.f64, 4, needs_grad=True) for _ in range(2))
+
+    @qd.kernel
+    def step():
+        for i in u:
+            w[i] = 0.5 * qd.cos(u[i]) * x[i] + 0.1 * i
+
+    @qd.kernel
+    def total():
+        for i in u:
+            loss[None] += u[i] * u[i]
+
+    with qd.ad.Tape(loss):
+        qd.ad.fixed_point(step, u, w)
+        total()
+
+
+def of_a_solver(x, loss):
+    y = qd.field(qd.f64, 4, needs_grad=True)
+
+    @qd.kernel
+    def matvec(v: qd.Template, out: qd.Template):
+        for i in v:
+            out[i] = 3.0 * v[i] - v[(i + 1) % 4] - v[(i + 3) % 4]
+
+    @qd.kernel
+    def total():
+        for i in y:
+            loss[None] += y[i] * y[i]
+
+    with qd.ad.Tape(loss):
+        qd.linalg.MatrixFreeCG(qd.linalg.LinearOperator(matvec), x, y, tol=1e-11)
+        total()
+
+
+@pytest.mark.parametrize("way", [plain, by_hand, at_a_fixed_point, of_a_solver])
+def test_gradients_without_an_adstack_keep_the_budget_that_refusals_ask_for(way):
+    def run(budget: int):
+        program = qd.init(default_fp=qd.f64, cpu_max_num_threads=1, memory_budget=budget)
+        x, loss = qd.field(qd.f64, 4, needs_grad=True, name="x"), qd.field(qd.f64, (), needs_grad=True, name="loss")
+        x.from_numpy(np.array([0.4, 0.3, 0.6, 0.1]))
+        way(x, loss)
+        return x.grad.to_numpy(), program.peak_bytes
+
+    (want, free), budget = run(0), 1
+    for _ in range(2):  # what it keeps on its way forward, and all else
+        with pytest.raises(qd.OutOfMemory, match=r"memory_budget=\d+\) or more, or smaller fields") as error:
+            run(budget)
+        assert error.value.smallest is not None and error.value.smallest > budget
+        budget = error.value.smallest
+        if budget == free:
+            break
+    got, peak = run(budget)
+    assert peak == budget == free and np.array_equal(got, want)
+    with pytest.raises(qd.OutOfMemory):
+        run(budget - 1)

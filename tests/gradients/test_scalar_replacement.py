@@ -110,6 +110,45 @@ KERNELS = {
             t = qd.atomic_add(y[i], x[i])
             w[i] = t * t
         """,
+    "a sweep": """
+        qd.loop_config(serialize=True)
+        for i in range(1, 4):
+            y[i] = y[i] * y[i] + y[i - 1] * y[i - 1] * x[i]
+        """,
+    "a sweep over both neighbours, down": """
+        for _ in range(1):
+            for i in range(n - 1, 0, -1):
+                y[i] = 0.5 * (y[i - 1] * y[i] + y[i + 1] ** 2) + w[i] * y[i]
+                if y[i] > 0.2:
+                    y[i] *= 0.5 * y[i] + y[i + 1]
+        """,
+    "sweeps in rows": """
+        for i in x:
+            for j in range(1, n):
+                grid[i, j] = qd.sin(grid[i, j]) * grid[i, j - 1] + grid[i, j + 1] ** 2
+        """,
+    "a sweep that skips and stops": """
+        for _ in range(1):
+            for k in range(-1, 7):
+                i = k + 1
+                if i == 0:
+                    continue
+                if i > n:
+                    break
+                for _ in range(2):
+                    y[i] = y[i] * y[i - 1] + 0.3 * x[i] * y[i - 1]
+                if y[i] < 0.4:
+                    continue
+                w[i] = y[i - 1] * y[i]
+        """,
+    "a sweep of sums without an iteration": """
+        for _ in range(1):
+            for i in range(n + 4, 6):
+                w[i] = w[i] * w[i - 1]
+            for i in range(1, n + 1):
+                qd.atomic_max(y[i], 0.3 * qd.sin(y[i - 1]))
+                y[i] += 0.2 * qd.sin(y[i]) * y[i]
+        """,
     "two arrays that need each other": """
         for i in x:
             for _ in range(n):
@@ -195,10 +234,10 @@ def test_a_launch_without_a_tape_is_refused(name):
 
 
 REFUSED = {
-    "an element of each iteration's neighbour": """
+    "an element of the iteration before the last": """
         qd.loop_config(serialize=True)
-        for i in range(1, 4):
-            y[i] = y[i] * y[i] + y[i - 1] * y[i - 1]
+        for i in range(2, n + 1):
+            y[i] = y[i] * y[i] + y[i - 2] * y[i - 2]
         """,
     "an index from memory": """
         for i in range(1):

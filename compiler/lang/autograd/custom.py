@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import QdrunRuntimeError
-from ...program.program import CURRENT
+from ...program.plans.tape_budget import compile_all
+from ...program.program import CURRENT, Program
 from ..function import Function
 from ..kernel import BoundKernel, KernelFunction
 
@@ -21,6 +22,7 @@ class Replaced:
     def __init__(self, fn: Callable[..., Any], backward: Callable[..., Any] | None = None) -> None:
         functools.update_wrapper(self, fn)
         self.fn, self.backward = fn, backward
+        self.rehearsal: Callable[[], Any] | None = None  # launches what its gradient will, in a rehearsal
         self.cuts = backward is not None
 
     @property
@@ -57,6 +59,12 @@ class Replaced:
             QdrunRuntimeError: it has none.
         """
         return self.gradient()(*args, **kwargs)
+
+    def reserve(self, program: Program) -> int:
+        """Compile and make what its gradient will need, as far as that is known; further bytes that this will allocate."""
+        if self.rehearsal is not None:
+            compile_all(program, self.rehearsal)
+        return 0
 
     def gradient(self) -> Callable[..., Any]:
         """Its gradient.

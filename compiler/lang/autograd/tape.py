@@ -12,7 +12,7 @@ from ...program.memory.given_arrays import GivenArrays
 from ...program.memory.memory_regions import tensor_regions
 from ...program.memory.overwritten import Overwritten
 from ...program.memory.versions import Versions
-from ...program.plans.tape_budget import check_kept, make_gradients, of_all
+from ...program.plans.tape_budget import check_budget, make_gradients, of_all
 from ...program.program import Program, current_program
 from ...program.recorders import CustomFunction
 from ..args.frozen import copied, frozen_arguments
@@ -326,7 +326,7 @@ class Tape(PathsOfTape):
             self._check_versions(program)
         self._given.check(found.wrote_after)
         make_gradients(program, found.variants)
-        check_kept(program, kept, self._launches(timed))
+        check_budget(program, kept, self._launches(timed), self._reserved(program))
         if self.loss is not None:
             if program.recording is None:
                 warn_of_zeros(recorded_by(self, program, found.groups))
@@ -340,6 +340,12 @@ class Tape(PathsOfTape):
         finally:
             program.replaying, program.replay_seed, program.place = was, None, None
             kept.end()
+
+    def _reserved(self, program: Program) -> int:
+        """Bytes that functions with a gradient of their own, and fixed points, allocate in their gradients, which run one by one."""
+        if not program.options.memory_budget or program.recording is not None:
+            return 0
+        return max((function.reserve(program) for function in self._others.values()), default=0)
 
     def _launches(self, timed: list[Timed]) -> list[Launch]:
         """The launches whose gradients run, those of a few time steps for all of them."""

@@ -12,6 +12,8 @@ from ...ir.verify import verified
 from ...ir.walk import atomic_of, place_of, walk
 from ...tape.sizing import TaskSizing, size_task
 from ..dependence.access import (
+    IN_A_LOOP,
+    SPLIT,
     Access,
     LostValueError,
     Writes,
@@ -207,7 +209,8 @@ class _Reversal:
                 if overlap(access[0], load[0])
                 for w in writes.meeting(access[0], access[1])
             ):
-                raise overwritten(load, line_of(write[2]))
+                together = owner.get(id(load[2])) == owner[id(write[2])]
+                raise overwritten(load, line_of(write[2]), IN_A_LOOP if together else SPLIT)
         by = {id(load[2]): line_of(write[2]) for load, write in self._overwritten}
         self.before = tuple((k, by[id(access[2])]) for k, access in enumerate(self.repeated) if id(access[2]) in by)
 

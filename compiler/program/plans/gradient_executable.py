@@ -146,13 +146,15 @@ class GradientExecutable(Executable):
         Raises:
             DataAccessError: two iterations of a parallel loop store to one element.
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
-            OutOfMemory: the heap does not fit the program's limit; names the bytes.
+            OutOfMemory: the heap does not fit the program's limit, or the program its memory budget; names the bytes.
         """
         self._usable()
         self.stores.check(call, watched and self.program.recording is None)
         with self.program.alone():
             recording, beside = self.program.recording, self.program.device.beside_heap.value
             plan = self.plan(call, budget, launched=True) if recording is None else recording.plan(self, call, budget)
+            if not plan.bytes:  # else the plan has looked at the budget
+                self.program.refuse_over_budget(f"the gradient `{self.name}` does not fit")
             if plan is not self._set:
                 self._apply(plan, call)
             self.launch(call)

@@ -142,7 +142,7 @@ class GradientPlans:
             room = self.program.heap_room()
             if error.smallest is None or room is None or (given is not None and given < room):
                 raise
-            raise over_budget(self.program, error, error.smallest) from None
+            raise self.program.over_budget(error, error.smallest) from None
 
     def _make_plan(self, call: Call, options: PlanOptions) -> HeapPlan:
         return check_words(make_plan(self.head.name, self.sizing, self._host(call), options), options.machine)
@@ -193,30 +193,6 @@ class GradientPlans:
     def forget(self) -> None:
         """Make all plans anew."""
         self._known.clear()
-
-
-def over_budget(program: ProgramState, error: OutOfMemory, heap: int, more: int = 0) -> OutOfMemory:
-    """The error for a program whose memory budget leaves too little. ``smallest`` is the budget that it asks for.
-
-    Args:
-        program: the program.
-        error: of the plan that does not fit.
-        heap: bytes of the smallest heap under which all gradients can run.
-        more: bytes beside the heap that the program does not hold yet.
-    """
-    budget, room = program.options.memory_budget, program.heap_room() or 0
-    usage = {k: v for k, v in sorted(program.usage().items()) if k not in ("adstack", "staging")}
-    held = ", ".join(f"{k} {v:,}" for k, v in usage.items()) or "nothing"
-    smallest = max(budget - room, sum(usage.values())) + more + heap  # more than the budget, where it leaves nothing
-    return OutOfMemory(
-        f"{str(error).split(_LEAVES, 1)[0].rsplit(_DO, 1)[0]}{_LEAVES}{budget} leaves it {room:,}: the program holds {held}{_DO}"
-        f"qd.init(memory_budget={smallest}) or more, smaller fields, or fewer variables in this loop",
-        smallest,
-    )
-
-
-_LEAVES = "\n  memory_budget="
-_DO = "\n  do: "
 
 
 def _bounds(task: TaskSizing) -> list[SizeExpr]:

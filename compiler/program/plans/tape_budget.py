@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...errors import OutOfMemory
-from .gradient_plans import over_budget
 from .remedies import smallest
 
 if TYPE_CHECKING:
@@ -25,21 +24,34 @@ def make_gradients(program: Program, variants: Iterable[Variant]) -> None:
                 _ = variant.gradient
 
 
-def check_kept(program: Program, kept: KeptElements, launches: Iterable[tuple[Any, Any, Any]]) -> None:
-    """Refuse a tape whose copies of overwritten elements do not fit.
+def compile_all(program: Program, function: Callable[[], Any]) -> None:
+    """Compile what a function launches, and make the arrays that it borrows from the program. Nothing runs."""
+    for kernel, args in program.rehearse(function, "a gradient", gradients=False).launches:
+        kernel.prepare(*args)
+
+
+def check_budget(program: Program, kept: KeptElements, launches: Iterable[tuple[Any, Any, Any]], more: int = 0) -> None:
+    """Refuse a tape whose gradients do not fit ``memory_budget``: their kernels, or copies of overwritten elements.
+
+    Args:
+        program: its program.
+        kept: its copies.
+        launches: kernels with their arguments and keyword arguments.
+        more: bytes that gradients will allocate besides.
 
     Raises:
         OutOfMemory: names the smallest budget.
     """
     budget = program.options.memory_budget
     held = program.device.used_bytes - program.usage().get("adstack", 0)
-    if budget and kept and (kept.missing or held + kept.last_bytes > budget):
-        more = kept.missing + kept.last_bytes
-        error = OutOfMemory(
-            f"a tape keeps {kept.nbytes:,} bytes of elements that later launches overwrite, and memory_budget leaves too little\n"
-            f"  do: {LESS}, or"
-        )
-        raise over_budget(program, error, least_heap(launches), more)
+    if budget and (kept.missing or held + kept.last_bytes + more > budget):
+        what = "the gradients of a tape do not fit the memory budget"
+        if kept:
+            what = f"a tape keeps {kept.nbytes:,} bytes of elements that later launches overwrite, and memory_budget leaves too little"
+        error = program.over_budget(OutOfMemory(what), least_heap(launches), kept.missing + kept.last_bytes + more)
+        if kept:
+            error = OutOfMemory(str(error).replace("\n  do: ", f"\n  do: {LESS}, or ", 1), error.smallest)
+        raise error
 
 
 def least_heap(launches: Iterable[tuple[Any, Any, Any]]) -> int:
@@ -63,6 +75,6 @@ def of_all(program: Program, error: OutOfMemory, launches: Iterable[tuple[Any, A
     """The error of one gradient as that of the tape: ``smallest`` suffices for all of its gradients."""
     if error.smallest is None or not program.options.memory_budget:
         return error
-    whole = over_budget(program, error, least_heap(launches))
+    whole = program.over_budget(error, least_heap(launches))
     # snapshots and copies of time steps were given back since, and count in the error
     return error if whole.smallest is None or error.smallest >= whole.smallest else whole

@@ -18,6 +18,7 @@ import numpy as np
 from ....errors import DifferentiationError, QdrunError, QdrunRuntimeError, TrialsFailed
 from ....ir.types import f32, f64, i32
 from ....program.memory.memory_regions import tensor_regions
+from ....program.plans.tape_budget import compile_all
 from ....program.program import Program, current_program
 from ....program.rehearsal import Rehearsal
 from ....runtime.base import next_serial
@@ -182,6 +183,18 @@ class FixedPoint(Composite):
                 if uses is mine.writes or spot not in own:
                     add_use(target, spot, use)
         found.variants += mine.variants
+
+    def reserve(self, program: Program) -> int:
+        """See ``Composite.reserve``: the copies that hold, while its gradient runs, what is there now."""
+
+        def launches() -> None:
+            with self._scalars() as (sums, done):
+                for k, (old, new) in enumerate(self._pairs):
+                    collect(old, new, sums, k, not old.element_shape)
+                    drop(new, done)
+
+        compile_all(program, launches)
+        return sum(tensor._form.nbytes for pair in self._pairs for tensor in pair)
 
     def sample(self) -> list[Any]:
         """The launches of one step."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from ....errors import OutOfMemory, QdrunRuntimeError, QdrunTypeError
 from ....options import bytes_of
-from ....program.plans.gradient_plans import over_budget
 from ....program.program import current_program
 from ..tape import Tape
 from .steps import Step, Steps
@@ -157,7 +156,7 @@ def _plan(window: Window, n: int, budget: int | str | None, levels: int | None, 
         )
         what += f", {need:,} bytes"
         if budget is None and room is not None:  # half of what memory_budget leaves
-            raise over_budget(window.program, OutOfMemory(f"{what}, in half of what memory_budget leaves"), 0, 2 * need)
+            raise window.program.over_budget(OutOfMemory(f"{what}, in half of what memory_budget leaves"), more=2 * need)
         raise OutOfMemory(f"{what}, and the budget is {limit:,}\n  do: budget={need}, or longer windows", need)
     snapshots = least if levels is not None and limit is None else most
     assert extra_runs(windows, snapshots) < (levels or windows + 1)

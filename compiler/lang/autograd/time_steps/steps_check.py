@@ -82,6 +82,11 @@ class Composite(ABC):
     def grad(self) -> None:
         """Run its gradient."""
 
+    def reserve(self, program: Program) -> int:
+        """Compile and make what its gradient will need, as far as that is known; further bytes that this will allocate."""
+        del program
+        return 0
+
     @abstractmethod
     def release(self) -> None:
         """Give its memory back."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....program.plans.tape_budget import check_kept
+from ....program.plans.tape_budget import check_budget
 from ....runtime.base import next_serial
 from ...args.frozen import frozen_arguments
 from ..overwrites import Overwrites
@@ -149,7 +149,7 @@ class WindowTape(Tape):
             overwrites = Overwrites.of(self._timed(), self._host_writes)
             overwrites.keep_all_but(unkept)
             overwrites.check()
-        check_kept(program, kept, [t.launch for t in self._timed() if not t.hidden])
+        check_budget(program, kept, [t.launch for t in self._timed() if not t.hidden])
         kept.begin()
         try:
             self._reverse(program, enter, leave)
