@@ -137,13 +137,15 @@ def _elements(block: Block, place: Place) -> list[_Element]:
         return []
     out: list[_Element] = []
     for group in groups.values():
+        if all(map(_is_load, group)):
+            continue
         first = _span(block, group)[0]
         index = next((i for i in map(index_of, group) if all(_is_before(x, first, here, inside) for x in i)), None)
         if index is None:
             return []
         always = any(s is t for s in group for t in block)
         reachable = always or place.shape is not None  # else it could leave the array
-        if reachable and not all(map(_is_load, group)):
+        if reachable:
             out.append(_Element(index, group, always))
     return out
 
@@ -186,12 +188,15 @@ def _carried(loop: Loop, place: Place) -> list[Op]:
     forms = tuple(map(linear, index_of(written)))
     inside = {x for s in walk(loop.body) for x in ([s] if isinstance(s, Op) else [s.index] if isinstance(s, Loop) else [])}
     axes = [k for k, form in enumerate(forms) if loop.index in dict(form.leaves)]
-    if len(axes) != 1 or dict(forms[axes[0]].leaves)[loop.index] != 1 or any(x in inside for f in forms for x, _ in f.leaves):
+    if len(axes) != 1 or any(x in inside for f in forms for x, _ in f.leaves):
+        return []
+    factor = dict(forms[axes[0]].leaves)[loop.index] * loop.step
+    if abs(factor) != 1:
         return []
     found: list[Op] = []
     for s in accesses:
         apart = [linear(x).minus(form) for x, form in zip(index_of(s), forms, strict=True)]
-        ahead = apart[axes[0]].constant * loop.step  # iterations until the element is written
+        ahead = apart[axes[0]].constant * factor  # iterations until the element is written
         if (
             any(f.leaves or (f.constant and k != axes[0]) for k, f in enumerate(apart))
             or ahead < -1

@@ -224,8 +224,8 @@ def test_without_a_tape_and_where_one_loop_alone_lacks_a_value_it_is_refused():
     @qd.kernel
     def sweep():
         for _ in range(1):
-            for i in range(1, 5):
-                x[i] = x[i] ** 2 + x[i - 1] ** 2
+            for i in range(2, 5):
+                x[i] = x[i] ** 2 + x[i - 2] ** 2
         for i in v:
             v[i] += x[i] * x[i]
         for i in x:
