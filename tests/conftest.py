@@ -295,3 +295,13 @@ def local_ray(ray_folder):
         ray.init(address="local", logging_level="ERROR", **options)
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture
+def one_worker(local_ray, monkeypatch):
+    """`local_ray`, with one worker for each run: to start a second one takes longer than the trials of most tests."""
+    from qdrun.runner.ledger import inventory
+
+    host = inventory._host
+    monkeypatch.setattr(inventory, "_host", lambda backend, threads, lanes, node: host(backend, threads, 1, node))
+    return local_ray

@@ -240,7 +240,7 @@ def test_commands_work_in_their_order(page, tmp_path, request, quickstart):
         pytest.skip("no command of this page needs a run")
     folder = folder_of(page, tmp_path)
     apart = page.name == "README.md" or any("--detach" in words for words in commands)
-    request.getfixturevalue("ray_folder" if apart else "local_ray")
+    request.getfixturevalue("ray_folder" if apart else "one_worker")
     for words in commands:
         shared = not apart and words[:2] == QUICKSTART and set(words[2:]) <= {"-q"} and not (folder / "runs").exists()
         if shared and quickstart.exists():

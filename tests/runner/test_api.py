@@ -121,13 +121,13 @@ def test_a_run_that_is_not_local_is_no_path():
 
 
 @pytest.mark.slow
-def test_submit_gives_the_run_back(local_ray, tmp_path):
+def test_submit_gives_the_run_back(one_worker, tmp_path):
     run = submit(write_config(tmp_path), overrides=["name=own"], output=tmp_path / "else")
     assert isinstance(run, Results) and run.state == "done"
     assert run.folder.path.parent == tmp_path / "else" and "own" in run.id
     assert [row["loss"] for row in run.rows] == [1.0, 1.0, 5.0]
     assert [float(run.gradients[row["trial"]]["x"]) for row in run.rows] == [-2.0, 2.0, 6.0]
-    assert local_ray.is_initialized(), "a Ray that was open stays open"
+    assert one_worker.is_initialized(), "a Ray that was open stays open"
 
 
 def test_the_names_are_seen_before_they_are_loaded():
@@ -153,7 +153,7 @@ print(submit.__module__, load.__module__, "ray" in sys.modules)
 
 
 @pytest.mark.slow
-def test_the_script_of_the_docs_runs(local_ray, tmp_path, monkeypatch, capsys):
+def test_the_script_of_the_docs_runs(one_worker, tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs" / "running-sweeps.md").read_text(encoding="utf-8")
     for name in ("sweep.py", "throws.yaml"):
         (tmp_path / name).write_text(re.search(rf"^```\w+ file={name}\n(.*?)^```", page, re.S | re.M)[1])

@@ -130,7 +130,7 @@ def test_nothing_is_overwritten_and_then_nothing_is_written(here):
     assert {path: path.read_text() for path in here.iterdir()} == before
 
 
-def test_a_new_job_has_right_gradients_and_runs_at_once(here, local_ray):
+def test_a_new_job_has_right_gradients_and_runs_at_once(here, one_worker):
     told = call("new", "job", "wave_tank").stdout
     assert told == "wrote wave_tank.py, wave_tank.yaml\nnext: qdrun submit wave_tank.yaml\n"
     text = (here / "wave_tank.py").read_text() + (here / "wave_tank.yaml").read_text()
@@ -143,7 +143,7 @@ def test_a_new_job_has_right_gradients_and_runs_at_once(here, local_ray):
     assert len(rows) == 25 and {row["status"] for row in rows} == {"done"} and all(row["grad.angle"] for row in rows)
 
 
-def test_the_optimisation_in_the_comment_of_a_new_job_works(here, local_ray):
+def test_the_optimisation_in_the_comment_of_a_new_job_works(here, one_worker):
     call("new", "job", "swing", "--dir", "sub")
     config = here / "sub" / "swing.yaml"
     config.write_text(config.read_text().replace("# optimize:", "optimize:"))
@@ -152,7 +152,7 @@ def test_the_optimisation_in_the_comment_of_a_new_job_works(here, local_ray):
     assert row["status"] == "done" and row["loss"] < 1e-8
 
 
-def test_a_new_sweep_of_the_robot_runs_at_once(here, local_ray):
+def test_a_new_sweep_of_the_robot_runs_at_once(here, one_worker):
     call("new", "sweep", "robots")
     call("submit", "robots.yaml", "--set", "job.params.steps=20")
     rows = json.loads(call("results", "latest", "--format", "json").stdout)

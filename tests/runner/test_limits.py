@@ -30,14 +30,14 @@ def test_a_run_in_which_too_many_trials_fail_is_given_up(local_ray, tmp_path):
 
 
 @pytest.mark.slow
-def test_as_many_failures_as_are_allowed_do_not_stop_a_run(local_ray, tmp_path):
+def test_as_many_failures_as_are_allowed_do_not_stop_a_run(one_worker, tmp_path):
     config = write_config(tmp_path, sweep={"mood": ["raise", "good"], "x": [0, 1]}, limits={"max_failed": 2})
     code, summary = submit(config)
     assert (code, summary["counts"]) == (1, {"failed": 2, "done": 2})
 
 
 @pytest.mark.slow
-def test_a_crash_is_tried_again_as_often_as_its_class_says(local_ray, tmp_path):
+def test_a_crash_is_tried_again_as_often_as_its_class_says(one_worker, tmp_path):
     limits = {"retries": {"crash": 0, "infra": 3}, "trial_timeout": "1m"}
     code, summary = submit(write_config(tmp_path, sweep={"mood": ["crash", "good"]}, limits=limits))
     crashed, good = rows_of(summary)
@@ -45,7 +45,7 @@ def test_a_crash_is_tried_again_as_often_as_its_class_says(local_ray, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_optimisation_is_a_row_with_its_start_its_end_and_its_way(local_ray, tmp_path):
+def test_an_optimisation_is_a_row_with_its_start_its_end_and_its_way(one_worker, tmp_path):
     optimize = {"rule": "sgd", "learning_rate": 0.1, "steps": 4, "params": ["x"]}
     config = write_config(tmp_path, sweep={"x": [5.0, 9.0]}, optimize=optimize)
     assert submit(config, "--set", f"storage={tmp_path}")[0] == 2  # the file says output

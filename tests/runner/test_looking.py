@@ -330,7 +330,7 @@ def test_resume_refuses_a_config_that_has_changed(finished):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_resume_runs_what_is_left_to_the_end(local_ray, tmp_path):
+def test_resume_runs_what_is_left_to_the_end(one_worker, tmp_path):
     """A run whose process died after one trial: the finished row stays, the others run."""
     prepared, job = prepare(write_config(tmp_path, sweep={"x": [0, 1, 2]}))
     folder = create(prepared, tmp_path / "more")

@@ -120,7 +120,7 @@ def call(*words):
     return result.exit_code, json.loads(result.stdout)
 
 
-def test_a_run_is_run_again_from_its_folder_alone_with_equal_numbers(local_ray, home, tmp_path):
+def test_a_run_is_run_again_from_its_folder_alone_with_equal_numbers(one_worker, home, tmp_path):
     code, first = call("submit", home / "pull.yaml", "--quiet")
     assert code == 0
     gone(home)

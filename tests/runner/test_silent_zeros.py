@@ -144,7 +144,7 @@ def test_optimisation_runs_that_lower_no_loss_are_told_with_what_to_do():
 
 
 @pytest.mark.slow
-def test_a_submit_ends_with_the_warning_and_keeps_it_for_status_results_report_and_python(local_ray, tmp_path):
+def test_a_submit_ends_with_the_warning_and_keeps_it_for_status_results_report_and_python(one_worker, tmp_path):
     done = submit(config(tmp_path, "clamp"), output=tmp_path / "runs", quiet=True)
     (said,) = done.warnings
     assert said.startswith("the gradient of `mass` is exactly 0 in all 3 trials: a minimum, or a branch or a limit")
@@ -157,7 +157,7 @@ def test_a_submit_ends_with_the_warning_and_keeps_it_for_status_results_report_a
 
 
 @pytest.mark.slow
-def test_a_learning_rate_at_which_no_trial_improves_is_told(local_ray, tmp_path):
+def test_a_learning_rate_at_which_no_trial_improves_is_told(one_worker, tmp_path):
     path = config(tmp_path, "right")
     path.write_text(path.read_text() + "optimize: {rule: sgd, learning_rate: 1000, steps: 3}\n")
     (said,) = submit(path, output=tmp_path / "runs", quiet=True).warnings

@@ -35,7 +35,7 @@ def rows_of(folder):
     return json.loads(result.stdout)["rows"]
 
 
-def test_a_sweep_gives_exact_losses_and_gradients_in_a_table_that_pandas_and_polars_read(local_ray, tmp_path):
+def test_a_sweep_gives_exact_losses_and_gradients_in_a_table_that_pandas_and_polars_read(one_worker, tmp_path):
     config = write_config(
         tmp_path, sweep={"x": {"linspace": [0, 1, 3]}, "scale": {"logspace": [0, 1, 2]}}, limits={"memory": "1GiB"}
     )
@@ -66,7 +66,7 @@ def test_a_sweep_gives_exact_losses_and_gradients_in_a_table_that_pandas_and_pol
 
 
 @pytest.mark.slow
-def test_trials_that_raise_or_are_not_finite_are_rows_with_their_errors_and_the_sweep_goes_on(local_ray, tmp_path):
+def test_trials_that_raise_or_are_not_finite_are_rows_with_their_errors_and_the_sweep_goes_on(one_worker, tmp_path):
     ends = {"trial_end": ["tee", "-a", str(tmp_path / "rows")], "run_end": ["tee", str(tmp_path / "end")]}
     config = write_config(tmp_path, sweep={"mood": ["raise", "nan", "good"]}, more=f"callbacks: {json.dumps(ends)}\n")
     code, summary = submit(config)

@@ -63,7 +63,7 @@ OPTIMIZE = """optimize: {rule: adam, steps: 4, learning_rate: 0.05, scale: {stif
 """
 
 
-def test_descents_of_a_batch_find_what_single_trials_find(local_ray, tmp_path):
+def test_descents_of_a_batch_find_what_single_trials_find(one_worker, tmp_path):
     text = ROBOTS.replace("samples: 21", "samples: 5") + OPTIMIZE + f"output: {tmp_path}/runs\n"
     together, alone = (
         {row["trial"]: row for row in submit(write_config(tmp_path, text=text, more=f"batch: {batch}\n")).rows}

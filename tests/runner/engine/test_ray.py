@@ -150,7 +150,7 @@ class Hangs(Quadratic):
 
 
 @pytest.mark.slow
-def test_a_run_in_a_relative_folder_is_found_by_workers_of_another_working_directory(local_ray, tmp_path, monkeypatch):
+def test_a_run_in_a_relative_folder_is_found_by_workers_of_another_working_directory(one_worker, tmp_path, monkeypatch):
     config = write_config(tmp_path)
     config.write_text(config.read_text().replace(json.dumps(str(tmp_path / "runs")), "runs"))
     monkeypatch.chdir(tmp_path)
@@ -294,7 +294,7 @@ def test_how_far_a_long_trial_is_reaches_watch_by_the_heartbeat(local_ray, tmp_p
     assert series.step.tolist() == list(range(1, 41)) and series["loss"].tolist() == [2.0**-k for k in range(1, 41)]
 
 
-def test_trials_read_files_beside_the_config_and_leave_files_in_the_run_folder(local_ray, tmp_path):
+def test_trials_read_files_beside_the_config_and_leave_files_in_the_run_folder(one_worker, tmp_path):
     (tmp_path / "data").mkdir()
     for name, text in {"data/one.txt": "1 2 3", "two.txt": "4 5"}.items():
         (tmp_path / name).write_text(text)

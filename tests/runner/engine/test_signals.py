@@ -95,7 +95,7 @@ def test_the_row_is_the_users_line_and_a_crash_without_one_says_so(local_ray, tm
 
 
 @pytest.mark.slow
-def test_an_illegal_address_on_a_gpu_is_the_users_line_too(local_ray, tmp_path):
+def test_an_illegal_address_on_a_gpu_is_the_users_line_too(one_worker, tmp_path):
     """What the driver says of one is raised by the job here; every later call of the process fails alike."""
     found, good, nothing = run(tmp_path, [{"at": FAR, "way": "gpu"}, {"at": 2}, {"way": "gpu"}], limits="{retries: {crash: 0}}")
     assert (good["status"], good["loss"]) == ("done", 48.0)
@@ -112,7 +112,7 @@ def test_an_illegal_address_on_a_gpu_is_the_users_line_too(local_ray, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [["device.backend=python"], []], ids=["interpreter", "debug"])
-def test_debug_mode_says_it_at_once(local_ray, tmp_path, overrides):
+def test_debug_mode_says_it_at_once(one_worker, tmp_path, overrides):
     (row, good) = run(tmp_path, [{"at": FAR}, {"at": 2}], overrides, debug=not overrides)
     kind = "QdrunRuntimeError" if "python" in str(overrides) else "QdrunAssertionError"
     assert (row["status"], row["error_type"], row["attempts"]) == ("failed", kind, 1)
@@ -122,7 +122,7 @@ def test_debug_mode_says_it_at_once(local_ray, tmp_path, overrides):
 
 
 @pytest.mark.slow
-def test_what_is_left_of_a_run_goes_on_in_debug_mode_and_its_rows_say_so(local_ray, tmp_path):
+def test_what_is_left_of_a_run_goes_on_in_debug_mode_and_its_rows_say_so(one_worker, tmp_path):
     config = tmp_path / "slip.yaml"
     text = CONFIG.format(
         job=jobs_for_bounds.__file__, trials='[{"x": -1.0}, {"x": 1.0}]', limits="{}", storage=tmp_path / "runs"
