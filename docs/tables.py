@@ -32,7 +32,7 @@ from qdrun.compiler.lang.data.element_types import MatrixType
 from qdrun.compiler.lang.data.matrix import Matrix
 from qdrun.compiler.lang.simt.matrix_tiles import tile_type
 from qdrun.compiler.options import Arch, Options
-from qdrun.compiler.passes.reverse.derivatives import ADJOINT, FLAT, NEEDS
+from qdrun.compiler.passes.reverse.derivatives import FLAT, RULES
 from qdrun.compiler.program.layout.tree import Axes
 from qdrun.library import algorithms, linalg
 from qdrun.runner.config.schema import config_schema
@@ -51,9 +51,9 @@ def derivative_of(code: str) -> str:
     """What reverse mode does with an operation, in words, and what its backward code keeps."""
     if code in FLAT:
         return "zero: the gradient stops"
-    if code not in ADJOINT or TABLE[code].domain in ("int", "bool"):
+    if code not in RULES or TABLE[code].domain in ("int", "bool"):
         return "none: no function of reals"
-    kept = {n for names in NEEDS[code] for n in names}
+    kept = {n for partial in RULES[code] for n in partial.needs}
     words = ["the operands" if {0, 1} <= kept else "an operand" if kept - {"r"} else "", "the result" if "r" in kept else ""]
     return "yes; needs " + (" and ".join(filter(None, words)) or "nothing")
 
@@ -201,7 +201,7 @@ def formula(x: Operand, level: int = 0) -> str:
 
 def rule_of(code: str, k: int) -> Operand | None:
     """What operand ``k`` of an operation gets, as a value over its operands, the result ``r`` and the adjoint ``g``."""
-    rule = ADJOINT[code][k]
+    rule = RULES[code][k].adjoint
     if rule is None:
         return None
     args = tuple(operand_of(code, n) for n in range(TABLE[code].arity))
@@ -210,9 +210,9 @@ def rule_of(code: str, k: int) -> Operand | None:
 
 
 def derivatives() -> str:
-    """The rule of each operation, written out from ``ADJOINT``, with its domain and its edges."""
+    """The rule of each operation, written out from ``RULES``, with its domain and its edges."""
     lines = []
-    for code in ADJOINT:
+    for code in RULES:
         names, facts = OPERANDS[TABLE[code].arity], FACTS[code]
         rules = [(names[k], rule_of(code, k)) for k in range(len(names))]
         texts = WRITTEN.get(code) or [formula(x) if x is not None else "" for _, x in rules]
@@ -299,12 +299,12 @@ def sentence_of(value: object) -> str:
 def derivative_of_name(name: str, value: object) -> str:
     """What reverse mode does with a function of kernels or of arrays, in words; empty for all other names."""
     differentiable = isinstance(value, Intrinsic) or value is getattr(Matrix, name, None)
-    return DERIVATIVES.get(name, "yes" if differentiable or of_module(value).startswith("lang.algorithms") else "")
+    return DERIVATIVES.get(name, "yes" if differentiable or of_module(value).startswith("library.algorithms") else "")
 
 
 def of_module(value: object) -> str:
     """The module that defines a name, below ``qdrun.compiler``."""
-    return getattr(value, "__module__", "").removeprefix("qdrun.compiler.")
+    return getattr(value, "__module__", "").removeprefix("qdrun.compiler.").removeprefix("qdrun.")
 
 
 def name_rows(prefix: str, named: dict[str, object]) -> str:

@@ -15,13 +15,13 @@ The IR defines cases that C or IEEE leave undefined:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from .builder import convert
+from .ops import TABLE
 from .types import DType, from_numpy, limits
 
 Scalar = Any  # a numpy scalar: np.float32(1), np.int8(-3), np.bool_(True)
@@ -36,12 +36,6 @@ def scalar(value: float | int | bool | np.generic, dtype: DType) -> Scalar:
         return dtype.numpy.type(number)
     with np.errstate(over="ignore"):
         return dtype.numpy.type(number)
-
-
-def round_away(x: Any) -> Any:
-    """The nearest whole number; of two, the one away from zero."""
-    whole = np.trunc(x)
-    return np.where(np.abs(x - whole) >= 0.5, whole + np.sign(x), whole).astype(np.asarray(x).dtype)[()]
 
 
 def identity(code: Literal["add", "min", "max"], dtype: DType) -> Scalar:
@@ -166,11 +160,6 @@ INTEGER: dict[str, Callable[..., Values]] = {
 }
 
 
-def _power(a: Values, b: Values) -> Values:
-    """C's ``pow``. Numpy takes the square root for an exponent of one half, which differs for -0 and minus infinity."""
-    return np.where((b == 0.5) & ((a == 0) | np.isinf(a)), np.abs(a), np.power(a, b))
-
-
 def _minimum(a: Values, b: Values) -> Values:
     """IEEE 754's minimum: numpy's leaves the sign of a zero open."""
     first = (a < b) | np.isnan(a) | ((a == b) & np.signbit(a))
@@ -182,33 +171,9 @@ def _maximum(a: Values, b: Values) -> Values:
     return np.where(first, a, b)
 
 
-def _by_number(f: Callable[[float], float]) -> Callable[..., Values]:
-    """A function of Python's numbers for arrays; f16 and f32 are rounded from f64."""
-    return lambda x: np.vectorize(f, otypes=[np.float64])(np.asarray(x, np.float64)).astype(x.dtype)
-
-
 # of reals of one type; the result has that type
 REAL: dict[str, Callable[..., Values]] = {
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "tanh": np.tanh,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "log": np.log,
-    "log1p": np.log1p,
-    "erf": _by_number(math.erf),
-    "erfc": _by_number(math.erfc),
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: x.dtype.type(1) / np.sqrt(x),
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": round_away,
-    "trunc": np.trunc,
+    **{code: info.real for code, info in TABLE.items() if info.real is not None},
     "neg": np.negative,
     "abs": np.abs,
     "sgn": np.sign,
@@ -218,14 +183,11 @@ REAL: dict[str, Callable[..., Values]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
-    "div": np.divide,
     "floordiv": lambda a, b: np.floor(a / b),
     "mod": np.remainder,
     "crem": np.fmod,
     "min": _minimum,
     "max": _maximum,
-    "pow": _power,
-    "atan2": np.arctan2,
     "attach": lambda a, b: a,
 }
 
@@ -267,7 +229,9 @@ def evaluate(code: str, args: Sequence[Values], dtype: DType) -> Values:
             return np.where(*args)[()]
         if code in COMPARISON:
             return COMPARISON[code](*args)
-        return np.asarray(_BY_KIND[args[0].dtype.kind][code](*args)).astype(dtype.numpy, copy=False)[()]
+        meaning = _BY_KIND[args[0].dtype.kind].get(code) or TABLE[code].real
+        assert meaning is not None, f"`{code}` means nothing for {args[0].dtype}"
+        return np.asarray(meaning(*args)).astype(dtype.numpy, copy=False)[()]
 
 
 def update(code: str, old: Scalar, *values: Scalar) -> Scalar:

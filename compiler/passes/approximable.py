@@ -10,11 +10,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..ir.nodes import Block, If, Kernel, Loop, Op
-from ..ir.ops import FUNCTIONS
+from ..ir.ops import TABLE
 from ..ir.types import f32
 
-INSTRUCTIONS = {"sin": 17, "cos": 19, "tan": 40, "exp": 13, "div": 9, "sqrt": 8, "rsqrt": 16}
-"""Instructions of the accurate f32 operations that have an approximate instruction (docs/gpu-math.md)."""
 _OTHER_FUNCTION = 25
 _TRIPS = 8
 _FEW = 8
@@ -35,7 +33,7 @@ def approximable(kernel: Kernel) -> Approximable:
     total = 0.0
     for task in kernel.tasks:
         total += _count(task.body, 1, ours)
-    often = sum(ours[name] / INSTRUCTIONS[name] for name in ours) >= _FEW
+    often = sum(ours[name] / TABLE[name].approximate for name in ours) >= _FEW
     share = sum(ours.values()) / total if often else 0.0
     return Approximable(share, tuple(name for name, _ in ours.most_common()))
 
@@ -48,9 +46,10 @@ def _count(block: Block, weight: int, ours: Counter[str]) -> float:
             total += _count(s.then, weight, ours) + _count(s.orelse, weight, ours)
         elif isinstance(s, Loop):
             total += _count(s.body, weight * _TRIPS, ours)
-        if isinstance(s, Op) and s.dtype is f32 and s.op in INSTRUCTIONS:
-            ours[s.op] += weight * INSTRUCTIONS[s.op]
-            total += weight * INSTRUCTIONS[s.op]
+        info = TABLE[s.op] if isinstance(s, Op) else None
+        if isinstance(s, Op) and info is not None and s.dtype is f32 and info.approximate:
+            ours[s.op] += weight * info.approximate
+            total += weight * info.approximate
         else:
-            total += weight * (_OTHER_FUNCTION if isinstance(s, Op) and s.op in FUNCTIONS else 1)
+            total += weight * (_OTHER_FUNCTION if info is not None and info.function else 1)
     return total

@@ -11,6 +11,7 @@ from codegen_harness import compile_text
 from qdrun.compiler.codegen.llvm.function import Fn, Module
 from qdrun.compiler.codegen.llvm.target import Target
 from qdrun.compiler.codegen.math import library
+from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import f32, f64
 
 N = 1 << 15
@@ -105,7 +106,7 @@ def compiled(name, dtype, lanes, libm=True, **target):
         f.t(f"load {ty}, ptr {f.t(f'getelementptr {f.ty(dtype, False)}, ptr {p}, i64 %i')}, align {dtype.size}")
         for p in ("%a", "%b")
     ]
-    out = library.call(f, name, dtype, v, args[: 2 if name in library.TWO else 1])
+    out = library.call(f, name, dtype, v, args[: 2 if TABLE[name].arity == 2 else 1])
     f.put(f"store {ty} {out}, ptr {f.t(f'getelementptr {f.ty(dtype, False)}, ptr %o, i64 %i')}, align {dtype.size}")
     body = "\n".join(f.lines)
     module.functions.append(
@@ -148,7 +149,7 @@ def test_a_function_is_accurate_to_a_few_units_of_the_last_place(name, dtype, la
         xs = [rng.uniform(low, high, N).astype(dtype.numpy) for _ in range(2)]
         if name == "pow" and low < 0:
             xs[1] = np.rint(xs[1] * 5).astype(dtype.numpy)
-        xs = xs[: 2 if name in library.TWO else 1]
+        xs = xs[: 2 if TABLE[name].arity == 2 else 1]
         with np.errstate(all="ignore"):
             want = REFERENCE[name](*(x.astype(np.longdouble) for x in xs))
         error = worst(run(*xs), want, dtype)
@@ -164,7 +165,7 @@ def test_special_values_follow_the_rules_of_c(name, dtype, lanes):
     with np.errstate(all="ignore"):
         edges = np.array(EDGES, np.float64).astype(dtype.numpy)
         xs = [edges]
-        if name in library.TWO:
+        if TABLE[name].arity == 2:
             xs = [np.repeat(edges, len(edges)), np.tile(edges, len(edges))]
         pad = -len(xs[0]) % 8
         xs = [np.concatenate([x, x[:pad]]) for x in xs]

@@ -16,7 +16,7 @@ from qdrun.compiler.frontend.values.fold import fold as fold_literals
 from qdrun.compiler.ir.builder import convert
 from qdrun.compiler.ir.meaning import evaluate, limits, scalar
 from qdrun.compiler.ir.nodes import Const, Kernel, Op
-from qdrun.compiler.ir.ops import COMPARE, FUNCTIONS, TABLE
+from qdrun.compiler.ir.ops import COMPARE, TABLE, is_function
 from qdrun.compiler.ir.types import ALL, DType, f64, i32, u1
 from qdrun.compiler.passes.simplify.fold import fold_op
 from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
@@ -25,7 +25,7 @@ HOW = ["one", "eight", pytest.param("grid", marks=pytest.mark.slow), pytest.para
 N = 420
 KINDS = {"any": "fiub", "number": "fiu", "real": "f", "int": "iub", "bool": "b"}
 PURE = [c for c, info in TABLE.items() if info.pure and info.arity > 0 and c not in ("cast", "bitcast")]
-INEXACT = FUNCTIONS
+INEXACT = frozenset(filter(is_function, TABLE))
 CASES = [(c, d) for d in ALL.values() for c in PURE if d.kind in KINDS[TABLE[c].domain]]
 CASTS = [(a, b) for a in ALL.values() for b in ALL.values()]
 

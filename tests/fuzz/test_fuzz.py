@@ -113,7 +113,7 @@ def test_a_dropped_store_is_found_and_made_small(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_wrong_derivative_is_found_and_made_small(tmp_path, monkeypatch):
-    monkeypatch.setitem(derivatives.ADJOINT, "cos", derivatives.ADJOINT["sin"])
+    monkeypatch.setitem(derivatives.RULES, "cos", derivatives.RULES["sin"])
     program, result, index = hunt(tmp_path, range(29, 300, 6))
     text = small(tmp_path, program, result, index)
     # both compare with central differences; in second derivatives a sine has the adjoint of a cosine

@@ -16,7 +16,7 @@ from qdrun.compiler.ir.nodes import Buffer, Kernel, Place, Task
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import f64, u1
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.passes.reverse.derivatives import ADJOINT, FLAT
+from qdrun.compiler.passes.reverse.derivatives import FLAT, RULES
 from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -48,7 +48,7 @@ def adjoints(code: str, at: tuple[float, ...], g: float = 1.0) -> list[float | N
     result = b.op(code, *args, dtype=f64) if code in ("cast", "select") else b.op(code, *args)
     seed = place("g")
     adjoint = b.gload(seed, ())
-    for rule, out in zip(ADJOINT[code], outputs, strict=True):
+    for (_, rule, *_), out in zip(RULES[code], outputs, strict=True):
         if rule is not None:
             b.gstore(out, (), rule(b, adjoint, args, result))
     kernel = Kernel("rule", [], [task])
@@ -56,7 +56,7 @@ def adjoints(code: str, at: tuple[float, ...], g: float = 1.0) -> list[float | N
     memory = Memory.of({p: np.array(v, p.dtype.numpy).reshape(1) for p, v in zip(inputs, at)} | {seed: np.array([g])})
     with np.errstate(all="ignore"):
         run_kernel(kernel, memory)
-    return [None if rule is None else float(memory.array(p)) for rule, p in zip(ADJOINT[code], outputs)]
+    return [None if rule is None else float(memory.array(p)) for (_, rule, *_), p in zip(RULES[code], outputs)]
 
 
 def value(code: str, at: list[float]) -> float:
@@ -69,7 +69,7 @@ def differences(code: str, at: tuple[float, ...], k: int, h: float = 1e-6) -> fl
     return (ends[0] - ends[1]) / (2 * h)
 
 
-@pytest.mark.parametrize("code", ADJOINT)
+@pytest.mark.parametrize("code", RULES)
 def test_a_rule_is_the_slope_of_its_operation(code):
     r = np.random.default_rng()
     for _ in range(20):
@@ -82,14 +82,14 @@ def test_a_rule_is_the_slope_of_its_operation(code):
                 assert got == pytest.approx(0.7 * differences(code, at, k), rel=2e-6, abs=2e-7), (code, at, k)
 
 
-@pytest.mark.parametrize("code", [c for c in ADJOINT if TABLES.FACTS[c].edges])
+@pytest.mark.parametrize("code", [c for c in RULES if TABLES.FACTS[c].edges])
 def test_an_edge_is_as_the_page_says(code):
     for edge in TABLES.FACTS[code].edges:
         for got, want in zip(adjoints(code, edge.at), edge.gives, strict=True):
             assert got == want or (math.isnan(got) and math.isnan(want)), (code, edge.words, got)
 
 
-@pytest.mark.parametrize("code", [c for c in ADJOINT if TABLES.FACTS[c].edges])
+@pytest.mark.parametrize("code", [c for c in RULES if TABLES.FACTS[c].edges])
 def test_a_zero_gradient_stays_zero_at_the_edges(code):
     for edge in TABLES.FACTS[code].edges:
         for got in adjoints(code, edge.at, 0.0):
@@ -107,8 +107,8 @@ def test_a_flat_operation_has_no_slope(code):
 def test_the_page_has_a_row_for_each_rule_and_nothing_else():
     page = (DOCS / "derivatives.md").read_text(encoding="utf-8")
     assert TABLES.filled(page) == page, "run: python docs/tables.py"
-    assert set(TABLES.FACTS) == set(ADJOINT)
-    assert set(re.findall(r"^\| `(\w+)", page, re.M)) == set(ADJOINT) | FLAT
+    assert set(TABLES.FACTS) == set(RULES)
+    assert set(re.findall(r"^\| `(\w+)", page, re.M)) == set(RULES) | FLAT
 
 
 def test_a_formula_is_read_off_the_rule():

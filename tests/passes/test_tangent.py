@@ -22,7 +22,7 @@ from qdrun.compiler.ir.types import f32, f64, i64
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.passes.exits import lower_exits
 from qdrun.compiler.passes.forward.tangent import Tangent, forward_kernel
-from qdrun.compiler.passes.reverse.derivatives import ADJOINT, FLAT
+from qdrun.compiler.passes.reverse.derivatives import FLAT, RULES
 from qdrun.compiler.passes.reverse.gradient import reverse_kernel
 from qdrun.compiler.passes.simplify.simplify import simplify
 from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
@@ -216,7 +216,7 @@ def test_a_load_that_only_decides_something_is_no_read():
 
 
 # ---- that it is the derivative
-REAL = sorted(op for op in ADJOINT if TABLE[op].domain in ("real", "number"))
+REAL = sorted(op for op in RULES if TABLE[op].domain in ("real", "number"))
 
 
 @pytest.mark.parametrize("code", [op for op in REAL if op != "attach"])

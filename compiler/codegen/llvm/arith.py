@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import copysign, isnan
 
 from ...ir.nodes import Const, Op, Operand
-from ...ir.ops import FUNCTIONS
+from ...ir.ops import TABLE, is_function
 from ...ir.types import DType, f16, f32, i16, i32, i64, u1, u8
 from ..math import library
 from . import power
@@ -88,7 +88,7 @@ def _one(f: Fn, d: DType, v: bool) -> str:
 def _math(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
     """A mathematical function: ours, so that one iteration has the bits of eight side by side. C's for scalars where ours would be slow."""
     target = f.module.target
-    if target.libm and not target.fused and not v:
+    if target.libm and not target.fused and not v and TABLE[name].in_c:
         return library.libm(f, name, d, args)
     return library.call(f, name, d, v, args)
 
@@ -240,9 +240,6 @@ def _table() -> dict[str, Emit]:
     def round_(name: str) -> Emit:
         return lambda f, d, v, a: f.intrinsic(name, d, v, a[0])
 
-    def math_(name: str) -> Emit:
-        return lambda f, d, v, a: _math(f, name, d, v, a)
-
     own = {
         "attach": lambda f, d, v, a: a[0], "detach": lambda f, d, v, a: a[0],
         "rsqrt": _rsqrt, "neg": _neg, "abs": _abs, "sgn": _sgn, "bitnot": _bitnot, "not": _bitnot, "isnan": _isnan, "isinf": _isinf,
@@ -252,7 +249,6 @@ def _table() -> dict[str, Emit]:
         {c: bin_(c) for c in (*_FLOAT_BIN, "min", "max", "and", "or", "xor")}
         | {c: cmp_(c) for c in _FCMP}
         | {c: round_(n) for c, n in _ROUNDING.items()}
-        | {c: math_(c) for c in FUNCTIONS}
         | own
     )
 
@@ -288,7 +284,7 @@ def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
     if d is u1 and code not in _U1_DIRECT:
         out = EMIT[code](f, u8, v, [f.convert(a, u1, u8, v) for a in args])
         return f.convert(out, u8, u1, v)
-    if code not in EMIT:
+    if code not in EMIT and not is_function(code):
         raise Unsupported(f"operation {code!r} on {d}")
     return _apply(f, code, d, v, args)
 
@@ -298,7 +294,7 @@ def _apply(f: Fn, code: str, d: DType, v: bool, args: list[str]) -> str:
     target = f.module.target
     if target.fast_math and d is f32 and code in target.approximations and not v:
         return target.approximations[code](f, *args)
-    return EMIT[code](f, d, v, args)
+    return EMIT[code](f, d, v, args) if code in EMIT else _math(f, code, d, v, args)
 
 
 def _in_steps(f: Fn, code: str, v: bool, args: list[str]) -> str:

@@ -6,14 +6,12 @@ from collections.abc import Container, Iterator
 from math import prod
 
 from ...ir.nodes import Block, Const, If, Kernel, Loop, Op, Print, Stmt, Task
-from ...ir.ops import FUNCTIONS
+from ...ir.ops import TABLE, is_function
 from ...ir.walk import atomic_of, operands, walk
 from .target import ONE_LANE, Lanes
 from .uniform import Shapes, analyse
 
 _CHUNK_COST = 20_000  # about 5 microseconds: ten times what handing a chunk to a waiting thread costs
-_COSTS: dict[str, int] = dict.fromkeys(FUNCTIONS, 40)
-_COSTS |= {"gload": 4, "atomic": 20, "div": 8, "sqrt": 8, "rsqrt": 12, "mod": 20, "floordiv": 20, "cdiv": 12, "crem": 12}
 _UNKNOWN_TRIPS = 16
 _DIVISIONS = frozenset(("floordiv", "mod", "cdiv", "crem"))
 _PLAIN = frozenset(("load", "gload", "arg", "stack_get", "cast", "select", "neg"))
@@ -29,7 +27,7 @@ def block_cost(block: Block) -> int:
     total = 0
     for s in block:
         if isinstance(s, Op):
-            total += _COSTS.get(s.op, 1)
+            total += TABLE[s.op].cost
         elif isinstance(s, If):
             total += 1 + max(block_cost(s.then), block_cost(s.orelse))
         elif isinstance(s, Loop):
@@ -78,7 +76,7 @@ def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features:
 def _doubles(task: Task) -> int:
     """How much more arithmetic of a task is in f64 than in f32; a mathematical function in f64 decides."""
     sizes = [
-        (s.dtype.bits, s.op in FUNCTIONS)
+        (s.dtype.bits, is_function(s.op))
         for s in walk(task.body)
         if isinstance(s, Op) and s.dtype.is_real and s.op not in _PLAIN
     ]
@@ -92,7 +90,7 @@ def _lanes_pay(task: Task, plain: Container[Op]) -> bool:
     atomics = [s for s in statements if isinstance(s, Op) and s.op == "atomic" and s not in plain]
     if task.stacks:
         return _states_pay(task, statements, atomics)
-    math = sum(isinstance(x, Op) and x.op in FUNCTIONS for s in task.body if isinstance(s, Loop) for x in walk(s.body))
+    math = sum(isinstance(x, Op) and is_function(x.op) for s in task.body if isinstance(s, Loop) for x in walk(s.body))
     return math > 0 and len(atomics) + _divisions(statements, analyse(task)) <= 2 * math
 
 
@@ -108,7 +106,7 @@ def _states_pay(task: Task, statements: list[Stmt], atomics: list[Op]) -> bool:
     gain = -4 * len(atomics)
     for s in statements:
         own = list(_own(s.body)) if isinstance(s, Loop) else []
-        work = sum(8 if x.op in FUNCTIONS else 1 for x in own if x.dtype.is_real and x.op not in _PLAIN)
+        work = sum(8 if is_function(x.op) else 1 for x in own if x.dtype.is_real and x.op not in _PLAIN)
         if work:  # else it moves states, or runs segments of them
             gathers = sum(x.op == "gload" and any(i in shapes.varying and i not in axes for i in x.args) for x in own)
             assert isinstance(s, Loop)

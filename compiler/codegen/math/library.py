@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...ir.ops import TABLE
 from ...ir.types import DType, f32, f64
 from ..llvm.function import Fn, Module
 from . import error_function, functions, hyperbolic, remainder, scalar
 from .lanes import Lanes
 
-_BODIES: dict[str, Callable[..., str]] = {
+BODIES: dict[str, Callable[..., str]] = {
     "sin": functions.sin,
     "cos": functions.cos,
     "tan": functions.tan,
@@ -29,8 +30,6 @@ _BODIES: dict[str, Callable[..., str]] = {
     "crem": remainder.fmod,
     "mod": remainder.floor_mod,
 }
-TWO = frozenset("atan2 pow crem mod".split())
-"""The functions of two values."""
 _ONE = {
     "sin": scalar.sin,
     "cos": scalar.cos,
@@ -82,11 +81,11 @@ def define(module: Module, symbol: str, name: str, d: DType, lanes: int) -> str:
     f = Fn(module, lanes)
     v = lanes > 1
     e = Lanes(f, d, v)
-    args = ["%a", "%b"][: 2 if name in TWO else 1]
+    args = ["%a", "%b"][: TABLE[name].arity]
     if not v and not module.target.libm:
-        result = (_ONE.get(name) or _BODIES[name])(e, *args)
+        result = (_ONE.get(name) or BODIES[name])(e, *args)
     else:
-        result = _limited(e, name, args[0]) if name in _LIMITED else _BODIES[name](e, *args)
+        result = _limited(e, name, args[0]) if name in _LIMITED else BODIES[name](e, *args)
     ty = f.ty(d, v)
     return _text(f, ty, symbol, ", ".join(f"{ty} {a}" for a in args), result)
 
@@ -94,7 +93,7 @@ def define(module: Module, symbol: str, name: str, d: DType, lanes: int) -> str:
 def _limited(e: Lanes, name: str, x: str) -> str:
     """Arguments too large for the reduction go to C's function, one by one; lanes that have none give NaN."""
     large, near = _near(e, x)
-    return _far(e, name, x, large, _BODIES[name](e, near))
+    return _far(e, name, x, large, BODIES[name](e, near))
 
 
 def _near(e: Lanes, x: str) -> tuple[str, str]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import QdrunTypeError
-from ...ir.meaning import round_away
 from ...ir.nodes import Const, Operand
+from ...ir.ops import round_away
 from ...ir.types import DType, i32, u1
 from ..source.keywords import positional, signature
 from ..values import matrix, ops, rng
@@ -72,30 +72,31 @@ def _lower_real(code: str) -> Lowering:
     return lambda b, x: ops.elementwise(lambda p: one(b, p), ops.as_value(b, x))
 
 
-def _real(name: str, host: Callable[..., Any], doc: str) -> Intrinsic:
+def real_function(name: str, host: Callable[..., Any], doc: str) -> Intrinsic:
+    """The function of kernels that is the operation of this name. ``host``: what it is outside of kernels."""
     return Intrinsic(name, host, _lower_real(name), doc)
 
 
-sin = _real("sin", np.sin, "Sine of an angle in radians, element by element. Integers are taken as reals.")
-cos = _real("cos", np.cos, "Cosine of an angle in radians, element by element.")
-tan = _real("tan", np.tan, "Tangent of an angle in radians, element by element.")
-asin = _real("asin", np.arcsin, "Inverse sine, in [-pi/2, pi/2].")
-acos = _real("acos", np.arccos, "Inverse cosine, in [0, pi].")
-sinh = _real("sinh", np.sinh, "Hyperbolic sine.")
-cosh = _real("cosh", np.cosh, "Hyperbolic cosine.")
-tanh = _real("tanh", np.tanh, "Hyperbolic tangent.")
-exp = _real("exp", np.exp, "e to the power x.")
-expm1 = _real("expm1", np.expm1, "exp(x) - 1, without the cancellation near 0.")
-log = _real("log", np.log, "Natural logarithm.")
-log1p = _real("log1p", np.log1p, "log(1 + x), without the cancellation near 0.")
-erf = _real(
+sin = real_function("sin", np.sin, "Sine of an angle in radians, element by element. Integers are taken as reals.")
+cos = real_function("cos", np.cos, "Cosine of an angle in radians, element by element.")
+tan = real_function("tan", np.tan, "Tangent of an angle in radians, element by element.")
+asin = real_function("asin", np.arcsin, "Inverse sine, in [-pi/2, pi/2].")
+acos = real_function("acos", np.arccos, "Inverse cosine, in [0, pi].")
+sinh = real_function("sinh", np.sinh, "Hyperbolic sine.")
+cosh = real_function("cosh", np.cosh, "Hyperbolic cosine.")
+tanh = real_function("tanh", np.tanh, "Hyperbolic tangent.")
+exp = real_function("exp", np.exp, "e to the power x.")
+expm1 = real_function("expm1", np.expm1, "exp(x) - 1, without the cancellation near 0.")
+log = real_function("log", np.log, "Natural logarithm.")
+log1p = real_function("log1p", np.log1p, "log(1 + x), without the cancellation near 0.")
+erf = real_function(
     "erf",
     np.vectorize(math.erf, otypes=[float]),
     "The error function: 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.",
 )
-erfc = _real("erfc", np.vectorize(math.erfc, otypes=[float]), "1 - erf(x), without the cancellation for a large x.")
-sqrt = _real("sqrt", np.sqrt, "Square root.")
-rsqrt = _real("rsqrt", lambda x: 1.0 / np.sqrt(x), "1 / sqrt(x).")
+erfc = real_function("erfc", np.vectorize(math.erfc, otypes=[float]), "1 - erf(x), without the cancellation for a large x.")
+sqrt = real_function("sqrt", np.sqrt, "Square root.")
+rsqrt = real_function("rsqrt", lambda x: 1.0 / np.sqrt(x), "1 / sqrt(x).")
 
 
 def _lower_rounding(code: str) -> Lowering:

@@ -26,12 +26,11 @@ from ..clone import clone_kernel
 from ..dependence.access import Access
 from ..dependence.blocks import refuse_blocks, refuse_order
 from ..dependence.collisions import Collision, collisions
-from ..reverse.derivatives import rules_of, zero_stays_zero
+from ..reverse.derivatives import RULES, rules_of, zero_stays_zero
 from .attached import renew_slopes, settle
 from .tangent_flow import TangentFlow
 
 ARMS = {"min": "lt", "max": "gt"}  # the comparison by which the first operand wins
-_WITH_FACTOR = frozenset("sin cos tanh abs mod pow".split())
 _KNOWN_ATOMICS = ("add", "sub", "mul", "min", "max", "xchg")
 
 
@@ -171,15 +170,15 @@ class _Rewriter:
 
     def _factor(self, s: Op, number: int) -> Operand | None:
         """The factor of the tangent, if it may be 0: a zero factor then removes an infinite tangent, as a zero adjoint does."""
-        other = s.args[1 - number] if len(s.args) == 2 else None
-        if s.op in ("mul", "atan2"):
-            return None if isinstance(other, Const) and other.value != 0 else other
-        if s.op == "exp" or (s.op == "div" and number == 1):
-            return s
-        rule = rules_of(s)[number]
-        if s.op not in _WITH_FACTOR or rule is None:
+        partial = RULES[s.op][number] if s.op in RULES else None
+        if partial is None or partial.factor is None or partial.adjoint is None:
             return None
-        found = rule(self.b, Const(1.0, s.dtype), s.args, s)
+        if partial.factor == "r":
+            return s
+        if isinstance(partial.factor, int):
+            other = s.args[partial.factor]
+            return None if isinstance(other, Const) and other.value != 0 else other
+        found = partial.adjoint(self.b, Const(1.0, s.dtype), s.args, s)
         return None if isinstance(found, Const) else found
 
     # ---- atomics

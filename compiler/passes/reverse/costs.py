@@ -6,7 +6,7 @@ from collections.abc import Callable
 from operator import mul
 
 from ...ir.nodes import Assert, Block, GlobalStore, If, Local, LocalStore, Loop, Op, Stmt
-from ...ir.ops import FUNCTIONS
+from ...ir.ops import is_function
 from ...ir.walk import stored_locals
 from ...tape.work import CLASSES, NO_WORK, Inner, LoopWork, Work
 from .task import Reverse
@@ -138,7 +138,7 @@ def _count_forward(s: Stmt, weight: float, counts: Counts) -> None:
             counts[_UPDATE] += weight
         case Op(op=code) if code in _DIVISIONS:
             counts[_DIVISION] += weight
-        case Op(op=code) if code in FUNCTIONS:
+        case Op(op=code) if is_function(code):
             counts[_FUNCTION] += weight
         case Op(op=code) if code not in _FREE:
             counts[_SIMPLE] += weight
@@ -155,7 +155,7 @@ def _count_backward(s: Stmt, weight: float, counts: Counts) -> None:
         case GlobalStore():
             counts[_LOAD] += weight
             counts[_UPDATE] += weight
-        case Op(op=code) if code in FUNCTIONS:
+        case Op(op=code) if is_function(code):
             counts[_FUNCTION] += weight
             counts[_SIMPLE] += 2 * weight
         case Op(op=code) if code in _DIVISIONS:

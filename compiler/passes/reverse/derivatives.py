@@ -1,17 +1,17 @@
 """The derivative of every operation, in one table.
 
-``NEEDS[op][k]`` lists the values that the adjoint of operand k reads: operand numbers, or "r" for the result. ``ADJOINT[op][k]`` builds
-the adjoint of operand k from the adjoint ``g`` of the result. ``ZERO`` says of the other operations why their derivative is zero. An
-operation that no table lists is refused where its derivative is wanted. At a tie, ``min`` and ``max`` give all to the second operand.
+``RULES[op]`` has a ``Partial`` for each operand. ``ZERO`` says of the other operations why their derivative is zero. An operation that
+neither lists is refused where its derivative is wanted. At a tie, ``min`` and ``max`` give all to the second operand.
 
 Where a factor may be infinite or NaN, a zero ``g`` gives zero: a branch of a ``select`` that was not taken contributes nothing. The
-cheap operations of ``MULTIPLIES`` leave that test out; it is put around them where a select stands behind them.
+cheap operations leave that test out (``Partial.tests``); it is put around them where a select stands behind them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import nan, pi, sqrt
+from typing import NamedTuple
 
 from ...errors import DifferentiationError
 from ...ir.builder import Builder
@@ -22,39 +22,22 @@ from ..shuffles import Adjoint
 Need = int | str
 Rule = Callable[[Builder, Operand, tuple[Operand, ...], Operand | None], Operand]
 
-NEEDS: dict[str, tuple[tuple[Need, ...], ...]] = {
-    "add": ((), ()),
-    "sub": ((), ()),
-    "neg": ((),),
-    "mul": ((1,), (0,)),
-    "div": ((1,), (1, "r")),
-    "mod": ((), (0, 1, "r")),
-    "crem": ((), (0, 1, "r")),
-    "min": ((0, 1), (0, 1)),
-    "max": ((0, 1), (0, 1)),
-    "pow": ((0, 1), (0, "r")),
-    "atan2": ((0, 1), (0, 1)),
-    "attach": ((), ()),
-    "abs": ((0,),),
-    "sin": ((0,),),
-    "cos": ((0,),),
-    "tan": (("r",),),
-    "asin": ((0,),),
-    "acos": ((0,),),
-    "sinh": ((0,),),
-    "cosh": ((0,),),
-    "tanh": ((0,),),
-    "exp": (("r",),),
-    "expm1": ((0,),),
-    "log": ((0,),),
-    "log1p": ((0,),),
-    "erf": ((0,),),
-    "erfc": ((0,),),
-    "sqrt": (("r",),),
-    "rsqrt": ((0, "r"),),
-    "cast": ((),),
-    "select": ((), (0,), (0,)),
-}
+
+class Partial(NamedTuple):
+    """The derivative of an operation by one of its operands.
+
+    Attributes:
+        needs: the values that ``adjoint`` reads: operand numbers, or "r" for the result.
+        adjoint: builds the adjoint of the operand from that of the result, ``g``; None: it has none.
+        factor: in forward mode, what makes an infinite tangent of the operand vanish where it is 0: an operand, "r", or "slope", the rule
+            of 1; None: nothing.
+        tests: the rule gives 0 where ``g`` is 0, or its factor cannot be infinite; else it is g times the factor.
+    """
+
+    needs: tuple[Need, ...]
+    adjoint: Rule | None
+    factor: Need | None = None
+    tests: bool = True
 
 
 def _c(like: Operand, value: float) -> Const:
@@ -227,46 +210,46 @@ def _negated(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) 
     return b.op("neg", g)
 
 
-ADJOINT: dict[str, tuple[Rule | None, ...]] = {
-    "add": (_same, _same),
-    "sub": (_same, _negated),
-    "neg": (_negated,),
-    "mul": (lambda b, g, a, r: b.op("mul", g, a[1]), lambda b, g, a, r: b.op("mul", g, a[0])),
-    "div": (lambda b, g, a, r: _div_by(b, g, a[1]), _div_right),
-    "mod": (_same, _mod_right),
-    "crem": (_same, _mod_right),
-    "min": _left_wins("lt"),
-    "max": _left_wins("gt"),
-    "pow": (_pow_left, _pow_right),
-    "atan2": (_atan2(1, "+"), _atan2(0, "-")),
-    "attach": (None, _same),
-    "abs": (_abs,),
-    "sin": (lambda b, g, a, r: b.op("mul", g, b.op("cos", a[0])),),
-    "cos": (_cos,),
-    "tan": (_tan,),
-    "asin": (_asin("+"),),
-    "acos": (_asin("-"),),
-    "sinh": (_times("cosh"),),
-    "cosh": (_times("sinh"),),
-    "tanh": (_tanh,),
-    "exp": (_exp,),
-    "expm1": (_times("exp"),),
-    "log": (_log,),
-    "log1p": (_log1p,),
-    "erf": (_erf(1.0),),
-    "erfc": (_erf(-1.0),),
-    "sqrt": (_sqrt,),
-    "rsqrt": (_rsqrt,),
-    "cast": (lambda b, g, a, r: b.cast(g, a[0].dtype),),
+RULES: dict[str, tuple[Partial, ...]] = {
+    "add": (Partial((), _same), Partial((), _same)),
+    "sub": (Partial((), _same), Partial((), _negated)),
+    "neg": (Partial((), _negated),),
+    "mul": (
+        Partial((1,), lambda b, g, a, r: b.op("mul", g, a[1]), 1, tests=False),
+        Partial((0,), lambda b, g, a, r: b.op("mul", g, a[0]), 0, tests=False),
+    ),
+    "div": (Partial((1,), lambda b, g, a, r: _div_by(b, g, a[1])), Partial((1, "r"), _div_right, "r")),
+    "mod": (Partial((), _same), Partial((0, 1, "r"), _mod_right, "slope", tests=False)),
+    "crem": (Partial((), _same), Partial((0, 1, "r"), _mod_right, tests=False)),
+    "min": tuple(Partial((0, 1), rule) for rule in _left_wins("lt")),
+    "max": tuple(Partial((0, 1), rule) for rule in _left_wins("gt")),
+    "pow": (Partial((0, 1), _pow_left, "slope"), Partial((0, "r"), _pow_right, "slope")),
+    "atan2": (Partial((0, 1), _atan2(1, "+"), 1), Partial((0, 1), _atan2(0, "-"), 0)),
+    "attach": (Partial((), None), Partial((), _same)),
+    "abs": (Partial((0,), _abs, "slope", tests=False),),
+    "sin": (Partial((0,), lambda b, g, a, r: b.op("mul", g, b.op("cos", a[0])), "slope", tests=False),),
+    "cos": (Partial((0,), _cos, "slope", tests=False),),
+    "tan": (Partial(("r",), _tan),),
+    "asin": (Partial((0,), _asin("+")),),
+    "acos": (Partial((0,), _asin("-")),),
+    "sinh": (Partial((0,), _times("cosh")),),
+    "cosh": (Partial((0,), _times("sinh")),),
+    "tanh": (Partial((0,), _tanh, "slope", tests=False),),
+    "exp": (Partial(("r",), _exp, "r"),),
+    "expm1": (Partial((0,), _times("exp")),),
+    "log": (Partial((0,), _log),),
+    "log1p": (Partial((0,), _log1p),),
+    "erf": (Partial((0,), _erf(1.0), tests=False),),
+    "erfc": (Partial((0,), _erf(-1.0), tests=False),),
+    "sqrt": (Partial(("r",), _sqrt),),
+    "rsqrt": (Partial((0, "r"), _rsqrt),),
+    "cast": (Partial((), lambda b, g, a, r: b.cast(g, a[0].dtype)),),
     "select": (
-        None,
-        lambda b, g, a, r: b.op("select", a[0], g, _c(g, 0.0)),
-        lambda b, g, a, r: b.op("select", a[0], _c(g, 0.0), g),
+        Partial((), None),
+        Partial((0,), lambda b, g, a, r: b.op("select", a[0], g, _c(g, 0.0))),
+        Partial((0,), lambda b, g, a, r: b.op("select", a[0], _c(g, 0.0), g)),
     ),
 }
-
-MULTIPLIES = frozenset("mul sin cos tanh erf erfc abs mod crem".split())
-"""Operations whose rule is g times a factor, with no test for a zero g."""
 
 # Real operations whose derivative is zero almost everywhere: the gradient stops here, rightly.
 FLAT = frozenset("detach floor ceil round trunc sgn floordiv isnan isinf".split())
@@ -291,7 +274,7 @@ MEMORY = frozenset("load gload atomic stack_get".split())
 
 def is_known(code: str) -> bool:
     """Whether a table says what the derivative of an operation is."""
-    return code in ADJOINT or code in ZERO or code in MEMORY or code == "shuffle"
+    return code in RULES or code in ZERO or code in MEMORY or code == "shuffle"
 
 
 def refusal(s: Op) -> DifferentiationError:
@@ -306,14 +289,14 @@ def carries(s: Op) -> bool:
     """Whether a gradient can flow from the result of ``s`` to an operand: real in, real out, a rule or none known."""
     if not s.dtype.is_real:
         return False
-    return s.op == "shuffle" or not is_known(s.op) or (s.op in ADJOINT and s.args[-1].dtype.is_real)
+    return s.op == "shuffle" or not is_known(s.op) or (s.op in RULES and s.args[-1].dtype.is_real)
 
 
 def rules_of(s: Op) -> tuple[Rule | None, ...]:
     """The rule of each operand. That of an operation that no table lists raises ``DifferentiationError``."""
     if s.op == "shuffle":  # its adjoint is one of other lanes
         return (lambda b, g, a, r: Adjoint(b, s, a[1]).of(g), None)
-    return ADJOINT[s.op] if s.op in ADJOINT else (_refuse(s),) * len(s.args)
+    return tuple(partial.adjoint for partial in RULES[s.op]) if s.op in RULES else (_refuse(s),) * len(s.args)
 
 
 def _refuse(s: Op) -> Rule:
@@ -327,4 +310,9 @@ def needs_of(s: Op) -> tuple[tuple[Need, ...], ...]:
     """What the rule of each operand reads."""
     if s.op == "shuffle":
         return ((1,), ())
-    return NEEDS[s.op] if s.op in NEEDS else ((),) * len(s.args)
+    return tuple(partial.needs for partial in RULES[s.op]) if s.op in RULES else ((),) * len(s.args)
+
+
+def multiplies(s: Op) -> bool:
+    """Whether an adjoint of the operation is that of the result times a factor, with no test for a zero."""
+    return any(not partial.tests for partial in RULES.get(s.op, ()))

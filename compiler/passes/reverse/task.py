@@ -37,7 +37,7 @@ from ...tape.bounds.row_predicates import around_stacks
 from ..dependence.collisions import shared_stores
 from .checkpoint import LoopDriver, Record, down
 from .copies import Env, at, copy_plain, index_at
-from .derivatives import MULTIPLIES, rules_of, zero_stays_zero
+from .derivatives import multiplies, rules_of, zero_stays_zero
 from .final_values import CLAIMS
 from .segments import driver_of
 from .slices import Slicer
@@ -217,7 +217,7 @@ class Reverse:
             for operand, rule in zip(s.args, rules_of(s), strict=True):
                 if rule is not None and self.activity.is_varied(operand):
                     value = rule(self.b, g, args, result)
-                    if s.op in MULTIPLIES and s in self.activity.masked:
+                    if s in self.activity.masked and multiplies(s):
                         value = zero_stays_zero(self.b, g, value)
                     self._give(operand, value)
 

@@ -13,12 +13,11 @@ import numpy as np
 
 from ...ir.meaning import evaluate, scalar
 from ...ir.nodes import Assert, Block, Const, Exit, If, Loop, Op, Operand, Stmt, Task
-from ...ir.ops import COMMUTATIVE, COMPARE, TABLE, UNARY_REAL
+from ...ir.ops import COMMUTATIVE, COMPARE, TABLE, is_function
 from ...ir.types import DType, u1
 from ...ir.verify import verified
 from ..clone import replace_head, replace_operands
 
-_ROUNDED_BY_THE_MACHINE = frozenset(UNARY_REAL.split()) - {"floor", "ceil", "round", "trunc", "sqrt"} | {"atan2", "pow"}
 _FOLDABLE = frozenset(code for code, info in TABLE.items() if info.pure and info.arity > 0)
 _INVERSE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
@@ -124,7 +123,7 @@ def fold_op(s: Op) -> Operand | None:
 
 
 def _compute(s: Op) -> Const | None:
-    if s.op in _ROUNDED_BY_THE_MACHINE and s.args[0].dtype.is_real:
+    if (is_function(s.op) or s.op == "rsqrt") and s.args[0].dtype.is_real:
         return None
     args = [scalar(a.value, a.dtype) for a in s.args if isinstance(a, Const)]
     value = evaluate(s.op, args, s.dtype).item()

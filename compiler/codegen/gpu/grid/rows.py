@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....ir.nodes import ClaimRow, Kernel, Loop, Op, Operand, Stack, StackPut, Task
-from ....ir.ops import FUNCTIONS
+from ....ir.ops import is_function
 from ....ir.walk import walk
 from ...abi import CTX_HEAP, PLANES, SCRATCH_CLAIMS, plane_of
 from ...llvm.emitter import Emitter
@@ -177,7 +177,7 @@ def copies(e: GridEmitter, s: Loop) -> int:
         if isinstance(x, Op) and x.op == "atomic" and e.uniform.way(x):
             return 1  # what the lanes of a warp do together stands once: LLVM would not copy it
         puts |= isinstance(x, StackPut)
-        long = isinstance(x, Op) and x.op in FUNCTIONS
+        long = isinstance(x, Op) and is_function(x.op)
         functions |= long
         weight += _FUNCTION if long else 1
         if isinstance(x, Op) and x.op == "stack_get" and isinstance(x.attr, tuple):
