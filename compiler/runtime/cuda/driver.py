@@ -14,6 +14,7 @@ from ...errors import DeviceError
 from ...ir.threads import new_lock
 from ..gpu.driver import DeviceInfo, Image, Texts
 from ..gpu.library import LibraryDriver, LibraryNames, text_of
+from ..interruptible import interruptible
 from . import ptx
 from .conditions import CudaConditions, has_conditions
 from .kind import CUDA, dotted
@@ -288,7 +289,10 @@ class CudaDriver(LibraryDriver):
         return ptx.build(texts, self, info, keep)
 
     def assemble(self, text: bytes, name: str) -> bytes:
-        """PTX to a cubin, by the compiler in the driver."""
+        """PTX to a cubin, by the compiler in the driver, which may take minutes: Ctrl-C is served meanwhile."""
+        return interruptible(lambda: self._assemble(text, name))
+
+    def _assemble(self, text: bytes, name: str) -> bytes:
         d, (options, values, log) = self.d, self._logged()
         doing = f"the driver cannot compile kernel `{name}`"
         state = self._call(doing, d.cuLinkCreate, len(options), options, values)
