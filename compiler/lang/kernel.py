@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
-from ..errors import QdrunRuntimeError, QdrunTypeError
+from ..errors import DataAccessError, QdrunRuntimeError, QdrunTypeError
 from ..frontend.source.parse import FunctionSource, read_function
 from ..frontend.values.budget import freed_in_a_tape
 from ..ir.threads import once
@@ -140,7 +140,12 @@ class KernelFunction:
         if tape is None and versions is None:
             return self._launch(*args, **kwargs)
         if tape is not None:
-            tape.starts(self, args, kwargs)
+            try:
+                tape.starts(self, args, kwargs)
+            except DataAccessError:  # a new variant
+                if self.several and program.reverses and (parts := parts_of(self, program, args, kwargs)):
+                    return launch_parts(parts, program, args, kwargs)
+                raise
         try:
             if versions is not None:
                 variant, bound = self.variant(args, kwargs)

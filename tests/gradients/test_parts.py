@@ -182,6 +182,37 @@ def test_a_method_has_parts_for_each_of_its_objects():
     assert np.isclose(x.grad.to_numpy().sum(), expected, rtol=1e-6)
 
 
+def test_a_later_variant_has_parts_although_the_first_has_none():
+    x, v, loss = fields()
+
+    @qd.kernel
+    def step(after: qd.template(), c: qd.f64):
+        for i in v:
+            v[i] -= c * qd.sin(x[i])
+        for i in x:
+            loss[None] += c * v[i] * x[i]
+            if qd.static(after):
+                x[i] += c * v[i]
+        for i in v:
+            if qd.static(after):
+                v[i] *= 1.0 - c * x[i] * x[i]
+
+    begin = x.to_numpy(), v.to_numpy()
+
+    def run() -> float:
+        loss[None] = 0.0
+        v.from_numpy(begin[1])
+        for after in (False, True, False, True):
+            step(after, 0.3)
+        return loss[None]
+
+    with qd.ad.Tape(loss):
+        run()
+    found = x.grad.to_numpy().sum()
+    x.from_numpy(begin[0])
+    assert np.isclose(found, slope(run, x), rtol=1e-6)
+
+
 def test_grad_check_and_a_tape_after_one_that_failed():
     x, v, loss = fields()
     k, begin = kick(x, v, loss), (x.to_numpy(), v.to_numpy())

@@ -29,6 +29,8 @@ def parts_of(kernel: Any, program: Program, args: tuple[Any, ...], kwargs: dict[
     """
     key = _key(kernel, program, args) if not kwargs else None
     count = None if key is None else program.parts.get(key)
+    if key is None and program.rehearsal is None and _are_whole(kernel):
+        return ()
     if count is None:
         variant, _ = kernel.variant(args, kwargs)
         count = len(variant.parts)
@@ -37,6 +39,12 @@ def parts_of(kernel: Any, program: Program, args: tuple[Any, ...], kwargs: dict[
     while len(kernel.parts) < count:
         kernel.parts.append(_part(kernel, len(kernel.parts)))
     return tuple(kernel.parts[:count])
+
+
+def _are_whole(kernel: Any) -> bool:
+    """Whether each variant so far is launched as it is: binding takes longer than a launch. A tape refuses a new one that has parts."""
+    variants = kernel.variants().values()
+    return bool(variants) and all("parts" in v.__dict__ and not v.parts for v in variants)
 
 
 def _key(kernel: Any, program: Program, args: tuple[Any, ...]) -> object:
