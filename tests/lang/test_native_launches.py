@@ -125,7 +125,9 @@ class Meter:
 
 
 def test_what_a_kernel_returns_comes_with_its_native_launch(monkeypatch):
-    with start():
+    with start() as program:
+        if not program.device.on_host:
+            pytest.skip("Python waits for what a queue returns")
         meter, given = Meter(array([3.0, 5.0, 7.0])), (1.5, 2.0, 4.25, 200.0)
         kernels = (give_real, give_byte, give_truth, give_vector, give_struct)
         for k in kernels:

@@ -78,6 +78,7 @@ def _bind_own(annotation: NdarrayType, given: Ndarray | BufferView, call: Call, 
         words = value.words(given.shape, given.offset, key.has_grad)
     _check_type(annotation, key)
     call.arrays[number] = stored
+    call.kept.append(value)  # another thread may take it out of the object that holds it
     (call.parts if isinstance(given, BufferView) else call.own).add(number)
     mirror = value._mirror
     if mirror is not None:
