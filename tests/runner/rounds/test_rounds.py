@@ -140,7 +140,7 @@ def test_a_config_without_a_search_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_search_that_was_killed_goes_on_with_the_same_trials_to_the_same_end(local_ray, tmp_path, monkeypatch):
+def test_a_search_that_was_killed_goes_on_with_the_same_trials_to_the_same_end(one_worker, tmp_path, monkeypatch):
     config = tmp_path / "lj.yaml"
     config.write_text(CONFIG.format(storage=tmp_path))
     whole = search(config, folder=str(tmp_path / "whole"), where=QUIET)
