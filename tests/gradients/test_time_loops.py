@@ -101,7 +101,7 @@ REFUSED = {
     "an outer loop that writes again": [
         "for r in range(2):",
         "    for t in range(n):",
-        "        f[i, t + 1] = qd.sin(f[i, t]) + 0.1 * r",
+        "        f[i, t + 1] = qd.sin(f[i, t]) + 0.1 * r * f[i, t + 1]",
         "loss[None] += f[i, n]",
     ],
     "a step that is computed in the loop": [
@@ -111,6 +111,12 @@ REFUSED = {
     ],
 }
 KEPT = {
+    "an outer loop that sweeps again": [
+        "for r in range(2):",
+        "    for t in range(n):",
+        "        f[i, t + 1] = qd.sin(f[i, t]) + 0.1 * r",
+        "loss[None] += f[i, n]",
+    ],
     "an element that is written in place": ["for t in range(n):", "    f[i, 0] = qd.sin(f[i, 0])", "loss[None] += f[i, 0]"],
     "a read before the write": ["for t in range(n):", "    f[i, t] = qd.sin(f[i, t + 1])", "loss[None] += f[i, 0]"],
     "a loop behind the reads": [
