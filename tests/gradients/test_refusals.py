@@ -142,6 +142,18 @@ REFUSED = {
         "the gradient needs the value of `x.grad` read here, and changes it itself",
         "copy it to another field",
     ),
+    "a ring of three rows, of a number that may wrap around": (
+        ["for i in range(4):", "    grid[(n + 1) % 3, i] = grid[n % 3, (i + 1) % 4] + x[i]"],
+        2,
+        "cross-iteration read-after-write",
+        "take the remainder first, as `m = t % 3`",
+    ),
+    "rows of a ring that meet": (
+        ["m = n % 3", "for i in range(4):", "    grid[(m + 1) % 3, i] = grid[(m + 4) % 3, (i + 1) % 4] + x[i]"],
+        3,
+        "cross-iteration read-after-write",
+        CROSS,
+    ),
     "a sum and a product of one element in any order": (
         ["for i in x:", "    s[None] *= 2.0", "    s[None] += x[i]"],
         2,
@@ -217,6 +229,9 @@ RIGHT = {
     "a swap of two fields": ["for i in x:", "    t = x[i]", "    x[i] = y[i]", "    y[i] = t"],
     "a kernel that returns a value": ["for i in x:", "    y[i] = x[i] * x[i]", "return n"],
     "time steps": ["for i in range(4):", "    grid[n, i] = qd.sin(grid[n - 1, i]) + 0.1 * grid[n - 1, (i + 1) % 4]"],
+    "a ring of three rows": ["m = n % 3", "for i in range(4):",
+        "    grid[(m + 1) % 3, i] = grid[m, (i + 1) % 4] * 0.9 + qd.sin(grid[(m - 1) % 3, (i + 2) % 4]) + x[i]"],
+    "two rows by the last bit": ["for i in range(4):", "    grid[n & 1, i] = qd.sin(grid[(n + 1) & 1, (i + 1) % 4]) * x[i]"],
     "rows of a rollout": ["for i in x:", "    for t in range(3):", "        grid[i, t + 1] += 0.5 * grid[i, t] + x[i] * w[t]"],
     "a flat index that does not repeat": ["for i, j in qd.ndrange(2, 2):", "    y[i * 2 + j] = 0.5 * y[j + 2 * i] + x[i]"],
     "odd elements from even ones": ["for i in range(2):", "    y[2 * i] = 0.5 * y[2 * i + 1] + x[i]"],

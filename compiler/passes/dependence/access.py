@@ -18,7 +18,7 @@ from ...errors import DataAccessError
 from ...ir.alias import Aliases, base, may_alias, same_array
 from ...ir.nodes import GlobalStore, Loc, Op, Operand, Place, Stmt, Task
 from ...ir.walk import atomic_of, index_of, loop_names, place_of, walk
-from .indexing import extents, linear, never_same, own_element
+from .indexing import differ_unless_wrapped, extents, linear, never_same, own_element
 
 Access = tuple[Place, tuple[Operand, ...], Stmt]
 
@@ -144,11 +144,15 @@ def check_cross_iteration(task: Task) -> None:
             continue
         for other, where, write in writes.meeting(place, index):
             if not _commute(load, write) and not (same_array(place, other) and own_element(index, where, writes, ranges)):
+                n = differ_unless_wrapped(index, where)
+                first = (
+                    f"take the remainder first, as `m = t % {n}`: (m + 1) % {n} is another element, while t + 1 may wrap around"
+                )
                 raise DataAccessError(
                     f"cross-iteration read-after-write: one iteration may read the element of `{place.name}` that another writes"
                     f" ({line_of(write)})",
                     load.loc,  # type: ignore[union-attr]
-                    _in_order(task, index, where) or IN_ORDER,
+                    first if n else _in_order(task, index, where) or IN_ORDER,
                 )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import gcd
 
 from ...ir.nodes import ArgDecl, Const, Loop, Op, Operand, Place, Task
 from ...ir.ops import TABLE
+from ...ir.types import limits
 from ...ir.walk import walk
 
 
@@ -107,18 +109,67 @@ def _unequal(x: Operand, y: Operand) -> bool:
     """Whether two values that are made of the same unknown numbers differ for each of these, as values that wrap."""
     if _incongruent(x, y, 1 << min(_bits(x), _bits(y))):
         return True
-    if isinstance(x, Op) and isinstance(y, Op) and x.op == y.op == "mod" and x.args[1] == y.args[1]:
-        n = x.args[1]  # t % 2 and (t + 1) % 2
-        return isinstance(n, Const) and n.value > 0 and _incongruent(x.args[0], y.args[0], int(n.value))
+    for n in {n for n in (_modulus(x), _modulus(y)) if n}:  # t % 3 and (t % 3 + 1) % 3
+        for left, right in product(_residues(x, n), _residues(y, n)):
+            if _incongruent(left, right, n):
+                return True
     (left, flips), (right, others) = _flipped(x), _flipped(y)
     return left is right and flips != others
 
 
-def _incongruent(x: Operand, y: Operand, modulus: int) -> bool:
-    """Whether two sums never differ by a multiple of a number, although they wrap: ``1 - t`` and ``t`` are not congruent modulo 2."""
+def differ_unless_wrapped(a: tuple[Operand, ...], b: tuple[Operand, ...]) -> int:
+    """``n`` where two index tuples have positions ``(t + 1) % n`` and ``(t + 2) % n``, equal only where a sum wraps around; else 0."""
+    for x, y in zip(a, b, strict=True):
+        n = _modulus(x)
+        if n and n == _modulus(y):
+            assert isinstance(x, Op) and isinstance(y, Op)
+            if _incongruent(x.args[0], y.args[0], n, exact=True):
+                return n
+    return 0
+
+
+def _incongruent(x: Operand, y: Operand, modulus: int, exact: bool = False) -> bool:
+    """Whether two sums never differ by a multiple of a number, although they may wrap: ``1 - t`` and ``t`` are not congruent modulo 2."""
     difference = linear(x).minus(linear(y))
-    common = gcd(modulus, 1 << min(_bits(x), _bits(y)), *(c for _, c in difference.leaves))
+    wraps = 0 if exact or (limits_of(x) and limits_of(y)) else 1 << min(_bits(x), _bits(y))
+    common = gcd(modulus, wraps, *(c for _, c in difference.leaves))
     return difference.constant % common != 0
+
+
+def _modulus(x: Operand) -> int:
+    """``n`` of a value ``t % n``, or ``t & (n - 1)`` for a power of two; 0: it is no such value."""
+    if not isinstance(x, Op) or x.op not in ("mod", "and") or not isinstance(x.args[1], Const):
+        return 0
+    n = int(x.args[1].value) + (x.op == "and")
+    return n if n > 0 and (x.op == "mod" or not n & (n - 1)) else 0
+
+
+def _residues(x: Operand, n: int) -> list[Operand]:
+    """The values known to be congruent to ``x`` modulo ``n``, if ``x`` is from 0 to ``n - 1``."""
+    limits = limits_of(x)
+    if limits is None or limits[0] < 0 or limits[1] >= n:
+        return []
+    return [x, x.args[0]] if isinstance(x, Op) and _modulus(x) == n else [x]
+
+
+def limits_of(x: Operand) -> tuple[int, int] | None:
+    """The least and the largest value of an integer made of remainders and literals without wrap-around; None: not known."""
+    if isinstance(x, Const):
+        return int(x.value), int(x.value)
+    if not x.dtype.is_int:
+        return None
+    if _modulus(x):
+        return 0, _modulus(x) - 1
+    parts = [limits_of(a) for a in x.args] if x.op in ("add", "sub", "neg") else []
+    known = [p for p in parts if p is not None]
+    if not parts or len(known) < len(parts):
+        return None
+    if x.op != "add":
+        low, high = known[-1]
+        known[-1] = (-high, -low)
+    low, high = sum(p[0] for p in known), sum(p[1] for p in known)
+    least, largest = limits(x.dtype)
+    return (low, high) if least <= low and high <= largest else None
 
 
 def _flipped(x: Operand) -> tuple[Operand, int]:
@@ -169,9 +220,7 @@ class Extents(dict[Op, "int | None"]):
         if loop is not None and isinstance(loop.begin, Const) and isinstance(loop.end, Const):
             first, end = int(loop.begin.value), int(loop.end.value)
             return (first, max(first, end - 1)) if loop.step > 0 else (min(first, end + 1), first)
-        if x.op == "mod" and isinstance(x.args[1], Const) and x.args[1].value > 0:
-            return 0, int(x.args[1].value) - 1
-        return None
+        return limits_of(x)
 
 
 def extents(task: Task) -> Extents:
