@@ -58,6 +58,7 @@ def environment(folder):
     token.chmod(0o600)
     mine = {"RAY_TMPDIR": str(folder), "RAY_AUTH_TOKEN_PATH": str(token), "RAY_AUTH_MODE": "token"}
     mine |= {"QDRUN_MACHINE_DIR": str(Path(folder, "machine")), "XDG_STATE_HOME": str(Path(folder, "state"))}
+    mine["QDRUN_FIRST_CHECK"] = "0"  # it runs a trial, which would count as an attempt
     return mine | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_raylet_start_wait_time_s": "90"}
 
 
