@@ -125,11 +125,12 @@ class KernelFunction:
 
     def slow_call(self, *args: Any, **kwargs: Any) -> Any:
         """The launch when a tape records, or when the native launcher does not know the arguments."""
+        binder = self.binder
+        if kwargs or len(args) < len(binder.params):
+            if "qd_stream" in kwargs and take_stream(current_program(), binder, kwargs):
+                return self(*args, **kwargs)
+            return self(*binder.in_order(args, kwargs))
         program = current_program()
-        if kwargs and take_stream(program, self.binder, kwargs):
-            return self(*args, **kwargs)
-        if kwargs or len(args) < len(self.binder.params):
-            return self(*self.binder.in_order(args, kwargs))
         if program._beside:
             program.refuse_unrecorded(f"kernel `{self.source.name}`", loc=self.source.loc(self.source.tree))
         tape, versions, event = program.tape, program.versions, None

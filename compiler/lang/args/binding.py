@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -110,25 +111,24 @@ class Binder:
     def __init__(self, name: str, params: Sequence[Param]) -> None:
         self.name, self.params = name, list(params)
         self._names = {p.name: k for k, p in enumerate(self.params)}
-        self._orders: dict[tuple[Any, ...], list[int]] = {}
+        self._orders: dict[tuple[Any, ...], itemgetter[Any]] = {}
         self._defaults = tuple(p.default for p in self.params)
 
     def has(self, name: str) -> bool:
         """Whether the kernel has a parameter of this name."""
         return name in self._names
 
-    def in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """What ``arguments`` gives. The order of each form of a call is kept."""
         form = (len(args), *kwargs)
-        given = (*args, *kwargs.values(), *self._defaults)
         order = self._orders.get(form)
         if order is None:
             self.arguments(args, kwargs)  # raises
-            names, first = [*kwargs], len(args) + len(kwargs)
-            named = {name: len(args) + k for k, name in enumerate(names)}
-            order = [k if k < len(args) else named.get(p.name, first + k) for k, p in enumerate(self.params)]
-            self._orders[form] = order
-        return [given[k] for k in order]
+            named = {name: len(args) + k for k, name in enumerate(kwargs)}
+            first = len(args) + len(kwargs)  # of the defaults
+            places = [k if k < len(args) else named.get(p.name, first + k) for k, p in enumerate(self.params)]
+            order = self._orders[form] = itemgetter(slice(0, 0), *places)  # of one place it gives no tuple
+        return order((*args, *kwargs.values(), *self._defaults))[1:]
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Positional order of all arguments, defaults filled in.
