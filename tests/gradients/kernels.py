@@ -6,7 +6,7 @@ vectors and matrices, atomics on a field, an ndarray argument with a gradient, a
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import linecache
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import qdrun as qd
 
-_numbers = itertools.count()
 OPS = ("+", "-", "*")
 UNARY = (
     "qd.sin({})",
@@ -30,8 +29,8 @@ TWO = ("qd.min({}, {})", "qd.max({}, {})", "({}) / (qd.sin({}) + 2.5)", "qd.atan
 
 
 def compile_source(source: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run source so that ``inspect`` finds it."""
-    filename = f"<random kernel {next(_numbers)}>"
+    """Run source so that ``inspect`` finds it. Equal sources have one file name, so their kernels are compiled once."""
+    filename = f"<random kernel {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     space = {"qd": qd, **names}
     exec(compile(source, filename, "exec"), space)

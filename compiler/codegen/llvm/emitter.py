@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...ir.nodes import Buffer, Const, FaultKind, Kernel, Local, Op, Operand, Place, Print, Stack, Task
-from ..abi import CTX_STATUS, ContextLayout, Message
+from ..abi import CTX_STATUS, STATUS_VALUES, STATUS_WORDS, ContextLayout, Message
 from .function import Fn, Module
 from .target import Unsupported, const_text
 from .uniform import Shapes
@@ -96,6 +96,13 @@ class Emitter(Fn, ABC):
         slot = self.locals.get(x)
         if slot is None:
             slot = self.locals[x] = self.slot(self.ty(x.dtype, x in self.shapes.varying))
+        return slot
+
+    def failure_words(self) -> str:
+        """The slot for the operands of a failure on their way to the status record."""
+        slot = self.hoisted.get("failure")
+        if slot is None:
+            slot = self.hoisted["failure"] = self.slot(f"[{STATUS_WORDS - STATUS_VALUES} x i64]")
         return slot
 
     # -- masks

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...ir.nodes import Assert, Const, Kernel, Op, Operand, Overflow, Print
 from ...ir.types import u1
 from ...ir.walk import task_blocks
 from ..abi import STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES, STATUS_WORDS, Message
 from .emitter import Emitter
 from .target import Unsupported
+from .uniform import Shapes
+
+_RECORDER = "qd_record"
 
 
 def prints(kernel: Kernel) -> list[Print]:
@@ -48,6 +53,64 @@ def overflow(e: Emitter, s: Overflow) -> None:
 def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
     """Write code and operands of a failure, unless one of an earlier iteration, or one before in this iteration, has been written.
 
+    ``lanes``: the mask of the lanes that failed; empty: all of them, or there is one.
+    """
+    code = e.info.codes.get(s)
+    if code is None:
+        raise Unsupported("an assertion outside the body of a task: its message has no number")
+    status = e.context(e.status_word, "ptr")
+    lane = first_lane(e, lanes) if lanes else "0"
+    number, v = e.iteration
+    number = e.t(f"extractelement {e.vec('i64', True)} {number}, i64 {lane}") if v else number
+    args = args[: STATUS_WORDS - STATUS_VALUES]
+    if e.gpu:
+        _record(e, status, str(code), number, lambda: _publish(e, status, [word(e, x, lane) for x in args]))
+    else:
+        _call_recorder(e, f"ptr {status}, i64 {code}, i64 {number}", [word(e, x, lane) for x in args])
+
+
+def _publish(e: Emitter, status: str, words: list[str]) -> None:
+    for k, x in enumerate(words):
+        e.publish(x, e.t(f"getelementptr i64, ptr {status}, i64 {STATUS_VALUES + k}"))
+
+
+def _call_recorder(e: Emitter, head: str, words: list[str]) -> None:
+    """Record by a function that the module has once: in line, each assertion would bring a loop, and double LLVM's time for a kernel
+    with checks.
+    """
+    slot = e.failure_words() if words else "null"
+    for k, x in enumerate(words):
+        e.put(f"store i64 {x}, ptr {e.t(f'getelementptr i64, ptr {slot}, i64 {k}')}")
+    if _RECORDER not in e.module.helpers:
+        e.module.helpers[_RECORDER] = _recorder(type(e)(e.module, e.info, e.task, Shapes(), 1, True))
+    e.put(f"call void @{_RECORDER}({head}, ptr {slot}, i64 {len(words)})")
+
+
+def _recorder(e: Emitter) -> str:
+    """The function of a module that records a failure."""
+
+    def copy() -> None:
+        body, out, at = e.label("copy"), e.label("copied"), e.slot("i64")
+        e.put(f"store i64 0, ptr {at}")
+        e.branch(e.t("icmp sgt i64 %count, 0"), body, out)
+        e.at(body)
+        k = e.t(f"load i64, ptr {at}")
+        to = e.t(f"getelementptr i64, ptr %status, i64 {e.t(f'add i64 {k}, {STATUS_VALUES}')}")
+        e.publish(e.t(f"load i64, ptr {e.t(f'getelementptr i64, ptr %words, i64 {k}')}"), to)
+        k = e.t(f"add i64 {k}, 1")
+        e.put(f"store i64 {k}, ptr {at}")
+        e.branch(e.t(f"icmp slt i64 {k}, %count"), body, out)
+        e.at(out)
+
+    _record(e, "%status", "%code", "%iteration", copy)
+    args = "ptr %status, i64 %code, i64 %iteration, ptr %words, i64 %count"
+    head = [f"define internal void @{_RECORDER}({args}) noinline nounwind {{", "entry:"]
+    return "\n".join([*head, *e.slots, *e.lines, "  ret void", "}"])
+
+
+def _record(e: Emitter, status: str, code: str, number: str, publish_values: Callable[[], None]) -> None:
+    """Write a failure under the record's lock.
+
     The lock is taken and released within one pass of the loop, whose only exit is its head. Code behind another exit would run once all
     threads of a wave have left the loop, on GPUs whose waves have one program counter: the holder would wait for those that wait for it.
 
@@ -55,18 +118,9 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
     is asked of 4 bytes, as not every GPU has atomics of 8.
 
     The lock is acquired and released by its own accesses: a driver's compiler crashes on some kernels with fences in this loop.
-
-    ``lanes``: the mask of the lanes that failed; empty: all of them, or there is one.
     """
-    code = e.info.codes.get(s)
-    if code is None:
-        raise Unsupported("an assertion outside the body of a task: its message has no number")
-    status = e.context(e.status_word, "ptr")
     known, lock = (e.t(f"getelementptr i64, ptr {status}, i64 {k}") for k in (STATUS_ITERATION, STATUS_LOCK))
     short = e.t(f"getelementptr i8, ptr {lock}, i64 4")
-    lane = first_lane(e, lanes) if lanes else "0"
-    number, v = e.iteration
-    number = e.t(f"extractelement {e.vec('i64', True)} {number}, i64 {lane}") if v else number
     mine = e.t(f"xor i64 {number}, -1")
     fits = e.t(f"icmp ult i64 {number}, {2**32 - 1}")
     mine_short = e.t(f"select i1 {fits}, i32 {e.t(f'trunc i64 {mine} to i32')}, i32 0")
@@ -85,9 +139,8 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
     e.at(hold)
     e.branch(e.t(f"icmp uge i64 {e.collect(known)}, {mine}"), free, write)
     e.at(write)
-    for k, x in enumerate(args[: STATUS_WORDS - STATUS_VALUES]):
-        e.publish(word(e, x, lane), e.t(f"getelementptr i64, ptr {status}, i64 {STATUS_VALUES + k}"))
-    e.publish(str(code), status)
+    publish_values()
+    e.publish(code, status)
     e.publish(mine, known)
     e.put(f"store atomic i32 {mine_short}, ptr {short} monotonic, align 4")
     e.jump(free)

@@ -19,7 +19,8 @@ _PAIR = re.compile(r"  (%\w+) = call (.+?) @qd_(sin|cos)_(\w+)\((.*)\)$")
 
 def settle(module: Module) -> None:
     """Make calls of the functions that would grow too much with the code of all that they call."""
-    lines = {name: text.count("\n") for name, text in module.helpers.items()}
+    inlined = {name: text for name, text in module.helpers.items() if " noinline " not in text.partition("\n")[0]}
+    lines = {name: text.count("\n") for name, text in inlined.items()}
     module.functions[:] = [
         _out_of_line(module, text) if sum(text.count(f"@{name}(") * n for name, n in lines.items()) > MOST_LINES else text
         for text in module.functions

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import linecache
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import qdrun as qd
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from replay import Replay
 
-_numbers = count()
 N = 4
 Launch = tuple[str, tuple]
 FUNCTIONS = """
@@ -114,7 +113,7 @@ class Scene:
             lines = textwrap.indent(textwrap.dedent(body).strip("\n"), "        ")
             body = f"@qd.kernel\ndef k(n: qd.i32):\n    for i in x:\n{lines}\n"
         source = FUNCTIONS + body
-        filename = f"<torture {next(_numbers)}>"
+        filename = f"<torture {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         space = {"qd": qd, **self.names}
         exec(compile(source, filename, "exec"), space)
@@ -207,7 +206,7 @@ def _weighted_sum(scene: Scene) -> Callable[[], None]:
         else:
             lines += [f"    for I in qd.grouped({name}):", f"        loss[None] += {name}[I] * w_{name}[I]"]
     source = "\n".join(lines) + "\n"
-    filename = f"<torture {next(_numbers)}>"
+    filename = f"<torture {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     space = {"qd": qd, **scene.fields, **weights}
     exec(compile(source, filename, "exec"), space)
