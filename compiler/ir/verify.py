@@ -102,19 +102,23 @@ class _Verifier:
 
     def block(self, block: Block) -> None:
         """Check each statement; what a block defines is not visible outside it."""
-        claimed = self.claimed
+        claimed, defined = self.claimed, self.defined
         for s in block:
-            for x in operands(s):
-                self.use(x, s)
-            self.stmt(s)
-        self.defined.difference_update(s for s in block if isinstance(s, Op))
+            if type(s) is Op:
+                for x in s.args:
+                    if type(x) is Op and x not in defined:
+                        self.use(x, s)
+                self.op(s)
+            else:
+                for x in operands(s):
+                    self.use(x, s)
+                self.stmt(s)
+        defined.difference_update([s for s in block if type(s) is Op])
         self.claimed = claimed
 
     def stmt(self, s: Stmt) -> None:
-        """The rules of one statement."""
+        """The rules of one statement, other than an operation."""
         match s:
-            case Op():
-                self.op(s)
             case LocalStore():
                 if s.value.dtype is not s.local.dtype:
                     self.fail(9, f"stores {s.value.dtype} to a local of type {s.local.dtype}", s)
@@ -183,18 +187,7 @@ class _Verifier:
         if s in self.listed:
             self.fail(2, f"is listed twice (id {s.id})", s)
         self.listed.add(s)
-        if s.op == "load":
-            self.load(s)
-        elif s.op in ("gload", "atomic"):
-            self.memory(s)
-        elif s.op == "stack_get":
-            self.stack_get(s)
-        elif s.op in ("barrier", "shuffle", "ballot", "fence"):
-            self.among_threads(s)
-        elif s.op in ("arg", "shape", "iter", "seed"):
-            self.leaf(s)
-        else:
-            self.arithmetic(s)
+        _RULES_OF.get(s.op, _Verifier.arithmetic)(self, s)
         self.defined.add(s)
 
     def load(self, s: Op) -> None:
@@ -280,17 +273,20 @@ class _Verifier:
 
     def arithmetic(self, s: Op) -> None:
         """Rules 5 to 7 for operations with operands."""
-        info = TABLE[s.op]
-        args = s.args[1:] if s.op == "select" else s.args
+        info, args = TABLE[s.op], s.args
         if s.op == "select":
-            self.truth(s.args[0], "what selects", s)
-        if args and any(a.dtype is not args[0].dtype for a in args):
-            self.fail(5, "operands differ in type", s)
-        if args and args[0].dtype.kind not in _KINDS[info.domain]:
-            self.fail(5, f"does not take {args[0].dtype}", s)
-        expect = {"same": args[0].dtype if args else None, "bool": u1, "given": s.dtype}[info.result]
-        if s.op == "select":
-            expect = args[0].dtype
+            self.truth(args[0], "what selects", s)
+            args = args[1:]
+        dtype = args[0].dtype if args else None
+        for a in args:
+            if a.dtype is not dtype:
+                self.fail(5, "operands differ in type", s)
+        if dtype is not None and dtype.kind not in _KINDS[info.domain]:
+            self.fail(5, f"does not take {dtype}", s)
+        if info.result == "same" or s.op == "select":
+            expect = dtype
+        else:
+            expect = u1 if info.result == "bool" else s.dtype
         if s.dtype is not expect:
             self.fail(6, f"has type {s.dtype}, should be {expect}", s)
 
@@ -312,7 +308,7 @@ class _Verifier:
                 self.use(x, s)
             if isinstance(s, (GlobalStore, StackPut)) or (isinstance(s, Op) and s.op == "atomic"):
                 self.fail(18, "a write in a prologue", s)
-            self.stmt(s)
+            self.op(s) if isinstance(s, Op) else self.stmt(s)
 
     def outside(self, values: tuple[Operand, ...], what: str) -> None:
         """Rule 17."""
@@ -324,6 +320,16 @@ class _Verifier:
         """Rule 19."""
         if not self.task.parallel or r.code not in ("add", "min", "max") or r.local.dtype is not r.place.dtype:
             self.fail(19, f"a reduction {r.code} of {r.local.dtype} into {r.place.dtype}")
+
+
+_RULES_OF: dict[str, Callable[[_Verifier, Op], None]] = {
+    "load": _Verifier.load,
+    **dict.fromkeys(("gload", "atomic"), _Verifier.memory),
+    "stack_get": _Verifier.stack_get,
+    **dict.fromkeys(("barrier", "shuffle", "ballot", "fence"), _Verifier.among_threads),
+    **dict.fromkeys(("arg", "shape", "iter", "seed"), _Verifier.leaf),
+}
+"""The rules of the operations that are not arithmetic."""
 
 
 def verify_task(task: Task, lowered: bool = True, args: set[ArgDecl] | None = None) -> None:
@@ -358,6 +364,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def verified(lowered: bool = True) -> Callable[[F], F]:
     """Decorator of a pass: check what it returns (a kernel, or an object with one), or the task that it edits in place.
 
+    A pass in place that returns False has changed nothing, so it is not checked; the pass over the kernel that runs it is.
     Nothing is done unless ``QDRUN_VERIFY`` is set. ``lowered``: whether break, continue and return are gone by then.
     """
 
@@ -365,7 +372,7 @@ def verified(lowered: bool = True) -> Callable[[F], F]:
         @functools.wraps(pass_)
         def checked(*args: Any, **kwargs: Any) -> Any:
             out = pass_(*args, **kwargs)
-            if os.environ.get("QDRUN_VERIFY", "") not in ("", "0"):
+            if out is not False and os.environ.get("QDRUN_VERIFY", "") not in ("", "0"):
                 _verify_result(out, args, lowered)
             return out
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...ir.nodes import Kernel, Task
 from ...ir.verify import verified
 from ..clone import clone_kernel
@@ -28,8 +30,12 @@ def simplify(kernel: Kernel, rounds: int = ROUNDS, keep_slopes: bool = False) ->
 
 
 def simplify_in_place(task: Task, rounds: int = ROUNDS, keep_slopes: bool = False) -> int:
-    """Simplify one task; the number of rounds that it took."""
+    """Simplify one task; the number of rounds that it took, of which the last may be a part."""
+    passes = (*PASSES, partial(dce_in_place, keep_slopes=keep_slopes))
+    unchanged = 0  # passes since the last that changed anything
     for number in range(1, rounds + 1):
-        if not any([*[run(task) for run in PASSES], dce_in_place(task, keep_slopes)]):  # a list: every pass runs
-            return number
+        for run in passes:
+            unchanged = 0 if run(task) else unchanged + 1
+            if unchanged == len(passes):
+                return number
     return rounds
