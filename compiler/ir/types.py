@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -10,28 +10,33 @@ import numpy as np
 Kind = Literal["f", "i", "u", "b"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """A scalar type: ``kind`` is f (float), i (signed), u (unsigned) or b (one-bit truth value)."""
+    """A scalar type, compared by identity: each exists once.
+
+    Attributes:
+        kind: f (float), i (signed), u (unsigned) or b (one-bit truth value).
+        size: bytes of one element in memory (a truth value takes one byte).
+        is_real: the type can carry a gradient.
+        is_int: the type counts things: signed, unsigned or a truth value.
+        numpy: the numpy type with the same bytes.
+    """
 
     name: str
     kind: Kind
     bits: int
+    # attributes, not properties: compilation asks for them a million times
+    size: int = field(init=False)
+    is_real: bool = field(init=False)
+    is_int: bool = field(init=False)
+    numpy: np.dtype = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Bytes of one element in memory (a truth value takes one byte)."""
-        return max(1, self.bits // 8)
-
-    @property
-    def is_real(self) -> bool:
-        """Whether the type can carry a gradient."""
-        return self.kind == "f"
-
-    @property
-    def is_int(self) -> bool:
-        """Whether the type counts things: signed, unsigned or a truth value."""
-        return self.kind != "f"
+    def __post_init__(self) -> None:
+        size = max(1, self.bits // 8)
+        numpy = np.dtype(np.bool_ if self.kind == "b" else f"{self.kind}{size}")
+        made = {"size": size, "is_real": self.kind == "f", "is_int": self.kind != "f", "numpy": numpy}
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     def holds(self, other: DType) -> bool:
         """For integers: whether every value of ``other`` is a value of this type."""
@@ -48,11 +53,6 @@ class DType:
     def plane(self) -> str:
         """The adstack heap plane of a state word: float or int, 4 or 8 bytes; narrow types widen to 4."""
         return ("f" if self.is_real else "i") + ("8" if self.bits == 64 else "4")
-
-    @property
-    def numpy(self) -> np.dtype:
-        """The numpy type with the same bytes."""
-        return np.dtype(np.bool_ if self.kind == "b" else f"{self.kind}{self.size}")
 
     def __repr__(self) -> str:
         return self.name

@@ -54,6 +54,7 @@ class GridEmitter(TaskEmitter, GridFn):
         self.where = where(task)
         self.may_fail = fails(task)
         self.meeting = meeting(task, self.target.lanes, self.may_fail)
+        self.arrays = arrays(task) if self.meeting is not None else {}  # once: each access asks where its array lies
         # whether the thread has an iteration, where its block meets: "" if so, a register, or a slot if it may fail
         self.part = ""
         self.barriers = 0
@@ -192,7 +193,7 @@ class GridEmitter(TaskEmitter, GridFn):
 
     def block_memory(self, buffer: Buffer) -> str:
         """The address of a shared array."""
-        begin, size = arrays(self.task)[buffer]
+        begin, size = self.arrays[buffer]
         return self.hardware.array(self, self.number, begin, size)
 
     # -- what ends an iteration or leaves the device
