@@ -253,16 +253,22 @@ _seen_modules: set[str] = set()
 def _find_names() -> None:
     """Note each function, class and intrinsic that a module of this package defines, and static methods for kernels."""
     prefix = PACKAGE + ".compiler."
+    ours: dict[type, bool] = {}  # ten thousand names have a few hundred types
     for name in sorted(n for n in list(sys.modules) if n.startswith(prefix) and n not in _seen_modules):
         module = sys.modules[name]
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             continue
         _seen_modules.add(name)
         for attribute, value in list(vars(module).items()):
-            if callable(value) and is_ours(value if isinstance(value, type) else type(value)):
+            if not callable(value):
+                continue
+            cls = value if isinstance(value, type) else type(value)
+            if cls not in ours:
+                ours[cls] = is_ours(cls)
+            if ours[cls]:
                 _named.setdefault(id(value), (name, attribute))
                 for key, method in vars(value).items() if isinstance(value, type) else ():
                     if isinstance(method, staticmethod) and hasattr(method.__func__, "__qd_lower__"):
                         _named.setdefault(id(method.__func__), (name, f"{attribute}.{key}"))
-            elif callable(value) and getattr(value, "__module__", "") == name:
+            elif getattr(value, "__module__", "") == name:
                 _named.setdefault(id(value), (name, attribute))
