@@ -68,6 +68,7 @@ class CompiledKernel:
         self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
         self._words: dict[LazyKernel, int] = {}
         self._known_lanes: dict[Kernel, Lanes] = {}
+        self._reduced: dict[Kernel, Kernel] = {}  # for the lanes and the plan, until it is compiled
         if isinstance(forward, Kernel):
             forward = self._lazy("forward", pipeline.simplified(forward))
         self.forward: LazyKernel = forward
@@ -128,15 +129,22 @@ class CompiledKernel:
         if self._one_lane:  # functions of lanes are not those of one lane, to the last bit
             return ONE_LANE
         if kernel not in self._known_lanes:
-            self._known_lanes[kernel] = lanes_of(kernel, self._options)
+            self._known_lanes[kernel] = lanes_of(kernel, self._plain(kernel), self._options)
         return self._known_lanes[kernel]
+
+    def _plain(self, kernel: Kernel) -> Kernel:
+        """One of its kernels as ``pipeline.reduced`` makes it."""
+        found = self._reduced.get(kernel)
+        if found is None:
+            found = self._reduced[kernel] = pipeline.reduced(kernel)
+        return found
 
     def context_words(self, lazy: LazyKernel) -> int:
         """Words of the launch context of one of its kernels; the same before it is compiled and after."""
         if lazy.made is not None:
             return lazy.made.layout.words
         if lazy not in self._words:
-            self._words[lazy] = context_layout(pipeline.planned(lazy.kernel, self._options)).words
+            self._words[lazy] = context_layout(pipeline.planned(self._plain(lazy.kernel), self._options)).words
         return self._words[lazy]
 
     def tangent(self, device: Device) -> tuple[Tangent, LazyKernel]:
@@ -236,13 +244,14 @@ class CompiledKernel:
         def make(device: Device) -> Compiled:
             if kind == "forward" and device.approximates and not self._options.fast_math:
                 note_fast_math(kernel)
-            out, how = pipeline.device_input(kernel, self._options, nested=device.on_host)
+            out, how = pipeline.device_input(kernel, self._options, nested=device.on_host, out=self._plain(kernel))
             if self._options.batch is not None:
                 width = device.trial_width(self._options.cpu_lanes)
                 how = replace(how, lanes=1 if self._one_lane or not device.on_host else width, trials=width)
             elif device.on_host:
                 lanes = self._lanes(kernel)
                 how = replace(how, lanes=lanes.width, narrow=lanes.narrow)
+            self._reduced.pop(kernel, None)
             return device.compile(out, how)
 
         def save(made: LazyKernel) -> None:

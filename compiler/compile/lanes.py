@@ -10,13 +10,13 @@ from ..ir.nodes import Kernel
 from ..options import Options, checks
 from ..passes.parallel.injective import race_free
 from ..runtime.jit import host
-from .pipeline import reduced, without_checks
+from .pipeline import without_checks
 
 
-def lanes_of(kernel: Kernel, options: Options) -> Lanes:
-    """The lanes of a simplified kernel. The checks of a debugged one do not count: lanes decide bits."""
+def lanes_of(kernel: Kernel, plain: Kernel, options: Options) -> Lanes:
+    """The lanes of a simplified kernel. The checks of a debugged one do not count: lanes decide bits. ``plain``: the reduced kernel."""
     if options.cpu_lanes:
         return Lanes(options.cpu_lanes)
-    plain = without_checks(kernel) if checks(options) else reduced(kernel)
+    plain = without_checks(kernel) if checks(options) else plain
     alone = frozenset(op for task in plain.tasks for op in race_free(task))
     return replace(suggested_lanes(plain, alone, host().triple, host().features), fewer=True)

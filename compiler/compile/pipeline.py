@@ -146,9 +146,19 @@ def second_order(kernel: Kernel, run: Runner = printing) -> Kernel:
     return second_order_primal(run(RAW_TANGENT, forward_kernel, kernel, smooth=True).kernel)
 
 
-def device_input(kernel: Kernel, options: Options, run: Runner = printing, nested: bool = True) -> tuple[Kernel, DeviceOptions]:
-    """``DEVICE`` of a simplified kernel: what a device compiles, and how, in one lane. ``nested``: see ``batch_kernel``."""
-    out = reduced(kernel, run)
+def device_input(
+    kernel: Kernel, options: Options, run: Runner = printing, nested: bool = True, out: Kernel | None = None
+) -> tuple[Kernel, DeviceOptions]:
+    """``DEVICE`` of a simplified kernel: what a device compiles, and how, in one lane.
+
+    Args:
+        kernel: the simplified kernel.
+        options: those of its program.
+        run: runs the stages.
+        nested: see ``batch_kernel``.
+        out: what ``reduced`` gives for the kernel, if that is known.
+    """
+    out = reduced(kernel, run) if out is None else out
     if checks(options):
         out = run(CHECKS, checked, out, options.nan_check)
         for task, plain in zip(out.tasks, without_checks(kernel).tasks):
@@ -168,10 +178,9 @@ def reduced(kernel: Kernel, run: Runner = printing) -> Kernel:
     return run(BLOCKS, in_blocks, run(REDUCE, reduce_kernel, out))
 
 
-def planned(kernel: Kernel, options: Options) -> Kernel:
-    """``DEVICE`` without checks, unprinted: its launch context is that of what a device will compile."""
-    out = reduced(kernel, _quietly)
-    return out if options.batch is None else batch_kernel(out)
+def planned(plain: Kernel, options: Options) -> Kernel:
+    """A reduced kernel without checks: its launch context is that of what a device will compile."""
+    return plain if options.batch is None else batch_kernel(plain)
 
 
 def without_checks(kernel: Kernel) -> Kernel:

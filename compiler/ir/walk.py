@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from .nodes import (
     Assert,
@@ -79,8 +80,7 @@ def operands(s: Stmt) -> tuple[Operand, ...]:
 
 def task_blocks(task: Task) -> Iterator[Stmt]:
     """Every statement of a task, its prologue first."""
-    yield from walk(task.prologue)
-    yield from walk(task.body)
+    return chain(walk(task.prologue), walk(task.body))
 
 
 def stored_locals(block: Block) -> set[Local]:
