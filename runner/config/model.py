@@ -354,6 +354,8 @@ def explain(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, tuple[str,
         return context["what"], tuple(context["allowed"]), context["hint"]
     if kind == "literal_error":
         words = tuple(re.findall(r"'([^']*)'", context["expected"])) or (context["expected"],)
+        if isinstance(item["input"], str) and item["input"] in context["expected"].split(" or ")[-1].split(", "):
+            return f"the text `{item['input']!r}` is not allowed here, but the number is", words, "leave out the quotes"
         return f"`{item['input']}` is not allowed here", words, did_you_mean(str(item["input"]), words)
     if kind in ("model_type", "dict_type"):
         return f"a map of keys is needed, got {item['input']!r:.60}", (), ""

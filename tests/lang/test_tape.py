@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -749,3 +750,17 @@ def test_clear_all_gradients_of_either_kind():
         assert getattr(x, kept).to_numpy().all() and not getattr(x, cleared).to_numpy().any()
     with pytest.raises(qd.QdrunRuntimeError, match="neither ADJOINT nor DUAL"):
         qd.ad.clear_all_gradients("second")
+
+
+def test_a_tape_that_records_nothing_says_so():
+    with qd.init(default_fp=qd.f64):
+        c = Chain()
+        with pytest.warns(qd.GradientWarning, match="nothing was launched inside of the tape"):
+            with qd.ad.Tape(loss=c.loss):
+                pass
+        c.square()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with qd.ad.Tape(loss=c.loss):
+                c.square()
+                c.total(1.0)

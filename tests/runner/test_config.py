@@ -78,6 +78,7 @@ def test_all_problems_are_named_at_once_in_the_order_of_their_lines(tmp_path):
     ("before", "after", "said"),
     [
         ("version: 1", "version: 2", "c.yaml:1: `version`: `2` is not allowed here"),
+        ("version: 1", 'version: "1"', "c.yaml:1: `version`: the text `'1'` is not allowed here, but the number is"),
         ("name: robot\n", "", "c.yaml:1: `name`: this key is missing"),
         ("{logspace: [2, 4, 6]}", "{lgspace: [2, 4, 6]}", "did you mean `logspace`?"),
         ("{logspace: [2, 4, 6]}", "3", "c.yaml:8: `sweep.params.stiffness`: a swept parameter needs a list or one form"),

@@ -299,7 +299,12 @@ def _static_print(cx: Context, node: ast.Call) -> None:
     if cx.inputs is not None:
         cx.inputs.refuse("static_print() prints while the kernel is compiled")
     texts = [
-        "".join(repr(p.value) if isinstance(p, Slot) else p for p in value_parts(a)) if is_runtime(a) else str(a) for a in args
+        "".join(repr(p.value) if isinstance(p, Slot) else p for p in value_parts(a))
+        if is_runtime(a)
+        else describe(a)
+        if isinstance(a, (TensorRef, StructTensor))
+        else str(a)
+        for a in args
     ]
     print(*texts)
 

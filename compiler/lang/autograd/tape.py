@@ -7,7 +7,14 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...errors import NothingToDifferentiate, OutOfMemory, QdrunAssertionError, QdrunCompilationError, QdrunRuntimeError
+from ...errors import (
+    NothingToDifferentiate,
+    OutOfMemory,
+    QdrunAssertionError,
+    QdrunCompilationError,
+    QdrunRuntimeError,
+    warn_user,
+)
 from ...program.memory.given_arrays import GivenArrays
 from ...program.memory.memory_regions import tensor_regions
 from ...program.memory.overwritten import Overwritten
@@ -31,6 +38,13 @@ if TYPE_CHECKING:
     from ...program.call import Call
     from ...program.memory.versions import Event
     from ...program.variant import Variant
+
+
+NOTHING = (
+    "nothing was launched inside of the tape, so that no gradient is added to"
+    "\n  do: launch the kernels that make the loss inside of `with qd.ad.Tape(..):`"
+)
+"""Of a tape that records nothing."""
 
 
 class Tape(PathsOfTape):
@@ -329,6 +343,8 @@ class Tape(PathsOfTape):
         check_budget(program, kept, self._launches(timed), self._reserved(program))
         if self.loss is not None:
             if program.recording is None:
+                if not self._calls:
+                    warn_user(NOTHING)
                 warn_of_zeros(recorded_by(self, program, found.groups))
             fill_loss(loss_gradient(self.loss), 1)
         was, program.replaying = program.replaying, True
