@@ -6,6 +6,7 @@ import importlib.util
 import random
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -222,8 +223,8 @@ def run(path: Path, text: str, config: Config) -> Outcome:
                 return Outcome(flat(out))
         except qd.QdrunError as e:
             return Outcome(error=f"{type(e).__name__}: {e}", refused=True, lost=bool(getattr(e, "restart", False)))
-        except Exception as e:
-            return Outcome(error=f"{type(e).__name__}: {e}")
+        except Exception as e:  # which nobody may see: where it was raised is told with it
+            return Outcome(error=f"{type(e).__name__}: {e}\n{traceback.format_exc()}")
         finally:
             if program is not None:
                 program.close()
