@@ -21,7 +21,7 @@ from ..options import Arch
 from ..passes.dependence.access import SPLIT, Access, overwritten, writes_of
 from ..passes.dependence.array_flow import Flows
 from ..passes.dependence.paths import Broken
-from ..runtime.base import Allocation
+from ..runtime.base import Allocation, next_serial
 from ..runtime.mirror import clear
 from .executable import Executable
 from .memory.lost_gradients import report
@@ -109,6 +109,7 @@ class Variant:
         self, program: ProgramState, kernel: CompiledKernel, owners: dict[Buffer, Allocation], captured: Captured | None
     ) -> None:
         self.program, self.lock = program, new_lock(self, "lock")
+        self.serial = next_serial()  # in the keys of what may outlive it: another one may come to lie where it lay
         self.compiled_kernel, self.owners, self.captured = kernel, owners, captured
         self.passed: PassedValues | None = None  # of the parts of one variant, which share it
         self.keeps: list[object] = []  # objects that it is specialised for by identity, or weak references to them

@@ -352,3 +352,31 @@ def test_in_debug_every_tape_keeps_versions():
         with qd.ad.Tape(loss=p.loss, validation=True):
             weigh(w)
         assert program.versions is not None and p.x.grad.to_numpy().tolist() == [2] * N
+
+
+def test_a_kernel_that_is_gone_is_not_taken_for_one_that_lies_where_it_lay():
+    @qd.data_oriented
+    class Sums:
+        @qd.kernel
+        def add(self, a: qd.f64, b: qd.f64, x: qd.types.ndarray(), y: qd.types.ndarray(), z: qd.types.ndarray()):
+            for i in x:
+                z[i] += a * x[i] + b * y[i]
+
+    @qd.data_oriented
+    class Scales:
+        @qd.kernel
+        def scale(self, z: qd.types.ndarray()):
+            for i in z:
+                z[i] = 0.5 * z[i]
+
+    with qd.init(default_fp=qd.f64, debug=True) as program:
+        x, y, z = (qd.ndarray(qd.f64, 3) for _ in range(3))
+        x.fill(1.0)
+        y.fill(2.0)
+        want = 0.0
+        for k in range(60):
+            Sums().add(1.0, float(k), x, y, z)
+            Scales().scale(z)
+            want = 0.5 * (want + 1.0 + 2.0 * k)
+        assert np.allclose(z.to_numpy(), want, rtol=1e-13)
+        assert len(program.versions._parts) < 60  # what is known of a kernel goes with it

@@ -68,7 +68,7 @@ class Overwritten:
         self._alike: dict[object, _Alike] = {}
         self._regions: dict[object, _Regions] = {}
         self._same: dict[object, Effects] = {}  # by variant and arrays, which they keep alive
-        self._templates: dict[int, list[int]] = {}  # positions of compile-time arguments, by kernel
+        self._templates: dict[int, tuple[Any, list[int]]] = {}  # kernels, and the positions of their compile-time arguments
         self._now: list[tuple[MemoryRegion, IndexPattern]] = []  # what the gradient of the launch that runs reads again
         self._of_types: dict[object, _OfTypes | None] = {}
         self._held: list[Any] = []  # what these keys name by identity
@@ -151,10 +151,11 @@ class Overwritten:
     def _effects(
         self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flat: tuple[Any, ...] | None, reverse: bool
     ) -> tuple[Effects, Any, _Alike | None]:
-        templates = self._templates.get(id(kernel))
-        if templates is None:
+        known = self._templates.get(id(kernel))
+        if known is None:
             params = kernel.binder.params
-            templates = self._templates[id(kernel)] = [k for k, p in enumerate(params) if p.annotation is Template]
+            known = self._templates[id(kernel)] = kernel, [k for k, p in enumerate(params) if p.annotation is Template]
+        templates = known[1]
         if flat is None or any(type(flat[k]) in _NUMBERS for k in templates if k < len(flat)):  # a kernel for each number
             variant, bound = kernel.variant(args, kwargs)
             self.bound = variant, bound.call

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -127,7 +128,7 @@ class Versions:
         self._clock = 0
         self._writes: dict[object, dict[tuple[object, int], _Writes]] = {}  # base -> (layout, offset)
         self._records: OrderedDict[tuple[object, ...], Event] = OrderedDict()
-        self._parts: dict[tuple[int, str], list[_Part]] = {}
+        self._parts: WeakKeyDictionary[Variant, dict[str, list[_Part]]] = WeakKeyDictionary()
         self._sums: dict[tuple[object, object], bytes] = {}  # (base, layout) -> checksum
         self._borrowed: dict[object, Allocation] = {}  # memory of others that kernels refer to by name
 
@@ -215,7 +216,7 @@ class Versions:
 
     def _key(self, variant: Variant, call: Call) -> tuple[object, ...]:
         columns = (column.tobytes() for column in call.columns.values())
-        return id(variant), (*call.scalars.values(), *columns), tuple(key for key, _ in self._arrays(call))
+        return variant.serial, (*call.scalars.values(), *columns), tuple(key for key, _ in self._arrays(call))
 
     def _arrays(self, call: Call) -> list[tuple[tuple[object, object], Any]]:
         """The arrays of a launch, each with its base and layout."""
@@ -229,8 +230,8 @@ class Versions:
                 yield base_of(self._device, array), array
 
     def _plan(self, variant: Variant, kind: str, accesses: Callable[[], Iterable[Access]]) -> list[_Part]:
-        key = id(variant), kind
-        if key not in self._parts:
+        known = self._parts.setdefault(variant, {})
+        if kind not in known:
             parts: dict[tuple[object, ...], _Part] = {}
             for place, index, statement in accesses():
                 owner = place.buffer.owner
@@ -245,8 +246,8 @@ class Versions:
                 else:
                     continue
                 parts.setdefault((part.base, part.index, part.offset, axes), part)
-            self._parts[key] = list(parts.values())
-        return self._parts[key]
+            known[kind] = list(parts.values())
+        return known[kind]
 
     def _spot(self, part: _Part, call: Call) -> MemoryRegion | None:
         if part.base is not None:
