@@ -652,3 +652,34 @@ def test_print_is_the_kernel_s_whatever_stands_for_python_s(monkeypatch, capfd):
     k(3)
     qd.sync()
     assert capfd.readouterr().out == "item 3\n"
+
+
+HELPERS = "print record launch memset launch_together parallel_for parallel_for_up_to sin_f64"
+
+
+@pytest.mark.parametrize("where", [{}, {"batch": 2}, {"arch": qd.cuda, "device": "emulated"}], ids=["cpu", "batch", "emulated"])
+def test_a_kernel_may_have_the_name_of_a_function_that_its_code_calls(where, tmp_path):
+    file = tmp_path / "named.py"
+    lines = ["import qdrun as qd", "def make(x, y):", "    made = []"]
+    for name in HELPERS.split():
+        lines += ["    @qd.kernel", f"    def {name}(n: qd.i32):", "        for i in x:", "            v = x[i]"]
+        lines += [
+            "            for _ in range(n):",
+            "                v = qd.sin(v) * 2.0 + v % 0.7",
+            "            assert v == v",
+        ]
+        lines += ["            y[i] += v", f"    made.append({name})"]
+    file.write_text("\n".join([*lines, "    return made"]))
+    space: dict = {}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    with qd.init(default_fp=qd.f64, debug=True, offline_cache=False, **{"arch": qd.cpu, **where}):
+        x, y = (qd.field(qd.f64, 3, needs_grad=True) for _ in range(2))
+        x.fill(0.3)
+        for kernel in space["make"](x, y):
+            y.fill(0.0)
+            x.grad.fill(0.0)
+            kernel()
+            np.testing.assert_allclose(y.to_numpy(), np.sin(0.3), rtol=1e-13)
+            y.grad.fill(1.0)
+            kernel.grad()
+            np.testing.assert_allclose(x.grad.to_numpy(), np.cos(0.3), rtol=1e-13)

@@ -20,10 +20,14 @@ from .task_emitter import TaskEmitter
 from .trials import chunk_of, emit_trials
 from .uniform import Shapes
 
+_HELPERS = frozenset("print record launch memset launch_together parallel_for parallel_for_up_to".split())
+"""Functions of a kernel's modules whose names a kernel could have, too."""
+
 
 def symbol(kernel: Kernel) -> str:
     """The name of the entry function."""
-    return "qd_" + re.sub(r"\W", "_", kernel.name, flags=re.ASCII)
+    name = re.sub(r"\W", "_", kernel.name, flags=re.ASCII)
+    return f"qd_{name}_" if name in _HELPERS else f"qd_{name}"
 
 
 def exports_of(kernel: Kernel, batched: bool) -> list[str]:
