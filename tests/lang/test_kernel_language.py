@@ -662,13 +662,8 @@ def test_a_kernel_may_have_the_name_of_a_function_that_its_code_calls(where, tmp
     file = tmp_path / "named.py"
     lines = ["import qdrun as qd", "def make(x, y):", "    made = []"]
     for name in HELPERS.split():
-        lines += ["    @qd.kernel", f"    def {name}(n: qd.i32):", "        for i in x:", "            v = x[i]"]
-        lines += [
-            "            for _ in range(n):",
-            "                v = qd.sin(v) * 2.0 + v % 0.7",
-            "            assert v == v",
-        ]
-        lines += ["            y[i] += v", f"    made.append({name})"]
+        lines += ["    @qd.kernel", f"    def {name}():", "        for i in x:", "            v = qd.sin(x[i])"]
+        lines += ["            assert v == v", "            y[i] += v", f"    made.append({name})"]
     file.write_text("\n".join([*lines, "    return made"]))
     space: dict = {}
     exec(compile(file.read_text(), str(file), "exec"), space)
