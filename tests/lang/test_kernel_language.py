@@ -654,7 +654,7 @@ def test_print_is_the_kernel_s_whatever_stands_for_python_s(monkeypatch, capfd):
     assert capfd.readouterr().out == "item 3\n"
 
 
-HELPERS = "print record launch memset launch_together parallel_for parallel_for_up_to sin_f64"
+HELPERS = "print record launch memset launch_together parallel_for parallel_for_up_to sin_f64 array_0 shared_128"
 
 
 @pytest.mark.parametrize("where", [{}, {"batch": 2}, {"arch": qd.cuda, "device": "emulated"}], ids=["cpu", "batch", "emulated"])

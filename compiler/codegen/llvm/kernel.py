@@ -21,13 +21,13 @@ from .trials import chunk_of, emit_trials
 from .uniform import Shapes
 
 _HELPERS = frozenset("print record launch memset launch_together parallel_for parallel_for_up_to".split())
-"""Functions of a kernel's modules whose names a kernel could have, too."""
+"""Functions of a kernel's modules whose names a kernel could have, too. Those of mathematics and of shared arrays end in a number."""
 
 
 def symbol(kernel: Kernel) -> str:
-    """The name of the entry function."""
+    """The name of the entry function, which no other function has."""
     name = re.sub(r"\W", "_", kernel.name, flags=re.ASCII)
-    return f"qd_{name}_" if name in _HELPERS else f"qd_{name}"
+    return f"qd_{name}_" if name in _HELPERS or re.search(r"_\w*\d$", name) else f"qd_{name}"
 
 
 def exports_of(kernel: Kernel, batched: bool) -> list[str]:
