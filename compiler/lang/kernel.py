@@ -134,8 +134,8 @@ class KernelFunction:
         if program._beside:
             program.refuse_unrecorded(f"kernel `{self.source.name}`", loc=self.source.loc(self.source.tree))
         tape, versions, event = program.tape, program.versions, None
-        if self.several and program.reverses and (parts := parts_of(self, program, args, kwargs)):
-            return launch_parts(parts, program, args, kwargs)
+        if parts := parts_of(self, program, args):
+            return launch_parts(parts, program, args)
         if program.rehearsal is not None:
             return program.rehearsal.launch(self, args, kwargs)
         if tape is None and versions is None:
@@ -144,8 +144,8 @@ class KernelFunction:
             try:
                 tape.starts(self, args, kwargs)
             except DataAccessError:  # a new variant
-                if self.several and program.reverses and (parts := parts_of(self, program, args, kwargs)):
-                    return launch_parts(parts, program, args, kwargs)
+                if parts := parts_of(self, program, args):
+                    return launch_parts(parts, program, args)
                 raise
         try:
             if versions is not None:
@@ -273,9 +273,8 @@ class KernelGradient:
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
             OutOfMemory: the heap does not fit.
         """
-        program = current_program()
-        take_stream(program, self.kernel.binder, kwargs)
-        binder = self.kernel.binder
+        program, binder = current_program(), self.kernel.binder
+        take_stream(program, binder, kwargs)
         if ("budget" not in kwargs or binder.has("budget")) and (kwargs or len(args) < len(binder.params)):
             return self(*binder.in_order(args, kwargs))
         refuse_in_forward_mode(program, f"the gradient of kernel `{self.kernel.source.name}`")

@@ -35,7 +35,7 @@ class BoundKernel:
 
     @property
     def __name__(self) -> str:
-        """The gradient of the function."""
+        """The name of the function."""
         return self.kernel.fn.__name__
 
     @property

@@ -21,18 +21,25 @@ def has_several(source: FunctionSource) -> bool:
     return idle.count(False) > 1
 
 
-def parts_of(kernel: Any, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def parts_of(kernel: Any, program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The kernels that are launched instead of a kernel for these arguments, one after another; none: it is launched as it is.
+
+    Args:
+        kernel: the kernel.
+        program: the current program.
+        args: all arguments, in the order of the parameters.
 
     Raises:
         DifferentiationError: no correct gradient exists, by name and line, in parts or as a whole.
     """
-    key = _key(kernel, program, args) if not kwargs else None
+    if not (kernel.several and program.reverses):
+        return ()
+    key = _key(kernel, program, args)
     count = None if key is None else program.parts.get(key)
     if key is None and program.rehearsal is None and _are_whole(kernel):
         return ()
     if count is None:
-        variant, _ = kernel.variant(args, kwargs)
+        variant, _ = kernel.variant(args, {})
         count = len(variant.parts)
         if key is not None:
             program.parts[key] = count
@@ -64,11 +71,11 @@ def _part(kernel: Any, number: int) -> Any:
     return made
 
 
-def launch_parts(parts: tuple[Any, ...], program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def launch_parts(parts: tuple[Any, ...], program: Program, args: tuple[Any, ...]) -> Any:
     """Launch the parts of a kernel, with the random numbers of one launch; what the kernel returns."""
     result = None
     with program.one_seed():
         for part in parts:
-            found = part(*args, **kwargs)
+            found = part(*args)
             result = result if found is None else found  # one of them returns values
     return result
