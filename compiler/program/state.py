@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -110,7 +111,7 @@ class ProgramState:
         self.warned: set[object] = set()
         self.told: list[str] = []
         self.scratch: dict[object, Any] = {}
-        self.parts: dict[object, int] = {}  # of kernels that a tape launches in parts: how many, see ``lang.launches.parts``
+        self.parts: WeakKeyDictionary[Any, dict[object, int]] = WeakKeyDictionary()  # of kernels: see ``lang.launches.parts``
         self.passed: Living[Any] = Living()  # what the parts of these pass on: ``variant.PassedValues``
         self._seed_of_parts: list[int] | None = None  # the seed, once it is drawn
         self.flags = (ctypes.c_int64 * F_WORDS)()  # read before each native launch: non-zero sends the call through Python

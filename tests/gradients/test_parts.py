@@ -292,3 +292,31 @@ def test_its_memory_ends_with_the_kernel():
         qd.current_program().lifetimes.reap()
         gc.collect()
         assert qd.current_program().usage().get("parts", 0) == 0
+
+
+def test_what_is_known_of_a_kernel_in_parts_goes_with_it():
+    with qd.init(default_fp=qd.f64) as program:
+        x, v, loss = (qd.field(qd.f64, shape, needs_grad=True) for shape in (4, 4, ()))
+
+        def step(c):
+            @qd.kernel
+            def both():
+                for i in x:
+                    v[i] -= qd.sin(x[i]) * c
+                for i in x:
+                    x[i] += v[i] * x[i] * c
+
+            @qd.kernel
+            def total():
+                for i in x:
+                    loss[None] += x[i]
+
+            with qd.ad.Tape(loss):
+                both()
+                total()
+
+        for k in range(5):
+            x.fill(0.3)
+            step(0.1 * k)
+        gc.collect()
+        assert len(program.parts) <= 2

@@ -34,15 +34,15 @@ def parts_of(kernel: Any, program: Program, args: tuple[Any, ...]) -> tuple[Any,
     """
     if not (kernel.several and program.reverses):
         return ()
-    key = _key(kernel, program, args)
-    count = None if key is None else program.parts.get(key)
+    key, known = _key(kernel, program, args), program.parts.setdefault(kernel, {})
+    count = known.get(key)
     if key is None and program.rehearsal is None and _are_whole(kernel):
         return ()
     if count is None:
         variant, _ = kernel.variant(args, {})
         count = len(variant.parts)
         if key is not None:
-            program.parts[key] = count
+            known[key] = count
     while len(kernel.parts) < count:
         kernel.parts.append(_part(kernel, len(kernel.parts)))
     return tuple(kernel.parts[:count])
@@ -61,7 +61,7 @@ def _key(kernel: Any, program: Program, args: tuple[Any, ...]) -> object:
     if any(p.annotation is Template for p in kernel.binder.params):
         return None
     forms = (type(a) if type(a) in _NUMBERS else a._key for a in args)
-    return (kernel.token, program.second_order is not None, *forms)
+    return (program.second_order is not None, *forms)
 
 
 def _part(kernel: Any, number: int) -> Any:
