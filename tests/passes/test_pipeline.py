@@ -103,6 +103,7 @@ def test_what_the_environment_asks_for_is_printed_in_order(monkeypatch, capsys):
     found = printed("all")
     assert [n for n in found if n in forward] == forward
     assert [n for n in found if n in names(REVERSE)] == names(REVERSE)
-    prepared = [n for n in found if n in device]  # a gradient may be prepared for several numbers of lanes
-    assert prepared == device * (len(prepared) // len(device)), "both kernels are prepared for the device"
-    assert len(prepared) >= 2 * len(device)
+    prepared = [n for n in found if n in device]  # several threads prepare: a list of each kernel, for each number of lanes
+    assert list(dict.fromkeys(prepared)) == device, "the first stage of any kernel is the first of the list"
+    times = {prepared.count(n) for n in device}
+    assert len(times) == 1 and min(times) >= 2, "both kernels are prepared for the device"
