@@ -4,11 +4,9 @@ import ast
 import functools
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-FILES = [
-    ROOT / "__init__.py",
-    *sorted(p for name in ("compiler", "library", "runner", "jobs") for p in (ROOT / name).rglob("*.py")),
-]
+from qdrun.tests.sources import PACKAGE, ROOT, files, tree
+
+FILES = [ROOT / "__init__.py", *files(*PACKAGE)]
 
 MODULES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle"}
 CALLS = {
@@ -33,7 +31,7 @@ REASONS = {
 def uses(path: Path):
     """Names that load or run code, as ``file: name``."""
     where = path.relative_to(ROOT).as_posix()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         names = []
         if isinstance(node, ast.Import):
             names = [part for a in node.names for part in a.name.split(".") if part in MODULES]

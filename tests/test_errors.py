@@ -6,7 +6,6 @@ import importlib
 import inspect
 import pickle
 import re
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,8 @@ from qdrun.compiler import errors
 from qdrun.compiler.ir.nodes import Loc
 from qdrun.compiler.passes.dependence.access import LostValueError
 from qdrun.runner.config.yaml_lines import ConfigError, Problem
+from qdrun.tests.sources import ROOT, statements
 
-ROOT = Path(__file__).parents[1]
 LOC = Loc("file.py", 7, 4, 9, "    x[i] = a\n", "k")
 PEER = (
     "QuadrantsCompilationError QuadrantsSyntaxError QuadrantsTypeError QuadrantsNameError QuadrantsIndexError QuadrantsRuntimeError"
@@ -113,7 +112,7 @@ def test_errors_are_raised_with_a_class_of_ours():
     }
     wrong = []
     for path in sorted((ROOT / "compiler" / "lang").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in statements(path):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name):
                 name = node.exc.func.id
                 if name.endswith("Error") and name not in allowed and not hasattr(errors, name):

@@ -1,43 +1,37 @@
 """docs/glossary.md: each term names something that exists, and no class takes a name of another term."""
 
 import ast
-import functools
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from qdrun.tests.sources import ROOT, files, statements, tree
+
 PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 TERMS = re.findall(r"^\| ([^`|]+) \| .+ \| `([\w/]+\.py)` \| `(\w+)` \|$", PAGE, re.M)
 
 
-@functools.cache
-def named_at_the_top(file: str) -> frozenset[str]:
+def named_at_the_top(file: str) -> set[str]:
     """The functions, classes and constants of a module."""
     found: set[str] = set()
-    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+    for node in tree(ROOT / file).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.Assign):
             found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found.add(node.target.id)
-    return frozenset(found)
+    return found
 
 
-@functools.cache
-def classes() -> frozenset[tuple[str, str]]:
-    """Every class of the package with its file."""
-    files = [p for folder in ("compiler", "library", "runner", "jobs") for p in (ROOT / folder).rglob("*.py")]
-    trees = {p.relative_to(ROOT).as_posix(): ast.parse(p.read_text(encoding="utf-8")) for p in files}
-    return frozenset((n.name, file) for file, tree in trees.items() for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
-
-
-def taken(found: frozenset[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The classes that have the name of a term's class and are in another file."""
-    where = {name: file for _, file, name in TERMS if name[:1].isupper() and not name.isupper()}
-    return {(name, file) for name, file in found if name in where and file != where[name]}
+def classes(*folders: str) -> set[tuple[str, str]]:
+    """Every class of some folders with its file."""
+    return {
+        (n.name, path.relative_to(ROOT).as_posix())
+        for path in files(*folders)
+        for n in statements(path)
+        if isinstance(n, ast.ClassDef)
+    }
 
 
 def test_each_term_is_there_once():
@@ -51,10 +45,18 @@ def test_each_term_names_something_that_exists(term, file, name):
     assert name in named_at_the_top(file), term
 
 
+def taken(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The classes that have the name of a term's class and are in another file."""
+    where = {name: file for _, file, name in TERMS if name[:1].isupper() and not name.isupper()}
+    return {(name, file) for name, file in found if name in where and file != where[name]}
+
+
 def test_no_class_takes_the_name_of_another_term():
-    assert not (new := taken(classes())), f"classes with a name of the glossary: {sorted(new)}"
+    assert not (new := taken(classes("compiler", "library", "runner", "jobs"))), (
+        f"classes with a name of the glossary: {sorted(new)}"
+    )
 
 
 def test_a_second_class_of_a_name_is_noticed():
     name, file = next((name, file) for _, file, name in TERMS if name == "Lease")
-    assert taken(frozenset({(name, "runner/cli/models.py"), (name, file)})) == {(name, "runner/cli/models.py")}
+    assert taken({(name, "runner/cli/models.py"), (name, file)}) == {(name, "runner/cli/models.py")}

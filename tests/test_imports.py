@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from qdrun.compiler import extend
+from qdrun.tests.sources import PACKAGE, ROOT, files, statements, tree
 
-ROOT = Path(__file__).parents[1]
 ERRORS, AMOUNTS, OPTIONS, REFUSED = "compiler.errors", "compiler.amounts", "compiler.options", "compiler.refused"
 PEER_OPTIONS = "compiler.peer_options"
 FORMATS = "compiler.print_formats"
@@ -110,7 +110,7 @@ def imports_of(path: Path) -> list[tuple[str, int]]:
     """The packages of ours that a file imports, each with its line."""
     here = ("qdrun", *path.relative_to(ROOT).with_suffix("").parts)[:-1]
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             names = [tuple(a.name.split(".")) for a in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -127,8 +127,7 @@ def imports_of(path: Path) -> list[tuple[str, int]]:
 
 
 def source_files() -> list[Path]:
-    folders = [p for name in ("compiler", "library", "runner", "jobs", "configs") for p in sorted((ROOT / name).rglob("*.py"))]
-    return [ROOT / "__init__.py", *folders]
+    return [ROOT / "__init__.py", *files(*PACKAGE, "configs")]
 
 
 def edges() -> dict[tuple[str, str], list[str]]:
@@ -171,9 +170,9 @@ def test_the_folders_of_the_language_have_one_direction():
     order = ("data", "args", "kernel", "autograd", "compat")
     lang = ROOT / "compiler" / "lang"
     seen = set()
-    for path in lang.rglob("*.py"):
+    for path in files("compiler/lang"):
         mine = path.relative_to(lang).with_suffix("").parts
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(path):
             if isinstance(node, ast.ImportFrom) and node.level == len(mine) and node.module:
                 seen.add((mine[0], node.module.split(".")[0]))
     wrong = [(a, b) for a, b in seen if a in order and b in order and order.index(b) > order.index(a)]
@@ -182,8 +181,8 @@ def test_the_folders_of_the_language_have_one_direction():
 
 def test_the_library_takes_what_everyone_has_and_what_extend_lists():
     taken = set()
-    for path in (ROOT / "library").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in files("library"):
+        for node in statements(path):
             if isinstance(node, ast.ImportFrom) and node.level == 3 and (node.module or "").startswith("compiler"):
                 assert node.module in ("compiler.face", "compiler.extend"), f"{path}:{node.lineno}"
                 taken |= {alias.name for alias in node.names if node.module == "compiler.extend"}
@@ -197,10 +196,10 @@ def test_ir_and_errors_import_nothing_of_ours():
 
 
 def test_errors_import_ir_for_types_alone():
-    tree = ast.parse((ROOT / "compiler" / "errors.py").read_text(encoding="utf-8"))
-    guarded = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    path = ROOT / "compiler" / "errors.py"
+    guarded = [n for n in tree(path).body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     inside = {id(n) for g in guarded for n in ast.walk(g)}
-    relative = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
+    relative = [n for n in statements(path) if isinstance(n, ast.ImportFrom) and n.level]
     assert relative and all(id(n) in inside for n in relative)
 
 
@@ -226,7 +225,7 @@ def files_imported_by(path: Path) -> set[Path]:
     """The files of ours that a file imports: at its top, within its functions, and for type checkers alone."""
     here = path.relative_to(ROOT).parts[:-1]
     found: set[Path | None] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             found |= {module_file(tuple(a.name.split(".")[1:])) for a in node.names if a.name.split(".")[0] == "qdrun"}
         elif isinstance(node, ast.ImportFrom):
@@ -280,7 +279,7 @@ def test_a_circle_is_found_through_imports_for_types_and_within_functions(tmp_pa
 def top_level_imports(path: Path) -> set[str]:
     """The packages that a file imports by absolute names, at its top or within its functions."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

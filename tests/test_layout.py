@@ -13,8 +13,8 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.runtime import jit
+from qdrun.tests.sources import ROOT, tree
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
 # Makes properties once and takes their locks: it stands between any two files.
 BETWEEN = "compiler/ir/threads.py"
@@ -53,7 +53,7 @@ def defined(file: str) -> frozenset[str]:
                 yield prefix + child.name
                 yield from names(child, f"{prefix}{child.name}.")
 
-    return frozenset(names(ast.parse((ROOT / file).read_text(encoding="utf-8")), ""))
+    return frozenset(names(tree(ROOT / file), ""))
 
 
 def test_both_walks_are_on_the_page():

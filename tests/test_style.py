@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-OURS = ("compiler", "library", "runner", "jobs", "tests/devices")
+from qdrun.tests.sources import PACKAGE, ROOT, files, statements, tree
+
+OURS = (*PACKAGE, "tests/devices")
 LINES, HARD_LINES, FUNCTION_LINES = 500, 800, 80
 BACKEND_NAME = re.compile(r"cuda|nvidia|nvptx|amdgpu|\bhip\b|vulkan|spir-?v|\bmetal\b", re.I)
 BACKENDS = ("cuda", "amdgpu", "vulkan", "spirv", "metal")
@@ -32,31 +33,13 @@ VAGUE = re.compile(r"\b(whoever|whomever|nobody|somebody|that which)\b", re.I)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def files(*folders: str) -> list[Path]:
-    return [p for name in folders for p in sorted((ROOT / name).rglob("*.py"))]
-
-
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
 @functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Every statement inside a node, at any depth; expressions, which are most of a tree, are not looked at."""
-    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-        for inner in getattr(node, name, ()):
-            if isinstance(inner, ast.stmt):
-                yield inner
-            yield from statements(inner)
-
-
-@functools.cache
 def functions(path: Path) -> list[Function]:
-    return [n for n in statements(tree(path)) if isinstance(n, Function)]
+    return [n for n in statements(path) if isinstance(n, Function)]
 
 
 def is_kernel(node: Function) -> bool:

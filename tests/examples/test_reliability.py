@@ -2,9 +2,9 @@
 
 import ast
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from qdrun.tests.sources import ROOT, statements
+
 PAGE = ROOT / "docs" / "reliability.md"
 
 
@@ -16,9 +16,7 @@ def test_each_promise_names_tests_that_exist():
         named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", line.rsplit("|", 2)[1])
         assert named, line
         for path, function in named:
-            tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-            tests = {
-                node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-            }
+            defined = [s.name for s in statements(ROOT / path) if isinstance(s, ast.FunctionDef)]
+            tests = {name for name in defined if name.startswith("test_")}
             assert tests, path
             assert not function or function in tests, (path, function)
