@@ -81,9 +81,9 @@ def _check_device_texts():
         sys.path.remove(str(TESTS))
 
     from qdrun.compiler.codegen.gpu.hardware import GpuTarget
-    from qdrun.compiler.codegen.llvm.function import Module
+    from qdrun.compiler.codegen.llvm.function import LlvmModule
 
-    text = Module.text
+    text = LlvmModule.text
 
     @functools.wraps(text)
     def checked(self, head):
@@ -94,7 +94,7 @@ def _check_device_texts():
             check(out, self.target.name)
         return out
 
-    Module.text = checked
+    LlvmModule.text = checked
 
 
 def _check_modules():

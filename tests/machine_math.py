@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qdrun.compiler.codegen.llvm.function import Fn, Module
+from qdrun.compiler.codegen.llvm.function import Fn, LlvmModule
 from qdrun.compiler.codegen.llvm.target import Target, llvm_type
 from qdrun.compiler.codegen.math import library
 from qdrun.compiler.ir.ops import TABLE
@@ -23,7 +23,7 @@ def machine_function(name: str, double: bool) -> Callable[..., float]:
     """A function by the name of its operation: ours, or C's where machine code calls that."""
     dtype, count = f64 if double else f32, TABLE[name].arity
     host = jit.host()
-    module = Module(Target("cpu", host.triple, host.cpu, host.features))
+    module = LlvmModule(Target("cpu", host.triple, host.cpu, host.features))
     f, ty = Fn(module, 1), llvm_type(dtype)
     args = ["%a", "%b"][:count]
     call = library.call(f, name, dtype, False, args) if module.target.fused else library.libm(f, name, dtype, args)

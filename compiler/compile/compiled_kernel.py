@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..codegen.abi import context_layout
-from ..codegen.llvm.target import ONE_LANE, Lanes
+from ..codegen.llvm.target import ONE_LANE, SimdWidth
 from ..errors import DataAccessError
 from ..ir.nodes import Buffer, Kernel, Stmt
 from ..ir.process import while_compiling
@@ -67,7 +67,7 @@ class CompiledKernel:
         self._parts: KernelParts | None = None
         self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
         self._words: dict[LazyKernel, int] = {}
-        self._known_lanes: dict[Kernel, Lanes] = {}
+        self._known_lanes: dict[Kernel, SimdWidth] = {}
         self._reduced: dict[Kernel, Kernel] = {}  # for the lanes and the plan, until it is compiled
         if isinstance(forward, Kernel):
             forward = self._lazy("forward", pipeline.simplified(forward))
@@ -111,20 +111,20 @@ class CompiledKernel:
         """
         self.reverse(device)[1].compiled(device)
 
-    def planned_lanes(self, device: Device) -> Lanes:
+    def planned_lanes(self, device: Device) -> SimdWidth:
         """The lanes that a plan of the gradient must know. Compiles where lanes were asked for that it may not take."""
         found, lazy = self.reverse(device)
         if self._options.batch is not None:
-            return Lanes(lazy.compiled(device).lanes)
+            return SimdWidth(lazy.compiled(device).lanes)
         asked = self._options.cpu_lanes
         if not device.on_host or asked == 1 or not any(s.stacks for t in found.sizing for s in t.region.all_loops()):
             return ONE_LANE  # without a stack lanes do not count
         if not asked and (lazy.made is None or not device.native):  # an interpreter plans what would be compiled
             return self._lanes(lazy.kernel)
         made = lazy.compiled(device)
-        return Lanes(made.lanes, made.narrow, fewer=not asked)
+        return SimdWidth(made.lanes, made.narrow, fewer=not asked)
 
-    def _lanes(self, kernel: Kernel) -> Lanes:
+    def _lanes(self, kernel: Kernel) -> SimdWidth:
         """The lanes of one of its kernels on the CPU."""
         if self._one_lane:  # functions of lanes are not those of one lane, to the last bit
             return ONE_LANE

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..codegen.llvm.target import ONE_LANE, Lanes
+from ..codegen.llvm.target import ONE_LANE, SimdWidth
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import Living, new_lock
 from ..ir.trials import TrialLayout, gpu_layout
@@ -384,7 +384,7 @@ class ProgramState:
         found = self.own_machine() if arch is None or arch == self.arch.value else machine(arch)
         return max(1, found.workers, found.most)
 
-    def own_machine(self, lanes: Lanes = ONE_LANE) -> Machine:
+    def own_machine(self, lanes: SimdWidth = ONE_LANE) -> Machine:
         """The parameters of the program's own device for plans; ``lanes``: of the compiled kernel."""
         device = self.device
         if device.on_host:

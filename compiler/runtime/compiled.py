@@ -13,8 +13,8 @@ from . import jit
 class Options:
     """The options of a kernel's compilation.
 
-    ``plain``: atomics that no other iteration can affect; ``lanes``, ``narrow``: see ``target.Lanes``; ``fast_math``: a GPU may approximate
-    f32; ``trials``: of a batched kernel, the trials of a group.
+    ``plain``: atomics that no other iteration can affect; ``lanes``, ``narrow``: see ``target.SimdWidth``; ``fast_math``: a GPU may
+    approximate f32; ``trials``: of a batched kernel, the trials of a group.
     """
 
     opt_level: int = 2
@@ -33,7 +33,7 @@ class Compiled:
     Attributes:
         chunk: of a batched kernel on the CPU, ``void chunk(ptr args, i64 begin, i64 end, i64 worker)``: runs the trials [begin, end) from
             the first task to the last; ``begin`` is a multiple of the group's width. No other worker of this number runs meanwhile.
-        lanes, narrow: see ``target.Lanes``.
+        lanes, narrow: see ``target.SimdWidth``.
         function_names: of the device functions of a GPU, in the order of the launches.
     """
 

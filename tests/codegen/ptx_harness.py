@@ -10,7 +10,7 @@ from dataclasses import replace
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.gpu.hardware import GpuTarget
 from qdrun.compiler.codegen.llvm import arith
-from qdrun.compiler.codegen.llvm.function import Fn, Module
+from qdrun.compiler.codegen.llvm.function import Fn, LlvmModule
 from qdrun.compiler.codegen.llvm.target import memory_type
 from qdrun.compiler.ir.nodes import Const, Op
 from qdrun.compiler.ir.ops import TABLE
@@ -74,7 +74,7 @@ def operations(d: DType) -> list[tuple[str, list[DType], DType]]:
     return found
 
 
-def kernel_of(module: Module, name: str, code: str, operands: list[DType], result: DType) -> None:
+def kernel_of(module: LlvmModule, name: str, code: str, operands: list[DType], result: DType) -> None:
     """A device function that loads the operands, applies the operation and stores."""
     convention = "amdgpu_kernel" if module.target.name == "amdgpu" else "ptx_kernel"
     f = Fn(module, 1)
@@ -90,9 +90,9 @@ def kernel_of(module: Module, name: str, code: str, operands: list[DType], resul
     module.functions.append("\n".join([head, *f.slots, *f.head, *f.lines, "  ret void", "}"]))
 
 
-def module_of(types: tuple[DType, ...], base: GpuTarget | None = None, **target: object) -> Module:
+def module_of(types: tuple[DType, ...], base: GpuTarget | None = None, **target: object) -> LlvmModule:
     """Every operation of these types. ``base``: the GPU; None: NVIDIA's."""
-    module = Module(replace(base or cuda_target(), **target))  # type: ignore[arg-type]
+    module = LlvmModule(replace(base or cuda_target(), **target))  # type: ignore[arg-type]
     for d in types:
         for k, (code, operands, result) in enumerate(operations(d)):
             kernel_of(module, f"{code}_{d.name}_{k}", code, operands, result)

@@ -14,7 +14,7 @@ from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.gpu import side_by_side
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
-from qdrun.compiler.codegen.gpu.hardware import Word
+from qdrun.compiler.codegen.gpu.hardware import ParamWord
 from qdrun.compiler.codegen.llvm.target import Unsupported
 from qdrun.compiler.errors import QdrunError
 from qdrun.compiler.ir.builder import Builder, const_i32
@@ -106,11 +106,11 @@ def test_indices_of_several_axes(where):
     assert any(w.kind == "size" for w in words_of(run.kernel)) == (where == "host")
 
 
-def words_of(k: Kernel) -> list[Word]:
+def words_of(k: Kernel) -> list[ParamWord]:
     """The words of the last device function, by the names that its host stores them under."""
     import qdrun.compiler.codegen.gpu.grid.kernel as grid_kernel
 
-    seen: list[list[Word]] = []
+    seen: list[list[ParamWord]] = []
     define = grid_kernel.emit_task
 
     def spy(e, name):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from codegen_harness import compile_text
 
-from qdrun.compiler.codegen.llvm.function import Fn, Module
+from qdrun.compiler.codegen.llvm.function import Fn, LlvmModule
 from qdrun.compiler.codegen.llvm.target import Target
 from qdrun.compiler.codegen.math import library
 from qdrun.compiler.ir.ops import TABLE
@@ -99,7 +99,7 @@ exact = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no long d
 
 def compiled(name, dtype, lanes, libm=True, **target):
     """``void f(ptr out, ptr a, ptr b, i64 n)`` over whole vectors."""
-    module = Module(Target(lanes=lanes, libm=libm, **target))
+    module = LlvmModule(Target(lanes=lanes, libm=libm, **target))
     f = Fn(module, lanes)
     v, ty = lanes > 1, f.ty(dtype, lanes > 1)
     args = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.codegen.llvm.function import Module
+from qdrun.compiler.codegen.llvm.function import LlvmModule
 from qdrun.compiler.codegen.llvm.target import Target
 from qdrun.compiler.codegen.math import calls
 from qdrun.compiler.compile.cache import CACHE
@@ -99,7 +99,7 @@ def test_calls_give_the_bits_of_code_in_line(monkeypatch, texts, dtype, where):
 
 def test_a_sine_and_a_cosine_of_different_blocks_do_not_share_a_call():
     ty = "<8 x double>"
-    module = Module(Target("cpu", lanes=8))
+    module = LlvmModule(Target("cpu", lanes=8))
     lines = [f"  %s = call {ty} @qd_sin_v8f64({ty} %x)", "next1:", f"  %c = call {ty} @qd_cos_v8f64({ty} %x)"]
     assert calls._paired(module, "\n".join(lines)) == "\n".join(lines)
     assert "qd_sin_cos_v8f64" in calls._paired(module, "\n".join(lines[::2]))

@@ -20,7 +20,7 @@ from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.codegen.llvm.target import Unsupported
 from qdrun.compiler.codegen.spirv import opcodes
 from qdrun.compiler.codegen.spirv.features import ALL_WIDTHS, EVERYTHING, Features
-from qdrun.compiler.codegen.spirv.opcodes import Capability, Storage
+from qdrun.compiler.codegen.spirv.opcodes import Capability, StorageClass
 from qdrun.compiler.codegen.spirv.target import spirv_target
 from qdrun.compiler.codegen.spirv.translate import translate
 from qdrun.compiler.compile import pipeline
@@ -73,7 +73,7 @@ def instructions(data: bytes) -> list[tuple[int, list[int]]]:
 
 
 def capabilities(data: bytes) -> set[int]:
-    return {operands[0] for op, operands in instructions(data) if op == opcodes.Op.Capability}
+    return {operands[0] for op, operands in instructions(data) if op == opcodes.Opcode.Capability}
 
 
 def operations(dtype) -> Kernel:
@@ -224,10 +224,12 @@ def test_no_branch_carries_counters_of_stacks():
         found = instructions(data)
         opcodes_of = Counter(op for op, _ in found)
         assert not opcodes_of[PHI]
-        branches.append(opcodes_of[opcodes.Op.SelectionMerge])
-        whole = {o[0] for op, o in found if op == opcodes.Op.TypeInt}
-        pointers = {o[0] for op, o in found if op == opcodes.Op.TypePointer and o[1] == Storage.Function and o[2] in whole}
-        integers.append(sum(op == opcodes.Op.Variable and o[0] in pointers for op, o in found))
+        branches.append(opcodes_of[opcodes.Opcode.SelectionMerge])
+        whole = {o[0] for op, o in found if op == opcodes.Opcode.TypeInt}
+        pointers = {
+            o[0] for op, o in found if op == opcodes.Opcode.TypePointer and o[1] == StorageClass.Function and o[2] in whole
+        }
+        integers.append(sum(op == opcodes.Opcode.Variable and o[0] in pointers for op, o in found))
     assert branches[0] < branches[1] < branches[2] and integers[0] == integers[1] == integers[2] > 0
 
 
@@ -241,8 +243,8 @@ def test_no_array_of_a_function_grows_with_an_adstack(dtype, serial, gated):
     kernel = gradient(getattr(qd, dtype), gated, serial)
     data = translate(text_of(kernel, tapes(kernel)), EVERYTHING).data
     check({"gradient": data})
-    arrays = {operands[0] for op, operands in instructions(data) if op == opcodes.Op.TypeArray}
-    pointed = {o[2] for op, o in instructions(data) if op == opcodes.Op.TypePointer and o[1] == Storage.Function}
+    arrays = {operands[0] for op, operands in instructions(data) if op == opcodes.Opcode.TypeArray}
+    pointed = {o[2] for op, o in instructions(data) if op == opcodes.Opcode.TypePointer and o[1] == StorageClass.Function}
     assert not arrays & pointed
 
 
@@ -261,7 +263,7 @@ def test_words_are_pushed_up_to_sixteen_and_else_read_by_their_address():
         (entry,) = made.functions
         facts[entry.words] = entry.pushed
         sizes = Counter(op for op, _ in instructions(made.data))
-        assert sizes[opcodes.Op.EntryPoint] == 1 and (Capability.Int64 in capabilities(made.data))
+        assert sizes[opcodes.Opcode.EntryPoint] == 1 and (Capability.Int64 in capabilities(made.data))
     assert facts == {4: True, 16: True, 17: False, 41: False}
 
 
@@ -291,7 +293,7 @@ def test_floats_are_exact_where_the_device_can_be_told():
     def modes(features: Features) -> list[list[int]]:
         data = translate(text, features).data
         check({"modes": data})
-        return [operands[1:] for op, operands in instructions(data) if op == opcodes.Op.ExecutionMode]
+        return [operands[1:] for op, operands in instructions(data) if op == opcodes.Opcode.ExecutionMode]
 
     assert modes(EVERYTHING) == [[4459, 32], [4461, 32], [4462, 32]]  # of the width that is used, and no other
     assert modes(replace(EVERYTHING, **NO_MODES)) == []
@@ -358,16 +360,16 @@ entry:
     check({"on chip": made.data})
     assert made.functions[0].shared == 16
     laid_out = {
-        o[0] for op, o in instructions(made.data) if op == opcodes.Op.Decorate and o[1] == opcodes.Decoration.ArrayStride
+        o[0] for op, o in instructions(made.data) if op == opcodes.Opcode.Decorate and o[1] == opcodes.Decoration.ArrayStride
     }
-    on_chip = {o[2] for op, o in instructions(made.data) if op == opcodes.Op.TypePointer and o[1] == Storage.Workgroup}
+    on_chip = {o[2] for op, o in instructions(made.data) if op == opcodes.Opcode.TypePointer and o[1] == StorageClass.Workgroup}
     assert laid_out and on_chip and not laid_out & on_chip
 
 
 def test_a_kernel_without_device_functions_has_a_valid_module():
     made = translate(text_of(Kernel("nothing", [], [])), EVERYTHING)
     check({"nothing": made.data})
-    assert made.functions == () and any(op == opcodes.Op.EntryPoint for op, _ in instructions(made.data))
+    assert made.functions == () and any(op == opcodes.Opcode.EntryPoint for op, _ in instructions(made.data))
 
 
 def test_an_operation_that_is_not_translated_is_refused_with_its_line():
@@ -428,13 +430,15 @@ def operands_of(dtype, code: str) -> tuple[list[tuple[int, list[int]]], dict[int
 def test_a_narrow_integer_is_subtracted_from_a_zero_that_the_driver_cannot_know(dtype, code):
     """NVIDIA's compiler forgets that the least number is its own negative."""
     found, made = operands_of(dtype, code)
-    zeros = [made[words[2]] for op, words in found if op == opcodes.Op.ISub and made[words[2]][0] == opcodes.Op.UConvert]
-    assert zeros and not any(op in (opcodes.Op.Not, 126) for op, _ in found)  # 126: OpSNegate
-    assert all(made[words[2]][0] == opcodes.Op.ISub for _, words in zeros), "what is known of the launch alone"
+    zeros = [
+        made[words[2]] for op, words in found if op == opcodes.Opcode.ISub and made[words[2]][0] == opcodes.Opcode.UConvert
+    ]
+    assert zeros and not any(op in (opcodes.Opcode.Not, 126) for op, _ in found)  # 126: OpSNegate
+    assert all(made[words[2]][0] == opcodes.Opcode.ISub for _, words in zeros), "what is known of the launch alone"
 
 
 def test_what_is_rounded_to_f16_is_hidden_from_the_driver():
     """NVIDIA's compiler leaves out a conversion from f32 to f16 and back."""
     found, made = operands_of(f16, "mul")
-    back = [made[words[2]][0] for op, words in found if op == opcodes.Op.FConvert]
-    assert opcodes.Op.FConvert not in back and opcodes.Op.FMul in back
+    back = [made[words[2]][0] for op, words in found if op == opcodes.Opcode.FConvert]
+    assert opcodes.Opcode.FConvert not in back and opcodes.Opcode.FMul in back

@@ -11,7 +11,7 @@ from codegen_harness import field, parallel
 
 from qdrun.compiler.codegen.llvm.cost import suggested_lanes
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel
-from qdrun.compiler.codegen.llvm.target import Lanes, Target
+from qdrun.compiler.codegen.llvm.target import SimdWidth, Target
 from qdrun.compiler.ir.builder import const_i32, const_i64
 from qdrun.compiler.ir.nodes import ClaimRow, Kernel, Op, Print, Stack, StackPut
 from qdrun.compiler.ir.ops import TABLE
@@ -88,13 +88,15 @@ def test_lanes_are_suggested_for_functions_on_a_cpu_that_fuses():
     short, m, d = parallel(64)
     d.gstore(x, (m,), d.op("sin", d.gload(x, (m,))))
     functions, plain, once = Kernel("f", [], [task]), Kernel("g", [], [other]), Kernel("h", [], [short])
-    assert suggested_lanes(functions, (), "x86_64-linux", "+avx2,+fma") == Lanes(16)
-    assert suggested_lanes(functions, (), "x86_64-linux", "+avx512f,+avx2,+fma") == Lanes(32)
-    assert suggested_lanes(functions, (), "x86_64-linux", "+sse4.2") == Lanes()
-    assert suggested_lanes(plain, (), "x86_64-linux", "+avx2,+fma") == Lanes()
-    assert suggested_lanes(once, (), "x86_64-linux", "+avx2,+fma") == Lanes()  # no loop: not worth the second copy of the code
+    assert suggested_lanes(functions, (), "x86_64-linux", "+avx2,+fma") == SimdWidth(16)
+    assert suggested_lanes(functions, (), "x86_64-linux", "+avx512f,+avx2,+fma") == SimdWidth(32)
+    assert suggested_lanes(functions, (), "x86_64-linux", "+sse4.2") == SimdWidth()
+    assert suggested_lanes(plain, (), "x86_64-linux", "+avx2,+fma") == SimdWidth()
+    assert (
+        suggested_lanes(once, (), "x86_64-linux", "+avx2,+fma") == SimdWidth()
+    )  # no loop: not worth the second copy of the code
     all_three = Kernel("k", [], [other, task, short])
-    assert suggested_lanes(all_three, (), "x86_64-linux", "+avx2,+fma") == Lanes(16, narrow=frozenset((0, 2)))
+    assert suggested_lanes(all_three, (), "x86_64-linux", "+avx2,+fma") == SimdWidth(16, narrow=frozenset((0, 2)))
 
 
 def states(n, atomic=None, print_=False, code="sin", gathers=0, divisions=0):
@@ -136,4 +138,4 @@ def states(n, atomic=None, print_=False, code="sin", gathers=0, divisions=0):
     ],
 )
 def test_lanes_that_a_plan_may_choose_change_no_bits(kernel, width):
-    assert suggested_lanes(kernel, (), "x86_64-linux", "+avx512f,+avx2,+fma") == Lanes(width)
+    assert suggested_lanes(kernel, (), "x86_64-linux", "+avx512f,+avx2,+fma") == SimdWidth(width)

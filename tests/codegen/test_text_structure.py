@@ -8,9 +8,19 @@ import pytest
 
 from qdrun.compiler.codegen.text import structure
 from qdrun.compiler.codegen.text.control_flow import Unstructured
-from qdrun.compiler.codegen.text.lines import Branch, Jump, Load, Return, Slot, Store
-from qdrun.compiler.codegen.text.read import ENTRY, Function, read
-from qdrun.compiler.codegen.text.structure import Break, Continue, Else, EndIf, EndLoop, If, Leave, Loop, Run, structured
+from qdrun.compiler.codegen.text.lines import Alloca, Branch, Jump, Load, Return, Store
+from qdrun.compiler.codegen.text.read import ENTRY, TextFunction, read
+from qdrun.compiler.codegen.text.structure import (
+    BeginIf,
+    BeginLoop,
+    Break,
+    Continue,
+    Else,
+    EndIf,
+    EndLoop,
+    StraightCode,
+    structured,
+)
 from qdrun.compiler.errors import QdrunRuntimeError
 
 STEPS = 400
@@ -145,7 +155,7 @@ class Flags:
         return self.random.random() < self.odds
 
 
-def by_jumps(function: Function, seed: int) -> list[str]:
+def by_jumps(function: TextFunction, seed: int) -> list[str]:
     """The lines that a run goes through, block by block."""
     flags, name, out = Flags(seed), ENTRY, []
     while len(out) < STEPS:
@@ -161,7 +171,7 @@ def by_jumps(function: Function, seed: int) -> list[str]:
     return out[:STEPS]
 
 
-def by_events(function: Function, seed: int) -> list[str]:
+def by_events(function: TextFunction, seed: int) -> list[str]:
     """The same, event by event."""
     events, flags, at = structured(function), Flags(seed), 0
     ends, slots, values, out = matching(events), {}, {}, []
@@ -169,10 +179,10 @@ def by_events(function: Function, seed: int) -> list[str]:
         event = events[at]
         at += 1
         match event:
-            case Run(lines=lines):
+            case StraightCode(lines=lines):
                 for line in lines:
                     match line:
-                        case Slot():
+                        case Alloca():
                             pass
                         case Store(value=value, address=address):
                             slots[address] = value == "true"
@@ -180,7 +190,7 @@ def by_events(function: Function, seed: int) -> list[str]:
                             values[result] = slots[address]
                         case _:
                             out.append(line.result)
-            case If(condition=condition, when=when):
+            case BeginIf(condition=condition, when=when):
                 holds = values[condition] if condition in values else flags.next()
                 if holds != when:
                     at = ends[at - 1] + 1
@@ -191,17 +201,17 @@ def by_events(function: Function, seed: int) -> list[str]:
                 at = ends[at - 1]
             case Break():
                 at = ends[ends[at - 1]] + 1
-            case Leave():
+            case Return():
                 return [*out, "end"]
     return out[:STEPS]
 
 
 def matching(events: list) -> dict[int, int]:
-    """Where each ``If`` and ``Else`` goes on, the end of each ``Loop``, the loop of each ``Break`` and ``Continue``."""
+    """Where each ``BeginIf`` and ``Else`` goes on, the end of each ``BeginLoop``, the loop of each ``Break`` and ``Continue``."""
     found, opened = {}, []
     for k, event in enumerate(events):
         match event:
-            case If() | Loop():
+            case BeginIf() | BeginLoop():
                 opened.append(k)
             case Else():
                 found[opened.pop()] = k
@@ -211,7 +221,7 @@ def matching(events: list) -> dict[int, int]:
             case EndLoop():
                 found[opened.pop()] = k
             case Break() | Continue():
-                found[k] = next(x for x in reversed(opened) if isinstance(events[x], Loop))
+                found[k] = next(x for x in reversed(opened) if isinstance(events[x], BeginLoop))
     assert not opened
     return found
 
@@ -227,7 +237,7 @@ def nesting(events: list) -> int:
     """How deep the events are nested."""
     depth = deepest = 0
     for event in events:
-        depth += isinstance(event, (If, Loop)) - isinstance(event, (EndIf, EndLoop))
+        depth += isinstance(event, (BeginIf, BeginLoop)) - isinstance(event, (EndIf, EndLoop))
         deepest = max(deepest, depth)
     return deepest
 
@@ -255,7 +265,7 @@ finish:
 }"""
     events = structured(read(text).functions["f"])
     kinds = [type(e).__name__ for e in events]
-    assert kinds == ["Loop", "If", "Leave", "EndIf", "If", "Continue", "EndIf", "Break", "EndLoop", "Leave"]
+    assert kinds == ["BeginLoop", "BeginIf", "Return", "EndIf", "BeginIf", "Continue", "EndIf", "Break", "EndLoop", "Return"]
 
 
 def test_a_loop_with_two_begins_is_refused():

@@ -19,7 +19,7 @@ from qdrun.compiler.codegen.cuda.nvptx_table import NVPTX
 from qdrun.compiler.codegen.gpu.hardware import GpuTarget
 from qdrun.compiler.codegen.gpu.trials.module import TrialSource, emit_chunks, emit_fill, emit_launch, emit_walk, trial_text
 from qdrun.compiler.codegen.gpu.trials.task import TrialShape
-from qdrun.compiler.codegen.llvm.function import Module
+from qdrun.compiler.codegen.llvm.function import LlvmModule
 from qdrun.compiler.codegen.spirv.features import EVERYTHING
 from qdrun.compiler.codegen.spirv.target import spirv_target
 from qdrun.compiler.codegen.spirv.translate import translate
@@ -527,7 +527,7 @@ def sources() -> list[TrialSource]:
 def walk_text(sources: list[TrialSource], target: GpuTarget, lanes: int) -> str:
     """These kernels and fills as one module: a launch, and a walk."""
     target = replace(target, trials=8)
-    module, shape = Module(target), TrialShape(target.block // lanes, lanes)
+    module, shape = LlvmModule(target), TrialShape(target.block // lanes, lanes)
     chunks, common = emit_chunks(module, sources, shape, [lambda word: word] * 3)
     emit_launch(module, chunks[0], len(common), shape, "one")
     chunks += [emit_fill(module, 1, shape), emit_fill(module, 8, shape)]

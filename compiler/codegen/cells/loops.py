@@ -13,7 +13,7 @@ from .tiling import RUN, Tiling
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class _CellRange:
     """A part of a cell, in registers.
 
     Attributes:
@@ -28,7 +28,7 @@ class _Range:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _CellRow:
     """Cells or iterations one after another along the fast axis.
 
     Attributes:
@@ -57,11 +57,11 @@ class _Tiles:
         inside, out = e.label("some"), e.label("done")
         e.branch(e.t("icmp slt i64 %begin, %end"), inside, out)
         e.at(inside)
-        self.cells_of(0, _Range("0", ["0"] * len(self.cells.extents), "%end"))
+        self.cells_of(0, _CellRange("0", ["0"] * len(self.cells.extents), "%end"))
         e.jump(out)
         e.at(out)
 
-    def cells_of(self, depth: int, around: _Range) -> None:
+    def cells_of(self, depth: int, around: _CellRange) -> None:
         """The cells of a level in a part of a cell of the level above, which has some iterations left."""
         if depth == len(self.cells.levels):
             self.iterations(around)
@@ -89,7 +89,7 @@ class _Tiles:
             on = e.label("on")
             e.branch(e.operand(test, False), on, passed)
             e.at(on)
-        self.cells_of(depth + 1, _Range(number, here, self._less(behind, line.stop)))
+        self.cells_of(depth + 1, _CellRange(number, here, self._less(behind, line.stop)))
         e.jump(passed)
         e.at(passed)
         e.put(f"store i64 {self._less(behind, line.stop)}, ptr {self.it}")
@@ -98,7 +98,7 @@ class _Tiles:
         e.branch(e.t(f"icmp slt i64 {line.stop}, {around.stop}"), row, out)
         e.at(out)
 
-    def iterations(self, around: _Range) -> None:
+    def iterations(self, around: _CellRange) -> None:
         """The iterations of a part of a smallest cell, row by row."""
         e, cells = self.e, self.cells
         size = cells.levels[-1].size if cells.levels else cells.extents
@@ -138,7 +138,7 @@ class _Tiles:
         e.branch(e.t(f"icmp slt i64 {line.stop}, {around.stop}"), row, out)
         e.at(out)
 
-    def _run(self, flags: Op, line: _Row, length: str, count: str, run: str, ended: str) -> str:
+    def _run(self, flags: Op, line: _CellRow, length: str, count: str, run: str, ended: str) -> str:
         """Pass over the next iterations of a row while no flag of ``RUN`` is set; gives where those end that are left. No memory but that
         of flags is touched for inactive elements: it may never have been written to.
         """
@@ -164,7 +164,7 @@ class _Tiles:
         e.at(on)
         return end
 
-    def _along(self, line: _Row, done: str) -> list[str]:
+    def _along(self, line: _CellRow, done: str) -> list[str]:
         """Set the indices to those so far along a row."""
         here = list(line.corner)
         here[self.fast] = self._add(here[self.fast], done)
@@ -185,7 +185,7 @@ class _Tiles:
                 found = e.t(f"and i1 {found}, {e.operand(test, False)}")
             e.values[cells.cond] = (found, False)
 
-    def _row(self, around: _Range, extents: Sequence[int], size: Sequence[int]) -> _Row:
+    def _row(self, around: _CellRange, extents: Sequence[int], size: Sequence[int]) -> _CellRow:
         """From iteration ``it`` to the end of the row. ``extents``: of the cell around; ``size``: of what the row consists of."""
         e, each, counts = self.e, prod(size), [n // m for n, m in zip(extents, size)]
         now = e.t(f"load i64, ptr {self.it}")
@@ -200,7 +200,7 @@ class _Tiles:
                 left = e.t(f"udiv i64 {left}, {counts[axis]}")
         corner = [self._add(a, self._times(b, m)) for a, b, m in zip(around.first, inside, size)]
         ahead = self._times(e.t(f"sub i64 {counts[self.fast]}, {inside[self.fast]}"), each)
-        return _Row(number, corner, self._less(self._add(number, ahead), around.stop))
+        return _CellRow(number, corner, self._less(self._add(number, ahead), around.stop))
 
     def _set_indices(self, indices: Sequence[str]) -> None:
         """Give the axes, which begin at 0, their indices of one iteration."""

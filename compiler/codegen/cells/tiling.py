@@ -70,7 +70,7 @@ def tiling(task: Task) -> Tiling | None:
     cond = _deciding(task)
     if cond is None or min(extents) < 1:
         return None
-    steps = _Steps(task)
+    steps = _ChangeRates(task)
     levels: list[Cells] = []
     rest: list[Op] = []
     ends: tuple[Op, int] | None = None
@@ -124,7 +124,7 @@ def _parts(cond: Op) -> list[Op]:
     return [cond]
 
 
-class _Steps:
+class _ChangeRates:
     """How often values that a body computes before it decides anything change along the axes."""
 
     def __init__(self, task: Task) -> None:

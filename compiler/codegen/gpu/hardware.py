@@ -77,7 +77,7 @@ class GpuTarget(Target):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ParamWord:
     """One 8-byte parameter of a device function, by the origin of its value on the host.
 
     ``kind``: "ctx" and "arg" are words of the launch context and of the argument buffer; "begin" and "size" belong to axis ``what``;
@@ -99,7 +99,7 @@ class DeviceFunction:
     name: str
     task: Task
     number: int
-    words: list[Word]
+    words: list[ParamWord]
     before: bool = False
     flexible: bool = False
     wide: int = 1
@@ -118,13 +118,13 @@ class GridFn(Emitter):
 
     target: GpuTarget
     hardware: Hardware
-    words: dict[Word, str]
+    words: dict[ParamWord, str]
     threads_of_block: int
     flexible: bool
     barriers: int
 
     @abstractmethod
-    def pointer_attributes(self) -> dict[Word, str]:
+    def pointer_attributes(self) -> dict[ParamWord, str]:
         """The LLVM attributes of pointer parameters."""
 
 

@@ -19,7 +19,7 @@ from .waves import Waves, same_in_groups
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class BlockCooperation:
     """The facts about the cooperation of a task's threads.
 
     ``varying``: values that may differ between the threads of a block; ``open``: the blocks of code, by identity, that all threads execute;
@@ -50,7 +50,7 @@ def threads_of(task: Task, target: GpuTarget) -> int:
     return wish
 
 
-def meeting(task: Task, lanes: int, may_fail: bool) -> Meeting | None:
+def meeting(task: Task, lanes: int, may_fail: bool) -> BlockCooperation | None:
     """Analyse the cooperation of a task's threads; None: they do not cooperate.
 
     Args:
@@ -64,7 +64,7 @@ def meeting(task: Task, lanes: int, may_fail: bool) -> Meeting | None:
     if not cooperates(task):
         return None
     shapes = analyse(task, frozenset(same_in_groups(task, task.block)))
-    out = Meeting(shapes.varying, set(), fills_blocks(task))
+    out = BlockCooperation(shapes.varying, set(), fills_blocks(task))
     alone = any(isinstance(s, Op) and s.op in ("shuffle", "ballot") for s in walk(task.body))
     waves = None
     if alone and lanes and task.block % lanes == 0:
@@ -112,7 +112,7 @@ def _reads(block: Block) -> Iterator[Local]:
             yield s.exit
 
 
-def _open(block: Block, out: Meeting, loads: Counter[Local], waves: Waves | None, alone: bool = False) -> None:
+def _open(block: Block, out: BlockCooperation, loads: Counter[Local], waves: Waves | None, alone: bool = False) -> None:
     """Mark a block that all threads execute, and the blocks in it. ``alone``: a wave does so without the others of its block."""
     out.open.add(id(block))
     if alone:
@@ -156,7 +156,7 @@ def _called(s: Op) -> str:
     return "simt.grid.sync()" if s.attr == "grid" else "simt.block.sync()"
 
 
-def _decides(s: If | Loop, out: Meeting, loads: Counter[Local], waves: Waves | None) -> bool:
+def _decides(s: If | Loop, out: BlockCooperation, loads: Counter[Local], waves: Waves | None) -> bool:
     """Whether a statement without a barrier sets a variable that all threads of the block, or of a wave, have in common, and that is read
     elsewhere: those without an iteration must know it, too.
     """

@@ -19,7 +19,7 @@ from ..abi import (
     RING_USED,
 )
 from .grid.emitter import GridEmitter
-from .hardware import Word
+from .hardware import ParamWord
 
 
 def append(e: GridEmitter, s: Print, values: list[str]) -> None:
@@ -42,7 +42,7 @@ def append(e: GridEmitter, s: Print, values: list[str]) -> None:
     e.at(write)
     at = e.t(f"zext i32 {begin} to i64")
     record = e.t(f"getelementptr i64, ptr {ring}, i64 {e.t(f'add i64 {at}, {RING_RECORDS}')}")
-    head = {RECORD_CONTEXT: e.parameter(Word("self")), RECORD_SITE: str(e.info.sites[s]), RECORD_COUNT: str(len(values))}
+    head = {RECORD_CONTEXT: e.parameter(ParamWord("self")), RECORD_SITE: str(e.info.sites[s]), RECORD_COUNT: str(len(values))}
     for k, x in [*head.items(), *enumerate(values, RECORD_VALUES)]:
         e.put(f"store i64 {x}, ptr {_word(e, record, k)}")
     e.jump(done)

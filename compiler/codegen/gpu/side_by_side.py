@@ -31,7 +31,7 @@ _SAME = frozenset(("arg", "param", "shape", "add", "sub", "mul", "cast", "neg"))
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class VectorAccess:
     """Elements side by side. Their address is ``fixed`` bytes after a sum of multiples of ``steps`` and, where the first index is a
     register (``begins``), that many elements.
     """
@@ -53,7 +53,7 @@ class Wide:
     """``group``: consecutive iterations that share the accesses of these statements."""
 
     group: int
-    accesses: dict[Stmt, Access]
+    accesses: dict[Stmt, VectorAccess]
 
 
 def plan_wide(task: Task, plain: frozenset[Op]) -> Wide | None:
@@ -87,7 +87,7 @@ def plan_wide(task: Task, plain: frozenset[Op]) -> Wide | None:
     return None
 
 
-def _access(place: Place, index: tuple[Operand, ...], last: Axis, body: set[Stmt]) -> Access | None:
+def _access(place: Place, index: tuple[Operand, ...], last: Axis, body: set[Stmt]) -> VectorAccess | None:
     """The access of a statement, if the elements of consecutive iterations lie side by side."""
     size = place.dtype.size
     strides = place.strides if place.strides is not None else (*[None] * (place.ndim - 1), place.elem_bytes)
@@ -104,7 +104,7 @@ def _access(place: Place, index: tuple[Operand, ...], last: Axis, body: set[Stmt
             moving += 1
             fixed += (shift + (constant(last.begin) or 0)) * size
     begins = constant(last.begin) is None
-    return Access(place, index, fixed, tuple(steps), begins) if moving == 1 else None
+    return VectorAccess(place, index, fixed, tuple(steps), begins) if moving == 1 else None
 
 
 def _same(x: Operand, last: Axis, body: set[Stmt]) -> bool:

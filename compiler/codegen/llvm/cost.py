@@ -8,7 +8,7 @@ from math import prod
 from ...ir.nodes import Block, Const, If, Kernel, Loop, Op, Print, Stmt, Task
 from ...ir.ops import TABLE, is_function
 from ...ir.walk import atomic_of, operands, walk
-from .target import ONE_LANE, Lanes
+from .target import ONE_LANE, SimdWidth
 from .uniform import Shapes, analyse
 
 _CHUNK_COST = 20_000  # about 5 microseconds: ten times what handing a chunk to a waiting thread costs
@@ -50,7 +50,7 @@ def grain(task: Task, lanes: int) -> int:
     return -(-count // lanes) * lanes
 
 
-def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features: str) -> Lanes:
+def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features: str) -> SimdWidth:
     """How many lanes are likely best: twice the native f32 vector, half of that for f64; and the tasks where lanes would not pay.
 
     Lanes pay for mathematical functions in loops inside parallel tasks, where one iteration waits for the last, and for arithmetic in
@@ -70,7 +70,7 @@ def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features:
     wide = [task for k, task in enumerate(kernel.tasks) if k not in narrow]
     if not wide:
         return ONE_LANE
-    return Lanes(native if sum(map(_doubles, wide)) > 0 else 2 * native, narrow)
+    return SimdWidth(native if sum(map(_doubles, wide)) > 0 else 2 * native, narrow)
 
 
 def _doubles(task: Task) -> int:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ...ir.nodes import Buffer, Const, FaultKind, Kernel, Local, Op, Operand, Place, Print, Stack, Task
 from ..abi import CTX_STATUS, STATUS_VALUES, STATUS_WORDS, ContextLayout, Message
-from .function import Fn, Module
+from .function import Fn, LlvmModule
 from .target import Unsupported, const_text
 from .uniform import Shapes
 
@@ -36,7 +36,7 @@ class Emitter(Fn, ABC):
     scope = ""  # of atomics, as LLVM writes it
     status_word = CTX_STATUS  # of the context, with the address of the status record for this code
 
-    def __init__(self, module: Module, info: KernelInfo, task: Task, shapes: Shapes, lanes: int, serial: bool) -> None:
+    def __init__(self, module: LlvmModule, info: KernelInfo, task: Task, shapes: Shapes, lanes: int, serial: bool) -> None:
         super().__init__(module, lanes)
         self.info, self.task, self.shapes, self.serial = info, task, shapes, serial
         self.number = info.kernel.tasks.index(task)

@@ -14,7 +14,7 @@ def unrolled(times: int) -> str:
     return f'!"llvm.loop.unroll.count", i32 {times}'
 
 
-class Module:
+class LlvmModule:
     """Declarations and helper functions that the functions of one module share."""
 
     def __init__(self, target: Target) -> None:
@@ -51,7 +51,7 @@ class Fn:
     (uniform). With one lane nothing is varying, so scalar code is simply the uniform path.
     """
 
-    def __init__(self, module: Module, lanes: int) -> None:
+    def __init__(self, module: LlvmModule, lanes: int) -> None:
         self.module, self.lanes = module, lanes
         self.lines: list[str] = []
         self.slots: list[str] = []

@@ -11,7 +11,7 @@ from ..gpu.prologue import begin_and_size
 from ..math.calls import settle
 from .cost import grain
 from .emitter import KernelInfo
-from .function import Module
+from .function import LlvmModule
 from .report import prints
 from .rows import FRAME_CLAIMS, new_claims
 from .target import Target
@@ -46,7 +46,7 @@ def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset
     Raises:
         Unsupported: the kernel has something that this target or lane width cannot do.
     """
-    module = Module(target)
+    module = LlvmModule(target)
     codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
     sites = {s: k for k, s in enumerate(prints(kernel))}
     info = KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain)
@@ -62,7 +62,7 @@ def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset
     return module.text(f"; kernel {symbol(kernel)} for {target.name}, {target.lanes} lanes")
 
 
-def _emit_entry(module: Module, info: KernelInfo, names: list[str]) -> None:
+def _emit_entry(module: LlvmModule, info: KernelInfo, names: list[str]) -> None:
     slots: list[str] = []
     lines: list[str] = []
     number, counts = 0, stores_to_fields(info.kernel)

@@ -18,7 +18,7 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class SimdWidth:
     """The number of iterations of a parallel task that one thread runs in SIMD lanes.
 
     Attributes:
@@ -32,7 +32,7 @@ class Lanes:
     fewer: bool = False
 
 
-ONE_LANE = Lanes()
+ONE_LANE = SimdWidth()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Target:
         name: of the backend.
         triple, cpu, features: LLVM's names.
         lanes: iterations that one thread runs in SIMD lanes, in the tasks that are not ``narrow``.
-        narrow: see ``Lanes``.
+        narrow: see ``SimdWidth``.
         trials: the trials of a group of a batch (``trials.TrialLayout``); 0: kernels are not batched.
         libm: scalar code may call C's math library.
         layout: LLVM's data layout, if the text must contain it.

@@ -12,7 +12,7 @@ from ..cells.loops import run_tiles
 from ..cells.tiling import tiling
 from . import arith, memory, rows
 from .emitter import KernelInfo
-from .function import Module
+from .function import LlvmModule
 from .target import const_text, highest, lowest, memory_type
 from .task_emitter import TaskEmitter
 from .uniform import Shapes, analyse
@@ -23,7 +23,7 @@ _ROW = 16  # iterations of the last axis for which a loop of its own pays
 _TWO_COPIES = 1500  # statements; above this a vectorised task has only the masked copy of its body
 
 
-def emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
+def emit_task(module: LlvmModule, info: KernelInfo, task: Task, name: str) -> None:
     """Add the function of one task to the module."""
     lanes = module.target.lanes_of(info.kernel.tasks.index(task), task)
     e = TaskEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, not task.parallel)

@@ -33,7 +33,7 @@ from ...ir.walk import atomic_of, inner_blocks
 from ..abi import CTX_SEED, Message
 from . import arith, memory, report, rows
 from .emitter import Emitter, KernelInfo
-from .function import ROLLED, Module
+from .function import ROLLED, LlvmModule
 from .target import Unsupported, memory_type
 from .uniform import Shapes
 
@@ -41,7 +41,7 @@ from .uniform import Shapes
 class TaskEmitter(Emitter):
     """Emits blocks of one task into one function."""
 
-    def __init__(self, module: Module, info: KernelInfo, task: Task, shapes: Shapes, lanes: int, serial: bool) -> None:
+    def __init__(self, module: LlvmModule, info: KernelInfo, task: Task, shapes: Shapes, lanes: int, serial: bool) -> None:
         super().__init__(module, info, task, shapes, lanes, serial)
         self.rolled = _over_stacks(task.body)[0] if task.stacks else set()
         self.kept = {self.local(r.local) for r in task.reductions} if lanes > 1 else set()  # all lanes are summed in the end

@@ -20,7 +20,7 @@ from ..abi import CTX_POOL, Message
 from . import memory, report, rows
 from .cost import grain
 from .emitter import KernelInfo
-from .function import Module
+from .function import LlvmModule
 from .task_emitter import TaskEmitter
 from .uniform import Shapes, analyse
 
@@ -135,7 +135,7 @@ def record_failure(e: TaskEmitter, s: Message, args: tuple[Operand, ...], at: li
     e.at(known)
 
 
-def emit_trials(module: Module, info: KernelInfo, names: list[str], entry: str, ended: list[str]) -> None:
+def emit_trials(module: LlvmModule, info: KernelInfo, names: list[str], entry: str, ended: list[str]) -> None:
     """Add the functions of a batched kernel to the module.
 
     Args:
@@ -156,7 +156,7 @@ def chunk_of(entry: str) -> str:
     return f"{entry}_chunk"
 
 
-def _emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
+def _emit_task(module: LlvmModule, info: KernelInfo, task: Task, name: str) -> None:
     lanes = module.target.lanes
     e = TrialEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, True)
     unset = conditional_locals(task)
@@ -229,7 +229,7 @@ def _whole_or_part(e: TrialEmitter, unset: list[Local]) -> None:
     e.at(join)
 
 
-def _emit_chunk(module: Module, info: KernelInfo, names: list[str], chunk: str) -> None:
+def _emit_chunk(module: LlvmModule, info: KernelInfo, names: list[str], chunk: str) -> None:
     """All tasks for each trial of a range, or for each group; a trial that has failed stops."""
     lanes = module.target.lanes
     e = TrialEmitter(module, info, info.kernel.tasks[0], Shapes(), 1, True)
@@ -267,7 +267,7 @@ def _code_of(e: TrialEmitter, trial: str) -> str:
     return e.t(f"load i64, ptr {e.t(f'getelementptr i64, ptr {at}, i64 {lane}')}")
 
 
-def _emit_entry(module: Module, info: KernelInfo, entry: str, ended: list[str]) -> None:
+def _emit_entry(module: LlvmModule, info: KernelInfo, entry: str, ended: list[str]) -> None:
     """The chunks, in the pool."""
     width, tasks = module.target.trials, info.kernel.tasks
     stateful = next((t for t in tasks if t.stacks), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ..llvm.function import Module
+from ..llvm.function import LlvmModule
 from .library import sin_cos
 
 MOST_LINES = 6_000
@@ -17,7 +17,7 @@ MOST_LINES = 6_000
 _PAIR = re.compile(r"  (%\w+) = call (.+?) @qd_(sin|cos)_(\w+)\((.*)\)$")
 
 
-def settle(module: Module) -> None:
+def settle(module: LlvmModule) -> None:
     """Make calls of the functions that would grow too much with the code of all that they call."""
     inlined = {name: text for name, text in module.helpers.items() if " noinline " not in text.partition("\n")[0]}
     lines = {name: text.count("\n") for name, text in inlined.items()}
@@ -27,13 +27,13 @@ def settle(module: Module) -> None:
     ]
 
 
-def _out_of_line(module: Module, text: str) -> str:
+def _out_of_line(module: LlvmModule, text: str) -> str:
     paired = _paired(module, text)
     names = "|".join(map(re.escape, module.helpers))
     return re.sub(rf"(?m)^(  .* call .* @(?:{names})\(.*\))$", r"\1 noinline", paired)
 
 
-def _paired(module: Module, text: str) -> str:
+def _paired(module: LlvmModule, text: str) -> str:
     """A sine and a cosine of one value in one block share a call, as they share most of their work in line.
 
     Most sines of a gradient have a cosine.

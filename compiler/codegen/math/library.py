@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...ir.ops import TABLE
 from ...ir.types import DType, f32, f64
-from ..llvm.function import Fn, Module
+from ..llvm.function import Fn, LlvmModule
 from . import error_function, functions, hyperbolic, remainder, scalar
 from .lanes import Lanes
 
@@ -52,7 +52,7 @@ def call(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
     return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)})")
 
 
-def sin_cos(module: Module, suffix: str) -> str:
+def sin_cos(module: LlvmModule, suffix: str) -> str:
     """The name of the function that gives both; ``suffix``: of the type, such as ``f64`` or ``v8f64``."""
     symbol = f"qd_sin_cos_{suffix}"
     if symbol not in module.helpers:
@@ -76,7 +76,7 @@ def _text(f: Fn, ty: str, symbol: str, parameters: str, result: str) -> str:
     return "\n".join([head, *f.slots, *f.head, *f.lines, f"  ret {ty} {result}", "}"])
 
 
-def define(module: Module, symbol: str, name: str, d: DType, lanes: int) -> str:
+def define(module: LlvmModule, symbol: str, name: str, d: DType, lanes: int) -> str:
     """The text of one function."""
     f = Fn(module, lanes)
     v = lanes > 1

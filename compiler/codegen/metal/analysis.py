@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..text.lines import Binary, Call, Cast, Compare, Element, Extract, Line, Load, Select, Slot, Store
-from ..text.structure import Else, EndIf, EndLoop, Event, If, Leave, Loop, Run
+from ..text.lines import Alloca, Binary, CallInst, CastInst, Compare, ElementAddress, Extract, Line, Load, Select, Store
+from ..text.structure import BeginIf, BeginLoop, Else, EndIf, EndLoop, Event, Return, StraightCode
 from .values import FLOATS
 
-_PURE = (Cast, Compare, Element, Extract, Select)
+_PURE = (CastInst, Compare, ElementAddress, Extract, Select)
 
 
 @dataclass(slots=True)
-class Facts:
+class RegisterFacts:
     """Facts about the registers of a function.
 
     Attributes:
@@ -50,10 +50,10 @@ def operands(line: Line) -> list[str]:
 def is_pure(line: Line) -> bool:
     """Whether an instruction gives the same wherever it stands, and computes no float."""
     if isinstance(line, _PURE):
-        return not (isinstance(line, Cast) and line.type in FLOATS and line.op != "bitcast")
+        return not (isinstance(line, CastInst) and line.type in FLOATS and line.op != "bitcast")
     if isinstance(line, Binary):
         return line.type not in FLOATS
-    return isinstance(line, Call) and line.name.startswith("llvm.") and line.type not in FLOATS
+    return isinstance(line, CallInst) and line.name.startswith("llvm.") and line.type not in FLOATS
 
 
 class _Scopes:
@@ -81,7 +81,7 @@ class _Walk:
     """Goes through the events of a function once, and notes where things happen: the numbers of lines in order, and blocks."""
 
     def __init__(self) -> None:
-        self.scopes, self.facts = _Scopes(), Facts()
+        self.scopes, self.facts = _Scopes(), RegisterFacts()
         self.defined: dict[str, tuple[int, Line]] = {}
         self.used_in: dict[str, set[int]] = {}
         self.used_by: dict[str, tuple[int, str]] = {}  # the last use: its number, and the result that it computes
@@ -100,7 +100,7 @@ class _Walk:
         result = getattr(line, "result", "")
         for word in operands(line):
             self.use(word, result)
-        if isinstance(line, Slot):
+        if isinstance(line, Alloca):
             self.facts.slots[line.result] = line.type
         elif result:
             self.defined[result] = self.scopes.here, line
@@ -112,21 +112,21 @@ class _Walk:
         scopes = self.scopes
         for event in events:
             match event:
-                case Run(lines=lines):
+                case StraightCode(lines=lines):
                     for line in lines:
                         self.line(line)
-                case If(condition=condition):
+                case BeginIf(condition=condition):
                     self.at += 1
                     self.use(condition)
                     scopes.enter()
                 case Else():
                     scopes.leave()
                     scopes.enter()
-                case Loop():
+                case BeginLoop():
                     scopes.enter()
                 case EndIf() | EndLoop():
                     scopes.leave()
-                case Leave(value=value):
+                case Return(value=value):
                     self.at += 1
                     self.use(value)
                 case _:
@@ -154,7 +154,7 @@ class _Walk:
         return not any(begin < at < until for at in self.stores.get(line.address, ()))
 
 
-def analyse(events: Sequence[Event]) -> Facts:
+def analyse(events: Sequence[Event]) -> RegisterFacts:
     """The facts about a function."""
     walk = _Walk()
     walk.run(events)

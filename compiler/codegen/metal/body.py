@@ -8,31 +8,31 @@ from dataclasses import dataclass, field
 
 from ..text.lines import (
     SIZES,
+    Alloca,
     AtomicLoad,
     AtomicStore,
     Binary,
-    Call,
-    Cast,
+    CallInst,
+    CastInst,
     Compare,
-    Element,
+    ElementAddress,
     Extract,
+    ExtractValue,
     Fence,
     Insert,
     Line,
     Load,
     Negate,
     OnChip,
-    Part,
     Select,
-    Slot,
     Store,
     Swap,
     Update,
 )
-from ..text.structure import Break, Continue, Else, EndIf, EndLoop, Event, If, Leave, Loop, Run
+from ..text.structure import BeginIf, BeginLoop, Break, Continue, Else, EndIf, EndLoop, Event, Return, StraightCode
 from . import accesses, expressions
 from .accesses import Address
-from .analysis import Facts, analyse, is_pure
+from .analysis import RegisterFacts, analyse, is_pure
 from .values import FLOATS, TYPES, literal, word_of
 
 LONGEST = 120
@@ -44,7 +44,7 @@ _FENCE = "atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, threa
 
 
 @dataclass(slots=True)
-class Places:
+class ModuleAddresses:
     """Where things of a module lie: the first byte of each variable in on-chip memory; what a call of one of its functions gives along."""
 
     on_chip: dict[str, str]
@@ -52,21 +52,21 @@ class Places:
 
 
 @dataclass(slots=True)
-class Body:
+class MslBody:
     """The statements of one function.
 
     Attributes:
-        places: see ``Places``.
+        places: see ``ModuleAddresses``.
         lines: the statements, indented.
         declared: the variables at the top, by their types.
         helpers: functions of ``accesses`` that are used: the name, the address space, the type.
     """
 
-    places: Places
+    places: ModuleAddresses
     lines: list[str] = field(default_factory=list)
     declared: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     helpers: set[tuple[str, str, str]] = field(default_factory=set)
-    _facts: Facts = field(default_factory=Facts)
+    _facts: RegisterFacts = field(default_factory=RegisterFacts)
     _depth: int = 1
     _text: dict[str, str] = field(default_factory=dict)  # of what stands in expressions
     _on_chip: set[str] = field(default_factory=set)
@@ -83,7 +83,7 @@ class Body:
         while k < len(events):
             if _is_turn(events[k : k + 5]):
                 last = events[k]
-                assert isinstance(last, If)
+                assert isinstance(last, BeginIf)
                 self.put(f"if {self._condition(last.condition, not last.when)} break;")
                 k += 4
                 continue
@@ -97,10 +97,10 @@ class Body:
 
     def _event(self, event: Event, following: Event | None) -> None:
         match event:
-            case Run(lines=lines):
+            case StraightCode(lines=lines):
                 for line in lines:
                     self._line(line)
-            case If(condition=condition, when=when):
+            case BeginIf(condition=condition, when=when):
                 self.put(f"if {self._condition(condition, when)} {{")
                 self._depth += 1
             case Else():
@@ -110,7 +110,7 @@ class Body:
             case EndIf() | EndLoop():
                 self._depth -= 1
                 self.put("}")
-            case Loop():
+            case BeginLoop():
                 self.put("for (;;) {")
                 self._depth += 1
             case Break():
@@ -118,7 +118,7 @@ class Body:
             case Continue():
                 if not isinstance(following, EndLoop):
                     self.put("continue;")
-            case Leave(type=ty, value=value):
+            case Return(type=ty, value=value):
                 if value:
                     self.put(f"return {self.value(ty, value)};")
                 elif self._depth > 1 or following is not None:
@@ -146,7 +146,7 @@ class Body:
             self.put(f"{name_of(result)} = {text};")
         elif self._facts.uses[result]:
             self.put(f"const {kind} {name_of(result)} = {text};")
-        elif not is_pure(line) and not isinstance(line, (Load, Binary, Negate, Cast, Insert)):
+        elif not is_pure(line) and not isinstance(line, (Load, Binary, Negate, CastInst, Insert)):
             self.put(f"{text};")
 
     def address(self, word: str) -> Address:
@@ -156,12 +156,12 @@ class Body:
     # ---- instructions
     def _line(self, line: Line) -> None:
         match line:
-            case Slot():
+            case Alloca():
                 pass
             case OnChip(result=result, variable=variable):
                 self._on_chip.add(result)
                 self._text[result] = self.places.on_chip[variable]
-            case Element():
+            case ElementAddress():
                 self._element(line)
             case Load():
                 self._load(line)
@@ -180,9 +180,9 @@ class Body:
             case Select(result=result, condition=condition, type=ty, a=a, b=b):
                 text = f"({self.value('i1', condition)} ? {self.value(ty, a)} : {self.value(ty, b)})"
                 self._set(line, result, TYPES[ty], text, True)
-            case Cast(result=result, source=source, value=value, type=ty):
+            case CastInst(result=result, source=source, value=value, type=ty):
                 self._set(line, result, TYPES[ty], expressions.cast(line, self.value(source, value)), is_pure(line))
-            case Call():
+            case CallInst():
                 self._call(line)
             case _:
                 self._atomic(line)
@@ -200,7 +200,7 @@ class Body:
                 self._set(line, result, TYPES[ty], accesses.update(line, at, self.value(ty, value)))
             case Swap():
                 self._swap(line)
-            case Part(result=result, pair=pair, which=which):
+            case ExtractValue(result=result, pair=pair, which=which):
                 ty, name = self._swaps[pair].type, name_of(pair)
                 if which:
                     self._set(line, result, "bool", f"{name}_done")
@@ -227,7 +227,7 @@ class Body:
         self.put(f"{name}_done = {accesses.swap(line, at, f'{name}_seen', new)};")
 
     # ---- memory
-    def _element(self, line: Element) -> None:
+    def _element(self, line: ElementAddress) -> None:
         size, narrow = SIZES[line.type], line.index_type == "i32"
         index = self.value(line.index_type, line.offset)
         if line.base.startswith("@"):
@@ -304,7 +304,7 @@ class Body:
         self._vectors[line.result] = (*before[: line.place], value, *before[line.place + 1 :])
 
     # ---- calls
-    def _call(self, line: Call) -> None:
+    def _call(self, line: CallInst) -> None:
         args = [self.value(ty, word) for ty, word in zip(line.types, line.args, strict=True)]
         if line.name in NUMBERS:
             self._text[line.result] = NUMBERS[line.name]
@@ -323,7 +323,7 @@ class Body:
 def _is_turn(events: Sequence[Event]) -> bool:
     """Whether a loop ends here by a condition: it goes on where that holds, and is left where not."""
     kinds = [type(e) for e in events]
-    return kinds == [If, Continue, EndIf, Break, EndLoop]
+    return kinds == [BeginIf, Continue, EndIf, Break, EndLoop]
 
 
 def _times(word: str, size: int, suffix: str) -> str:

@@ -7,7 +7,7 @@ unsigned ones of 32 bits, conversions of floats to integers end at the ends of t
 from __future__ import annotations
 
 from ...errors import QdrunRuntimeError
-from ..text.lines import Binary, Call, Cast, Compare
+from ..text.lines import Binary, CallInst, CastInst, Compare
 from .values import FLOATS, NARROW, SIGNED, TYPES, integer, word_of
 
 _INTEGER = {
@@ -79,7 +79,7 @@ def compare(line: Compare, a: str, b: str) -> str:
     return f"!({a} {against} {b})"
 
 
-def cast(line: Cast, x: str) -> str:
+def cast(line: CastInst, x: str) -> str:
     """A conversion."""
     source, ty, op = line.source, line.type, line.op
     if source == ty or op in ("ptrtoint", "inttoptr"):
@@ -102,7 +102,7 @@ def cast(line: Cast, x: str) -> str:
     raise unsupported(f"the conversion `{op}`")
 
 
-def intrinsic(line: Call, args: list[str]) -> str:
+def intrinsic(line: CallInst, args: list[str]) -> str:
     """A call of one of LLVM's functions."""
     name, ty = line.name.split(".")[1], line.type
     if name in _ROUNDING:

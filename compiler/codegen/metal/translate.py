@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from ...errors import QdrunRuntimeError
 from ..text.control_flow import Unstructured
-from ..text.lines import Call, OnChip
-from ..text.read import DeviceText, Function, Table, read
+from ..text.lines import CallInst, OnChip
+from ..text.read import DeviceText, Table, TextFunction, read
 from ..text.structure import structured
 from . import accesses
-from .body import NUMBERS, Body, Places, name_of
+from .body import NUMBERS, ModuleAddresses, MslBody, name_of
 from .source import KernelFacts, head_of
 from .values import TYPES, literal
 
@@ -54,7 +54,7 @@ def translate(text: str, name: str) -> str:
         QdrunRuntimeError: something in the text has no translation; names the kernel.
     """
     try:
-        module = _Module(read(text))
+        module = _MslModule(read(text))
         source = module.source()
     except (QdrunRuntimeError, Unstructured) as e:
         raise QdrunRuntimeError(f"kernel `{name}` cannot be translated to Metal Shading Language: {e}") from e
@@ -74,7 +74,7 @@ class OnChipLayout(NamedTuple):
     size: int
 
 
-class _Module:
+class _MslModule:
     """The translation of a text."""
 
     def __init__(self, text: DeviceText) -> None:
@@ -100,15 +100,15 @@ class _Module:
             out[name] = OnChipLayout(places, at)
         return out
 
-    def _inputs(self, f: Function, seen: dict[str, set[str]]) -> tuple[str, ...]:
+    def _inputs(self, f: TextFunction, seen: dict[str, set[str]]) -> tuple[str, ...]:
         """What a function, or one that it calls, reads of ``_INPUTS``."""
         found: set[str] = set()
         for line in _lines(f):
             if isinstance(line, OnChip):
                 found.add("qs")
-            elif isinstance(line, Call) and line.name in NUMBERS:
+            elif isinstance(line, CallInst) and line.name in NUMBERS:
                 found.add(NUMBERS[line.name])
-            elif isinstance(line, Call) and line.name in self.text.functions:
+            elif isinstance(line, CallInst) and line.name in self.text.functions:
                 if line.name not in seen:
                     seen[line.name] = set(self._inputs(self.text.functions[line.name], seen))
                 found |= seen[line.name]
@@ -123,18 +123,18 @@ class _Module:
         parts = [head_of(self.facts), _HEAD, *map(_table, self.text.tables.values()), *helpers, *functions]
         return "".join(parts)
 
-    def _shared(self, f: Function) -> int:
+    def _shared(self, f: TextFunction) -> int:
         return self.layouts[f.name].size if "qs" in self.inputs[f.name] else 0
 
-    def _in_order(self) -> list[Function]:
+    def _in_order(self) -> list[TextFunction]:
         """Each function after those that it calls."""
-        out: dict[str, Function] = {}
+        out: dict[str, TextFunction] = {}
 
-        def add(f: Function) -> None:
+        def add(f: TextFunction) -> None:
             if f.name in out:
                 return
             for line in _lines(f):
-                if isinstance(line, Call) and line.name in self.text.functions:
+                if isinstance(line, CallInst) and line.name in self.text.functions:
                     add(self.text.functions[line.name])
             out[f.name] = f
 
@@ -142,8 +142,8 @@ class _Module:
             add(f)
         return list(out.values())
 
-    def _function(self, f: Function) -> str:
-        body = Body(Places(self.layouts[f.name].places, self.inputs))
+    def _function(self, f: TextFunction) -> str:
+        body = MslBody(ModuleAddresses(self.layouts[f.name].places, self.inputs))
         body.run(structured(f))
         self.helpers |= body.helpers
         inputs = self.inputs[f.name]
@@ -161,7 +161,7 @@ class _Module:
         return "\n".join([head, "{", *words, *declared, *body.lines, "}", ""])
 
 
-def _lines(f: Function) -> Iterator[object]:
+def _lines(f: TextFunction) -> Iterator[object]:
     for block in f.blocks.values():
         yield from block.lines
 

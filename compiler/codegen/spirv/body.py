@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..text.read import DeviceText
-from ..text.structure import Break, Continue, Else, EndIf, EndLoop, Event, If, Leave, Loop
+from ..text.structure import BeginIf, BeginLoop, Break, Continue, Else, EndIf, EndLoop, Event, Return
 from .features import CUT_WORD
-from .module import Module
-from .opcodes import ALIGNED, BuiltIn, Decoration, Math, Op, Storage
+from .module import SpirvModule
+from .opcodes import ALIGNED, BuiltIn, Decoration, Math, Opcode, StorageClass
 
 
 class SlotPlace(NamedTuple):
@@ -41,7 +41,7 @@ Place = SlotPlace | OnChipPlace | TablePlace
 
 
 @dataclass(slots=True)
-class _Condition:
+class _Selection:
     """A condition that is being written: its merge block, where its other arm's label stands in the code, whether the merge is reached."""
 
     merge: int
@@ -51,7 +51,7 @@ class _Condition:
 
 
 @dataclass(slots=True)
-class _Loop:
+class _LoopConstruct:
     """A loop that is being written: the labels of its header, of where it continues, of what follows it; whether that is reached.
     ``inside``: a variable that says whether the program has left it, for ``Features.cuts_loops``.
     """
@@ -64,7 +64,7 @@ class _Loop:
 
 
 @dataclass(slots=True)
-class Body:
+class SpirvBody:
     """Code, values and places of one function.
 
     Attributes:
@@ -83,7 +83,7 @@ class Body:
         foldable: registers that the driver may find the values of, if that matters (``Features.folds_wrongly``).
     """
 
-    module: Module
+    module: SpirvModule
     text: DeviceText
     variables: list[int] = field(default_factory=list)
     code: list[int] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Body:
     on_chip: set[str] = field(default_factory=set)
     magnitudes: dict[str, int] = field(default_factory=dict)
     foldable: frozenset[str] = frozenset()
-    _open: list[_Condition | _Loop] = field(default_factory=list)
+    _open: list[_Selection | _LoopConstruct] = field(default_factory=list)
     _reached: bool = True
 
     # -- instructions
@@ -119,7 +119,7 @@ class Body:
 
     def math(self, number: int, name: str, *words: int) -> int:
         """A function of GLSL.std.450."""
-        return self.emit(Op.ExtInst, self.module.type(name), self.module.glsl, number, *words)
+        return self.emit(Opcode.ExtInst, self.module.type(name), self.module.glsl, number, *words)
 
     def do(self, opcode: int, *words: int) -> None:
         """An instruction without a result."""
@@ -145,19 +145,19 @@ class Body:
     def unknown_zero(self) -> int:
         """An integer that the driver cannot know: the number of blocks along an axis that has one, less 1."""
         m = self.module
-        three = self.emit(Op.Load, m.vector("i32", 3), self.named(m.built_in(BuiltIn.NumWorkgroups)))
-        return self.op(Op.ISub, "i32", self.op(Op.CompositeExtract, "i32", three, 1), m.number(1))
+        three = self.emit(Opcode.Load, m.vector("i32", 3), self.named(m.built_in(BuiltIn.NumWorkgroups)))
+        return self.op(Opcode.ISub, "i32", self.op(Opcode.CompositeExtract, "i32", three, 1), m.number(1))
 
     def new_variable(self, ty: int, *initial: int) -> int:
         """A variable of the function, of a type by its id."""
-        pointer, found = self.module.pointer(Storage.Function, ty), self.module.id()
-        self.variables += [(4 + len(initial)) << 16 | Op.Variable, pointer, found, Storage.Function, *initial]
+        pointer, found = self.module.pointer(StorageClass.Function, ty), self.module.id()
+        self.variables += [(4 + len(initial)) << 16 | Opcode.Variable, pointer, found, StorageClass.Function, *initial]
         return found
 
     # -- control flow
     def label(self, name: int) -> None:
         """Begin a block."""
-        self.code += [2 << 16 | Op.Label, name]
+        self.code += [2 << 16 | Opcode.Label, name]
         self._reached = True
 
     def _end(self, opcode: int, *words: int) -> None:
@@ -165,9 +165,9 @@ class Body:
         self._reached = False
 
     def control(self, event: Event, following: list[Event]) -> int:
-        """An event that is not ``Run``. ``following``: the next three. Returns how many of those it has written as well."""
+        """An event that is not ``StraightCode``. ``following``: the next three. Returns how many of those it has written as well."""
         match event:
-            case If():
+            case BeginIf():
                 return self._if(event, following)
             case Else():
                 condition = self._condition()
@@ -181,30 +181,30 @@ class Body:
                 self._meet(condition)
                 self.label(condition.merge)
                 if condition.has_else and not condition.reached:
-                    self._end(Op.Unreachable)
-            case Loop():
-                loop, body = _Loop(self.module.id(), self.module.id(), self.module.id()), self.module.id()
+                    self._end(Opcode.Unreachable)
+            case BeginLoop():
+                loop, body = _LoopConstruct(self.module.id(), self.module.id(), self.module.id()), self.module.id()
                 self._open.append(loop)
                 if self.module.features.cuts_loops:
                     loop.inside = self.new_variable(self.module.array("i32", self.module.number(2)))
-                    self.do(Op.Store, self._inside(loop), self.module.number(1))
-                self.do(Op.Branch, loop.header)
+                    self.do(Opcode.Store, self._inside(loop), self.module.number(1))
+                self.do(Opcode.Branch, loop.header)
                 self.label(loop.header)
-                self.do(Op.LoopMerge, loop.follow, loop.onward, 0)
-                self.do(Op.Branch, body)
+                self.do(Opcode.LoopMerge, loop.follow, loop.onward, 0)
+                self.do(Opcode.Branch, body)
                 self.label(body)
             case EndLoop():
                 self._end_loop()
             case Break() | Continue():
-                self._end(Op.Branch, self._exit(event))
-            case Leave(type=ty, value=value):
+                self._end(Opcode.Branch, self._exit(event))
+            case Return(type=ty, value=value):
                 if value:
-                    self._end(Op.ReturnValue, self.operand(ty, value))
+                    self._end(Opcode.ReturnValue, self.operand(ty, value))
                 else:
-                    self._end(Op.Return)
+                    self._end(Opcode.Return)
         return 0
 
-    def _if(self, event: If, following: list[Event]) -> int:
+    def _if(self, event: BeginIf, following: list[Event]) -> int:
         condition = self.operand("i1", event.condition)
         match following:
             case [Break() | Continue() as first, EndIf(), Break() | Continue() as second] if (
@@ -212,65 +212,68 @@ class Body:
             ):
                 # the end of a loop's body
                 ways = [self._exit(first), self._exit(second)]
-                self._end(Op.BranchConditional, condition, *(ways if event.when else ways[::-1]))
+                self._end(Opcode.BranchConditional, condition, *(ways if event.when else ways[::-1]))
                 return 3
         merge, arm = self.module.id(), self.module.id()
-        self.do(Op.SelectionMerge, merge, 0)
-        self.do(Op.BranchConditional, condition, *((arm, merge) if event.when else (merge, arm)))
-        self._open.append(_Condition(merge, len(self.code) - (1 if event.when else 2)))
+        self.do(Opcode.SelectionMerge, merge, 0)
+        self.do(Opcode.BranchConditional, condition, *((arm, merge) if event.when else (merge, arm)))
+        self._open.append(_Selection(merge, len(self.code) - (1 if event.when else 2)))
         self.label(arm)
         return 0
 
     def _exit(self, event: Break | Continue) -> int:
         """The label that a jump out of the innermost loop, or to its begin, goes to."""
-        loop = next(x for x in reversed(self._open) if isinstance(x, _Loop))
+        loop = next(x for x in reversed(self._open) if isinstance(x, _LoopConstruct))
         if isinstance(event, Continue):
             return loop.onward
         loop.left = True
         if loop.inside:
-            self.do(Op.Store, self._inside(loop), self.module.number(0))
+            self.do(Opcode.Store, self._inside(loop), self.module.number(0))
         return loop.follow
 
-    def _inside(self, loop: _Loop) -> int:
+    def _inside(self, loop: _LoopConstruct) -> int:
         """A pointer to what says that the program is inside of a loop. It is the one of two elements that the driver cannot know, or it
         would see that no way out of the loop leaves a 1 there.
         """
         return self.emit(
-            Op.AccessChain, self.module.pointer(Storage.Function, self.module.type("i32")), loop.inside, self.unknown_zero()
+            Opcode.AccessChain,
+            self.module.pointer(StorageClass.Function, self.module.type("i32")),
+            loop.inside,
+            self.unknown_zero(),
         )
 
-    def _condition(self) -> _Condition:
+    def _condition(self) -> _Selection:
         found = self._open[-1]
-        assert isinstance(found, _Condition)
+        assert isinstance(found, _Selection)
         return found
 
-    def _meet(self, condition: _Condition) -> None:
+    def _meet(self, condition: _Selection) -> None:
         """End an arm."""
         if self._reached:
-            self._end(Op.Branch, condition.merge)
+            self._end(Opcode.Branch, condition.merge)
             condition.reached = True
 
     def _end_loop(self) -> None:
         loop = self._open.pop()
-        assert isinstance(loop, _Loop) and not self._reached
+        assert isinstance(loop, _LoopConstruct) and not self._reached
         self.label(loop.onward)
-        self.do(Op.Branch, loop.header)
+        self.do(Opcode.Branch, loop.header)
         self.label(loop.follow)
         if loop.inside:
             self._tell(loop)
         if not loop.left:
-            self._end(Op.Unreachable)
+            self._end(Opcode.Unreachable)
 
-    def _tell(self, loop: _Loop) -> None:
+    def _tell(self, loop: _LoopConstruct) -> None:
         """Behind a loop: tell the host if the driver has ended it."""
         m, arm, merge = self.module, self.module.id(), self.module.id()
-        inside = self.op(Op.INotEqual, "i1", self.op(Op.Load, "i32", self._inside(loop)), m.number(0))
-        self.do(Op.SelectionMerge, merge, 0)
-        self.do(Op.BranchConditional, inside, arm, merge)
+        inside = self.op(Opcode.INotEqual, "i1", self.op(Opcode.Load, "i32", self._inside(loop)), m.number(0))
+        self.do(Opcode.SelectionMerge, merge, 0)
+        self.do(Opcode.BranchConditional, inside, arm, merge)
         self.label(arm)
-        word = self.emit(Op.ConvertUToPtr, m.in_memory("i32"), m.number(CUT_WORD, "i64"))
-        self.do(Op.Store, word, m.number(1), ALIGNED, 4)
-        self.do(Op.Branch, merge)
+        word = self.emit(Opcode.ConvertUToPtr, m.in_memory("i32"), m.number(CUT_WORD, "i64"))
+        self.do(Opcode.Store, word, m.number(1), ALIGNED, 4)
+        self.do(Opcode.Branch, merge)
         self.label(merge)
 
     def finish(self, head: list[int]) -> list[int]:
@@ -280,4 +283,4 @@ class Body:
 
     def whole(self, head: list[int]) -> list[int]:
         """The same of a function without control flow, whose end has been written."""
-        return [*head, *self.variables, *self.code, 1 << 16 | Op.FunctionEnd]
+        return [*head, *self.variables, *self.code, 1 << 16 | Opcode.FunctionEnd]

@@ -69,7 +69,7 @@ NAMES = {
 """What users and Vulkan call the features that code cannot do without."""
 
 
-class Missing(Exception):
+class MissingFeature(Exception):
     """The device lacks a feature, by its name in ``NAMES``."""
 
     def __init__(self, feature: str) -> None:

@@ -8,25 +8,25 @@ A variable on which there are atomics of 8 bytes is an array of these. A constan
 
 from __future__ import annotations
 
-from ..text.lines import SIZES, Element, Extract, Insert, Load, OnChip, Slot, Store
+from ..text.lines import SIZES, Alloca, ElementAddress, Extract, Insert, Load, OnChip, Store
 from .bits import first_of, values_of, word_of
-from .body import Body, OnChipPlace, SlotPlace, TablePlace
+from .body import OnChipPlace, SlotPlace, SpirvBody, TablePlace
 from .features import Untranslated
 from .module import BITS, TAPES_CONSTANT
-from .opcodes import ALIGNED, Op, Scope, Semantics, Storage
+from .opcodes import ALIGNED, MemoryScope, Opcode, Semantics, StorageClass
 
 
-def slot(f: Body, x: Slot) -> None:
+def slot(f: SpirvBody, x: Alloca) -> None:
     """A variable of the function."""
     f.places[x.result] = SlotPlace(x.type, f.new_variable(f.module.type(x.type)))
 
 
-def on_chip(f: Body, x: OnChip) -> None:
+def on_chip(f: SpirvBody, x: OnChip) -> None:
     """The begin of a variable in on-chip memory."""
     f.places[x.result] = OnChipPlace(x.variable, f.module.number(0))
 
 
-def element(f: Body, x: Element) -> None:
+def element(f: SpirvBody, x: ElementAddress) -> None:
     """An address some elements further."""
     size = SIZES[x.type]
     if x.base[0] == "@":
@@ -39,23 +39,23 @@ def element(f: Body, x: Element) -> None:
     f.values[x.result] = _add(f, "i64", f.values[x.base], _scaled(f, "i64", x, size))
 
 
-def _add(f: Body, ty: str, base: int, offset: int) -> int:
+def _add(f: SpirvBody, ty: str, base: int, offset: int) -> int:
     if offset == f.module.number(0, ty):
         return base
-    return offset if base == f.module.number(0, ty) else f.op(Op.IAdd, ty, base, offset)
+    return offset if base == f.module.number(0, ty) else f.op(Opcode.IAdd, ty, base, offset)
 
 
-def _scaled(f: Body, ty: str, x: Element, size: int) -> int:
+def _scaled(f: SpirvBody, ty: str, x: ElementAddress, size: int) -> int:
     """The bytes from the base to the element, as an integer of a type."""
     if x.offset[0] != "%":
         return f.module.number(int(x.offset) * size, ty)
     index = f.values[x.offset]
     if x.index_type != ty:
-        index = f.op(Op.UConvert if BITS[ty] < BITS[x.index_type] else Op.SConvert, ty, index)
-    return index if size == 1 else f.op(Op.IMul, ty, index, f.module.number(size, ty))
+        index = f.op(Opcode.UConvert if BITS[ty] < BITS[x.index_type] else Opcode.SConvert, ty, index)
+    return index if size == 1 else f.op(Opcode.IMul, ty, index, f.module.number(size, ty))
 
 
-def _table_element(f: Body, x: Element) -> TablePlace:
+def _table_element(f: SpirvBody, x: ElementAddress) -> TablePlace:
     table = f.text.tables[x.base[1:]]
     m = f.module
     known = f.places.get(x.base)
@@ -64,16 +64,16 @@ def _table_element(f: Body, x: Element) -> TablePlace:
         content = m.composite(ty, [m.constant(table.type, v) for v in table.values])
         known = f.places[x.base] = SlotPlace(table.type, f.new_variable(ty, content))
     index = f.operand(x.index_type, x.offset)
-    return TablePlace(f.emit(Op.AccessChain, m.pointer(Storage.Function, m.type(table.type)), known.variable, index))
+    return TablePlace(f.emit(Opcode.AccessChain, m.pointer(StorageClass.Function, m.type(table.type)), known.variable, index))
 
 
-def pointer(f: Body, ty: str, address: str) -> int:
+def pointer(f: SpirvBody, ty: str, address: str) -> int:
     """A pointer to a value of a type in the device's memory."""
-    return f.emit(Op.ConvertUToPtr, f.module.in_memory(ty), f.values[address])
+    return f.emit(Opcode.ConvertUToPtr, f.module.in_memory(ty), f.values[address])
 
 
 # -- loads
-def load(f: Body, x: Load) -> None:
+def load(f: SpirvBody, x: Load) -> None:
     """A plain load."""
     if x.many > 1:
         f.vectors[x.result] = _load_vector(f, x)
@@ -81,19 +81,19 @@ def load(f: Body, x: Load) -> None:
     place = f.places.get(x.address)
     match place:
         case SlotPlace(variable=variable):
-            found = f.op(Op.Load, x.type, variable)
+            found = f.op(Opcode.Load, x.type, variable)
         case OnChipPlace():
             found = _load_on_chip(f, x.type, place)
         case TablePlace():
-            found = f.op(Op.Load, x.type, place.pointer)
+            found = f.op(Opcode.Load, x.type, place.pointer)
         case None if x.align < SIZES[x.type]:
             found = _load_in_parts(f, x)
         case None:
-            found = f.op(Op.Load, x.type, pointer(f, x.type, x.address), ALIGNED, x.align)
+            found = f.op(Opcode.Load, x.type, pointer(f, x.type, x.address), ALIGNED, x.align)
     f.values[x.result] = found
 
 
-def word_on_chip(f: Body, place: OnChipPlace, further: int = 0, ty: str = "i32") -> int:
+def word_on_chip(f: SpirvBody, place: OnChipPlace, further: int = 0, ty: str = "i32") -> int:
     """A pointer to the 4-byte word in which a place is, or to a later one, as the words of its variable are; ``ty``: to one of 8 bytes.
 
     Raises:
@@ -105,39 +105,41 @@ def word_on_chip(f: Body, place: OnChipPlace, further: int = 0, ty: str = "i32")
         raise Untranslated
     size = SIZES[ty]
     words = m.specialised(TAPES_CONSTANT, 1) if what.dynamic else m.number(max(1, -(-what.size // size)))
-    storage = Storage.Private if what.dynamic else Storage.Workgroup
+    storage = StorageClass.Private if what.dynamic else StorageClass.Workgroup
     variable = f.named(m.variable(("on chip", what.name), storage, m.array(ty, words)))
-    at = f.op(Op.ShiftRightLogical, "i32", place.offset, m.number(size.bit_length() - 1))
+    at = f.op(Opcode.ShiftRightLogical, "i32", place.offset, m.number(size.bit_length() - 1))
     if further:
-        at = f.op(Op.IAdd, "i32", at, m.number(further))
-    return f.emit(Op.AccessChain, m.pointer(storage, m.type(ty)), variable, at)
+        at = f.op(Opcode.IAdd, "i32", at, m.number(further))
+    return f.emit(Opcode.AccessChain, m.pointer(storage, m.type(ty)), variable, at)
 
 
-def _load_on_chip(f: Body, ty: str, place: OnChipPlace) -> int:
+def _load_on_chip(f: SpirvBody, ty: str, place: OnChipPlace) -> int:
     if SIZES[ty] == 8 and f.text.variables[place.variable].wide:
-        whole = f.op(Op.Load, "i64", word_on_chip(f, place, 0, "i64"))
-        return whole if ty == "i64" else f.op(Op.Bitcast, ty, whole)
-    word = f.op(Op.Load, "i32", word_on_chip(f, place))
+        whole = f.op(Opcode.Load, "i64", word_on_chip(f, place, 0, "i64"))
+        return whole if ty == "i64" else f.op(Opcode.Bitcast, ty, whole)
+    word = f.op(Opcode.Load, "i32", word_on_chip(f, place))
     if SIZES[ty] == 8:
-        high = f.op(Op.Load, "i32", word_on_chip(f, place, 1))
+        high = f.op(Opcode.Load, "i32", word_on_chip(f, place, 1))
         return _joined(f, ty, word, high)
     if SIZES[ty] < 4:
-        word = f.op(Op.ShiftRightLogical, "i32", word, _shift(f, place))
+        word = f.op(Opcode.ShiftRightLogical, "i32", word, _shift(f, place))
     return first_of(f, ty, word)
 
 
-def _joined(f: Body, ty: str, low: int, high: int) -> int:
+def _joined(f: SpirvBody, ty: str, low: int, high: int) -> int:
     """Two words as a value of 8 bytes."""
-    return f.op(Op.Bitcast, ty, f.emit(Op.CompositeConstruct, f.module.vector("i32", 2), low, high))
+    return f.op(Opcode.Bitcast, ty, f.emit(Opcode.CompositeConstruct, f.module.vector("i32", 2), low, high))
 
 
-def _shift(f: Body, place: OnChipPlace) -> int:
+def _shift(f: SpirvBody, place: OnChipPlace) -> int:
     """The first bit of a place in its word."""
-    return f.op(Op.ShiftLeftLogical, "i32", f.op(Op.BitwiseAnd, "i32", place.offset, f.module.number(3)), f.module.number(3))
+    return f.op(
+        Opcode.ShiftLeftLogical, "i32", f.op(Opcode.BitwiseAnd, "i32", place.offset, f.module.number(3)), f.module.number(3)
+    )
 
 
 # -- stores
-def store(f: Body, x: Store) -> None:
+def store(f: SpirvBody, x: Store) -> None:
     """A plain store."""
     if x.many > 1:
         _store_vector(f, x)
@@ -145,53 +147,53 @@ def store(f: Body, x: Store) -> None:
     value, place = f.operand(x.type, x.value), f.places.get(x.address)
     match place:
         case SlotPlace(variable=variable):
-            f.do(Op.Store, variable, value)
+            f.do(Opcode.Store, variable, value)
         case OnChipPlace():
             _store_on_chip(f, x.type, value, place)
         case _ if x.align < SIZES[x.type]:
             _store_in_parts(f, x, value)
         case _:
-            f.do(Op.Store, pointer(f, x.type, x.address), value, ALIGNED, x.align)
+            f.do(Opcode.Store, pointer(f, x.type, x.address), value, ALIGNED, x.align)
 
 
-def _store_on_chip(f: Body, ty: str, value: int, place: OnChipPlace) -> None:
+def _store_on_chip(f: SpirvBody, ty: str, value: int, place: OnChipPlace) -> None:
     m, size = f.module, SIZES[ty]
     if size == 4:
-        f.do(Op.Store, word_on_chip(f, place), word_of(f, ty, [value]))
+        f.do(Opcode.Store, word_on_chip(f, place), word_of(f, ty, [value]))
     elif size == 8 and f.text.variables[place.variable].wide:
-        whole = value if ty == "i64" else f.op(Op.Bitcast, "i64", value)
-        f.do(Op.Store, word_on_chip(f, place, 0, "i64"), whole)
+        whole = value if ty == "i64" else f.op(Opcode.Bitcast, "i64", value)
+        f.do(Opcode.Store, word_on_chip(f, place, 0, "i64"), whole)
     elif size == 8:
-        both = f.emit(Op.Bitcast, m.vector("i32", 2), value)
+        both = f.emit(Opcode.Bitcast, m.vector("i32", 2), value)
         for k in (0, 1):
-            f.do(Op.Store, word_on_chip(f, place, k), f.op(Op.CompositeExtract, "i32", both, k))
+            f.do(Opcode.Store, word_on_chip(f, place, k), f.op(Opcode.CompositeExtract, "i32", both, k))
     else:
         first, word = _shift(f, place), word_on_chip(f, place)
-        hole = f.op(Op.Not, "i32", f.op(Op.ShiftLeftLogical, "i32", m.number((1 << 8 * size) - 1), first))
-        bits = f.op(Op.ShiftLeftLogical, "i32", word_of(f, ty, [value]), first)
-        scope, relaxed = m.number(Scope.Workgroup), m.number(Semantics.Relaxed)
-        f.op(Op.AtomicAnd, "i32", word, scope, relaxed, hole)
-        f.op(Op.AtomicOr, "i32", word, scope, relaxed, bits)
+        hole = f.op(Opcode.Not, "i32", f.op(Opcode.ShiftLeftLogical, "i32", m.number((1 << 8 * size) - 1), first))
+        bits = f.op(Opcode.ShiftLeftLogical, "i32", word_of(f, ty, [value]), first)
+        scope, relaxed = m.number(MemoryScope.Workgroup), m.number(Semantics.Relaxed)
+        f.op(Opcode.AtomicAnd, "i32", word, scope, relaxed, hole)
+        f.op(Opcode.AtomicOr, "i32", word, scope, relaxed, bits)
 
 
 # -- values that are not aligned, which Vulkan does not have: in parts of as many bytes as they are aligned to
-def _load_in_parts(f: Body, x: Load) -> int:
+def _load_in_parts(f: SpirvBody, x: Load) -> int:
     part, per = f"i{8 * x.align}", max(1, 4 // x.align)
-    parts = [f.op(Op.Load, part, _further(f, x, k, part), ALIGNED, x.align) for k in range(SIZES[x.type] // x.align)]
+    parts = [f.op(Opcode.Load, part, _further(f, x, k, part), ALIGNED, x.align) for k in range(SIZES[x.type] // x.align)]
     words = [word_of(f, part, parts[k : k + per]) for k in range(0, len(parts), per)]
     return first_of(f, x.type, words[0]) if len(words) == 1 else _joined(f, x.type, *words)
 
 
-def _store_in_parts(f: Body, x: Store, value: int) -> None:
+def _store_in_parts(f: SpirvBody, x: Store, value: int) -> None:
     part = f"i{8 * x.align}"
     if SIZES[x.type] == 8:
-        both = f.emit(Op.Bitcast, f.module.vector("i32", 2), value)
-        words = [f.op(Op.CompositeExtract, "i32", both, k) for k in (0, 1)]
+        both = f.emit(Opcode.Bitcast, f.module.vector("i32", 2), value)
+        words = [f.op(Opcode.CompositeExtract, "i32", both, k) for k in (0, 1)]
     else:
         words = [word_of(f, x.type, [value])]
     parts = [p for word in words for p in values_of(f, part, word)]
     for k in range(SIZES[x.type] // x.align):
-        f.do(Op.Store, _further(f, x, k, part), parts[k], ALIGNED, x.align)
+        f.do(Opcode.Store, _further(f, x, k, part), parts[k], ALIGNED, x.align)
 
 
 # -- several values by one access
@@ -205,50 +207,50 @@ def _shape(x: Load | Store) -> tuple[str, int]:
     return ("i32", size // 4) if size % 4 == 0 else (x.type, 1)
 
 
-def _load_vector(f: Body, x: Load) -> list[int]:
+def _load_vector(f: SpirvBody, x: Load) -> list[int]:
     ty, n = _shape(x)
     if n == 1 and ty == x.type:
-        return [f.op(Op.Load, ty, _further(f, x, k, ty), ALIGNED, SIZES[ty]) for k in range(x.many)]
-    whole = f.emit(Op.Load, _vector(f, ty, n), _vector_pointer(f, ty, n, x.address), ALIGNED, x.align)
-    values = [f.op(Op.CompositeExtract, ty, whole, k) for k in range(n)] if n > 1 else [whole]
+        return [f.op(Opcode.Load, ty, _further(f, x, k, ty), ALIGNED, SIZES[ty]) for k in range(x.many)]
+    whole = f.emit(Opcode.Load, _vector(f, ty, n), _vector_pointer(f, ty, n, x.address), ALIGNED, x.align)
+    values = [f.op(Opcode.CompositeExtract, ty, whole, k) for k in range(n)] if n > 1 else [whole]
     return values if ty == x.type else [part for word in values for part in values_of(f, x.type, word)]
 
 
-def _store_vector(f: Body, x: Store) -> None:
+def _store_vector(f: SpirvBody, x: Store) -> None:
     (ty, n), values = _shape(x), f.vectors[x.value]
     if n == 1 and ty == x.type:
         for k, value in enumerate(values):
-            f.do(Op.Store, _further(f, x, k, ty), value, ALIGNED, SIZES[ty])
+            f.do(Opcode.Store, _further(f, x, k, ty), value, ALIGNED, SIZES[ty])
         return
     if ty != x.type:
         per = 4 // SIZES[x.type]
         values = [word_of(f, x.type, values[k * per : (k + 1) * per]) for k in range(n)]
-    whole = f.emit(Op.CompositeConstruct, _vector(f, ty, n), *values) if n > 1 else values[0]
-    f.do(Op.Store, _vector_pointer(f, ty, n, x.address), whole, ALIGNED, x.align)
+    whole = f.emit(Opcode.CompositeConstruct, _vector(f, ty, n), *values) if n > 1 else values[0]
+    f.do(Opcode.Store, _vector_pointer(f, ty, n, x.address), whole, ALIGNED, x.align)
 
 
-def _vector(f: Body, ty: str, n: int) -> int:
+def _vector(f: SpirvBody, ty: str, n: int) -> int:
     return f.module.vector(ty, n) if n > 1 else f.module.type(ty)
 
 
-def _vector_pointer(f: Body, ty: str, n: int, address: str) -> int:
-    kind = f.module.pointer(Storage.PhysicalStorageBuffer, _vector(f, ty, n))
-    return f.emit(Op.ConvertUToPtr, kind, f.values[address])
+def _vector_pointer(f: SpirvBody, ty: str, n: int, address: str) -> int:
+    kind = f.module.pointer(StorageClass.PhysicalStorageBuffer, _vector(f, ty, n))
+    return f.emit(Opcode.ConvertUToPtr, kind, f.values[address])
 
 
-def _further(f: Body, x: Load | Store, k: int, ty: str) -> int:
+def _further(f: SpirvBody, x: Load | Store, k: int, ty: str) -> int:
     """A pointer to one of the values of a type that lie side by side."""
     at = _add(f, "i64", f.values[x.address], f.module.number(k * SIZES[ty], "i64"))
-    return f.emit(Op.ConvertUToPtr, f.module.in_memory(ty), at)
+    return f.emit(Opcode.ConvertUToPtr, f.module.in_memory(ty), at)
 
 
-def insert(f: Body, x: Insert) -> None:
+def insert(f: SpirvBody, x: Insert) -> None:
     """Several values with another one in its place; those that are not there yet are not read."""
     values = list(f.vectors.get(x.vector, ())) or [0] * x.many
     values[x.place] = f.operand(x.type, x.value)
     f.vectors[x.result] = values
 
 
-def extract(f: Body, x: Extract) -> None:
+def extract(f: SpirvBody, x: Extract) -> None:
     """One of several values."""
     f.values[x.result] = f.vectors[x.vector][x.place]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 
-from .features import Features, Missing, Untranslated
+from .features import Features, MissingFeature, Untranslated
 from .opcodes import (
     GL_COMPUTE,
     GLSL450,
@@ -16,8 +16,8 @@ from .opcodes import (
     Capability,
     Decoration,
     Mode,
-    Op,
-    Storage,
+    Opcode,
+    StorageClass,
 )
 
 BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "ptr": 64, "half": 16, "float": 32, "double": 64}
@@ -34,7 +34,7 @@ BLOCK_CONSTANT, TAPES_CONSTANT = 0, 1
 """Numbers of the specialisation constants: threads of a block, 4-byte words of the on-chip memory that the launch asks for."""
 
 
-class Module:
+class SpirvModule:
     """Sections, ids, types, constants.
 
     Args:
@@ -67,10 +67,10 @@ class Module:
         """Declare a capability.
 
         Raises:
-            Missing: the device does not have the feature.
+            MissingFeature: the device does not have the feature.
         """
         if not getattr(self.features, feature):
-            raise Missing(feature)
+            raise MissingFeature(feature)
         self._capabilities[capability] = 0
 
     def extend(self, extension: str) -> None:
@@ -97,9 +97,9 @@ class Module:
 
     def _new_type(self, name: str) -> int:
         if name == "i1":
-            return self._global(Op.TypeBool)
+            return self._global(Opcode.TypeBool)
         if name == "void":
-            return self._global(Op.TypeVoid)
+            return self._global(Opcode.TypeVoid)
         if name not in BITS:
             raise Untranslated
         if name in _CAPABILITY_OF:
@@ -107,30 +107,30 @@ class Module:
         bits = BITS[name]
         if name in FLOATS:
             self.floats.add(bits)
-            return self._global(Op.TypeFloat, bits)
-        return self._global(Op.TypeInt, bits, 0)
+            return self._global(Opcode.TypeFloat, bits)
+        return self._global(Opcode.TypeInt, bits, 0)
 
     def vector(self, name: str, n: int) -> int:
         """So many values of a type."""
-        return self._global(Op.TypeVector, self.type(name), n)
+        return self._global(Opcode.TypeVector, self.type(name), n)
 
     def pointer(self, storage: int, ty: int) -> int:
         """A pointer to a type, by its id."""
-        return self._global(Op.TypePointer, storage, ty)
+        return self._global(Opcode.TypePointer, storage, ty)
 
     def function_type(self, result: str, parameters: list[str]) -> int:
         """The type of a function."""
-        return self._global(Op.TypeFunction, self.type(result), *map(self.type, parameters))
+        return self._global(Opcode.TypeFunction, self.type(result), *map(self.type, parameters))
 
     def array(self, name: str, size: int) -> int:
         """The type of an array of so many values, a number or the id of a constant."""
-        return self._global(Op.TypeArray, self.type(name), size)
+        return self._global(Opcode.TypeArray, self.type(name), size)
 
     def in_memory(self, name: str) -> int:
         """A type of the text in the device's memory, as a pointer to it.
 
         Raises:
-            Missing: the device has no such values, or not in its memory.
+            MissingFeature: the device has no such values, or not in its memory.
         """
         key = ("in memory", name)
         found = self._known.get(key)
@@ -139,7 +139,7 @@ class Module:
                 self.require("storage8", Capability.StorageBuffer8BitAccess)
             elif BITS[name] == 16:
                 self.require("storage16", Capability.StorageBuffer16BitAccess)
-            found = self._known[key] = self.pointer(Storage.PhysicalStorageBuffer, self.type(name))
+            found = self._known[key] = self.pointer(StorageClass.PhysicalStorageBuffer, self.type(name))
         return found
 
     # -- constants
@@ -161,7 +161,7 @@ class Module:
 
     def _literal(self, name: str, text: str) -> int:
         if name == "i1":
-            return self._with_type(Op.ConstantTrue if text in ("true", "1") else Op.ConstantFalse, self.type("i1"))
+            return self._with_type(Opcode.ConstantTrue if text in ("true", "1") else Opcode.ConstantFalse, self.type("i1"))
         if text in ("zeroinitializer", "null"):
             return self._constant(name, 0)
         if name not in FLOATS:
@@ -178,12 +178,12 @@ class Module:
             ty, bits = self.type(name), key[2]
             found = self._known[key] = self.id()
             words = [bits] if BITS[name] <= 32 else [bits & 0xFFFFFFFF, bits >> 32]
-            self._globals += [(len(words) + 3) << 16 | Op.Constant, ty, found, *words]
+            self._globals += [(len(words) + 3) << 16 | Opcode.Constant, ty, found, *words]
         return found
 
     def composite(self, ty: int, values: list[int]) -> int:
         """A constant of a type with several values."""
-        return self._with_type(Op.ConstantComposite, ty, *values)
+        return self._with_type(Opcode.ConstantComposite, ty, *values)
 
     def _with_type(self, opcode: int, ty: int, *words: int) -> int:
         """An instruction of the module whose type stands before its id, once."""
@@ -201,7 +201,7 @@ class Module:
         if found is None:
             ty = self.type("i32")
             found = self._known[key] = self.id()
-            self._globals += [4 << 16 | Op.SpecConstant, ty, found, value]
+            self._globals += [4 << 16 | Opcode.SpecConstant, ty, found, value]
             self.decorate(found, Decoration.SpecId, number)
         return found
 
@@ -212,14 +212,14 @@ class Module:
         if found is None:
             pointer = self.pointer(storage, ty)
             found = self._known[key] = self.id()
-            self._globals += [4 << 16 | Op.Variable, pointer, found, storage]
+            self._globals += [4 << 16 | Opcode.Variable, pointer, found, storage]
         return found
 
     def built_in(self, number: int) -> int:
         """The variable of three numbers that the launch sets."""
         key = ("built in", number)
         known = key in self._known
-        found = self.variable(key, Storage.Input, self.vector("i32", 3))
+        found = self.variable(key, StorageClass.Input, self.vector("i32", 3))
         if not known:
             self.decorate(found, Decoration.BuiltIn, number)
         return found
@@ -231,7 +231,7 @@ class Module:
     def set_block(self) -> None:
         """Make that number the size of blocks."""
         one = self.number(1)
-        size = self._with_type(Op.SpecConstantComposite, self.vector("i32", 3), self.threads(), one, one)
+        size = self._with_type(Opcode.SpecConstantComposite, self.vector("i32", 3), self.threads(), one, one)
         self.decorate(size, Decoration.BuiltIn, BuiltIn.WorkgroupSize)
 
     def words(self, n: int) -> int:
@@ -240,12 +240,12 @@ class Module:
         if key in self._known:
             return self._known[key]
         ty, size, laid_out = self.type("i64"), self.number(n), self.id()  # not the type of an array without a layout
-        self._globals += [4 << 16 | Op.TypeArray, laid_out, ty, size]
+        self._globals += [4 << 16 | Opcode.TypeArray, laid_out, ty, size]
         self.decorate(laid_out, Decoration.ArrayStride, 8)
-        block = self._global(Op.TypeStruct, laid_out)
+        block = self._global(Opcode.TypeStruct, laid_out)
         self.decorate(block, Decoration.Block)
-        self._annotations += [5 << 16 | Op.MemberDecorate, block, 0, Decoration.Offset, 0]
-        return self.variable(key, Storage.PushConstant, block)
+        self._annotations += [5 << 16 | Opcode.MemberDecorate, block, 0, Decoration.Offset, 0]
+        return self.variable(key, StorageClass.PushConstant, block)
 
     def function_of(self, name: str) -> int:
         """The id of a function of the text, which may be written later."""
@@ -258,27 +258,27 @@ class Module:
     # -- decorations
     def decorate(self, what: int, *words: int) -> None:
         """Say something of an id."""
-        self._annotations += [(len(words) + 2) << 16 | Op.Decorate, what, *words]
+        self._annotations += [(len(words) + 2) << 16 | Opcode.Decorate, what, *words]
 
     # -- the whole
     def entry(self, function: int, name: str, variables: list[int]) -> None:
         """Make a function an entry point. ``variables``: of the module, all that it or a function that it calls names."""
         words = _string(name)
         self._mains.append(function)
-        self._entries += [(3 + len(words) + len(variables)) << 16 | Op.EntryPoint, GL_COMPUTE, function, *words, *variables]
+        self._entries += [(3 + len(words) + len(variables)) << 16 | Opcode.EntryPoint, GL_COMPUTE, function, *words, *variables]
 
     def data(self) -> bytes:
         """The module, little-endian."""
         modes = self._modes()
         head: list[int] = []
         for capability in self._capabilities:
-            head += [2 << 16 | Op.Capability, capability]
+            head += [2 << 16 | Opcode.Capability, capability]
         for extension in self._extensions:
             words = _string(extension)
-            head += [(len(words) + 1) << 16 | Op.Extension, *words]
+            head += [(len(words) + 1) << 16 | Opcode.Extension, *words]
         words = _string("GLSL.std.450")
-        head += [(len(words) + 2) << 16 | Op.ExtInstImport, self.glsl, *words]
-        head += [3 << 16 | Op.MemoryModel, PHYSICAL_STORAGE_BUFFER_64, GLSL450]
+        head += [(len(words) + 2) << 16 | Opcode.ExtInstImport, self.glsl, *words]
+        head += [3 << 16 | Opcode.MemoryModel, PHYSICAL_STORAGE_BUFFER_64, GLSL450]
         out = array("I", [MAGIC, VERSION, 0, self.last + 1, 0])
         for section in (head, self._entries, modes, self._annotations, self._globals, self.functions):
             out.extend(section)
@@ -295,7 +295,7 @@ class Module:
             for width in sorted(widths & self.floats):
                 self._capabilities[capability] = 0
                 for main in self._mains:
-                    out += [4 << 16 | Op.ExecutionMode, main, mode, width]
+                    out += [4 << 16 | Opcode.ExecutionMode, main, mode, width]
         return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Op:
+class Opcode:
     """Instructions."""
 
     Name, Extension, ExtInstImport, ExtInst = 5, 10, 11, 12
@@ -53,7 +53,7 @@ class Math:
     )
 
 
-class Storage:
+class StorageClass:
     """Storage classes."""
 
     Input, Workgroup, Private, Function, PushConstant, PhysicalStorageBuffer = 1, 4, 6, 7, 9, 5349
@@ -86,7 +86,7 @@ class BuiltIn:
     NumWorkgroups, WorkgroupSize, WorkgroupId, LocalInvocationId = 24, 25, 26, 27
 
 
-class Scope:
+class MemoryScope:
     """Whose threads see an access."""
 
     Device, Workgroup = 1, 2

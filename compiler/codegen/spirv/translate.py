@@ -17,14 +17,14 @@ from ...errors import QdrunError, QdrunRuntimeError, QdrunTypeError
 from ..text import lines as text_lines
 from ..text.control_flow import Unstructured
 from ..text.foldable import foldable
-from ..text.lines import Call, Line
-from ..text.read import DeviceText, Function, read, unreadable
-from ..text.structure import Run, structured
+from ..text.lines import CallInst, Line
+from ..text.read import DeviceText, TextFunction, read, unreadable
+from ..text.structure import StraightCode, structured
 from . import arith, atomics, intrinsics, memory
-from .body import Body
-from .features import NAMES, Features, Missing, Untranslated
-from .module import Module
-from .opcodes import ALIGNED, Op, Storage
+from .body import SpirvBody
+from .features import NAMES, Features, MissingFeature, Untranslated
+from .module import SpirvModule
+from .opcodes import ALIGNED, Opcode, StorageClass
 
 MOST_PUSHED = 16
 """8-byte words that every device takes as push constants."""
@@ -73,12 +73,12 @@ def translate(text: str, features: Features) -> Translated:
     """
     device_text = read(text)
     threads = [f.threads for f in device_text.entries if f.threads]
-    writer = _Writer(device_text, Module(features, max(threads, default=DEFAULT_BLOCK)))
+    writer = _Writer(device_text, SpirvModule(features, max(threads, default=DEFAULT_BLOCK)))
     try:
         return writer.write()
     except QdrunError:
         raise
-    except Missing as e:
+    except MissingFeature as e:
         raise _lacking(device_text, e.feature, writer.line) from None
     except (Untranslated, KeyError):  # a form that is not known, or a register that is no value here
         raise unreadable(device_text.lines[writer.line - 1], writer.line) from None
@@ -107,10 +107,10 @@ def _lacking(text: DeviceText, feature: str, number: int) -> QdrunTypeError:
 class _Writer:
     """Writes the functions of a text. ``line``: the one that is being written."""
 
-    def __init__(self, text: DeviceText, module: Module) -> None:
+    def __init__(self, text: DeviceText, module: SpirvModule) -> None:
         self.text, self.module = text, module
         self.line = 0
-        self.bodies: dict[str, Body] = {}
+        self.bodies: dict[str, SpirvBody] = {}
 
     def write(self) -> Translated:
         """The module."""
@@ -128,11 +128,11 @@ class _Writer:
 
     def _nothing(self) -> None:
         """An entry point for the module of a kernel without device functions: a module must have one."""
-        m, body = self.module, Body(self.module, self.text)
+        m, body = self.module, SpirvBody(self.module, self.text)
         function = m.function_of("qd_nothing")
-        body.do(Op.Return)
-        head = [5 << 16 | Op.Function, m.type("void"), function, 0, m.function_type("void", [])]
-        m.functions += body.whole([*head, 2 << 16 | Op.Label, m.id()])
+        body.do(Opcode.Return)
+        head = [5 << 16 | Opcode.Function, m.type("void"), function, 0, m.function_type("void", [])]
+        m.functions += body.whole([*head, 2 << 16 | Opcode.Label, m.id()])
         m.entry(function, "qd_nothing", [])
 
     def _reached(self, name: str) -> tuple[list[int], int, bool]:
@@ -149,20 +149,20 @@ class _Writer:
         used = [self.text.variables[x] for x in names]
         return list(variables), sum(x.size for x in used if not x.dynamic), any(x.dynamic for x in used)
 
-    def _function(self, function: Function) -> None:
+    def _function(self, function: TextFunction) -> None:
         """Write a function, and those that it calls."""
-        m, body = self.module, Body(self.module, self.text)
+        m, body = self.module, SpirvBody(self.module, self.text)
         self.bodies[function.name] = body
         if m.features.folds_wrongly:
             body.foldable = foldable(function)
         found = m.function_of(function.name)
         types = [] if function.entry else [ty for ty, _ in function.parameters]
-        head = [5 << 16 | Op.Function, m.type(function.result), found, 0, m.function_type(function.result, types)]
+        head = [5 << 16 | Opcode.Function, m.type(function.result), found, 0, m.function_type(function.result, types)]
         if not function.entry:
             for ty, register in function.parameters:
                 value = body.values[register] = m.id()
-                head += [3 << 16 | Op.FunctionParameter, m.type(ty), value]
-        head += [2 << 16 | Op.Label, m.id()]
+                head += [3 << 16 | Opcode.FunctionParameter, m.type(ty), value]
+        head += [2 << 16 | Opcode.Label, m.id()]
         if function.entry:
             self._read_words(function, body)
         self._events(function, body)
@@ -171,18 +171,18 @@ class _Writer:
             if name not in self.bodies:
                 self._function(self.text.functions[name])
 
-    def _read_words(self, function: Function, body: Body) -> None:
+    def _read_words(self, function: TextFunction, body: SpirvBody) -> None:
         """The parameters of an entry point."""
         m = self.module
         if not function.words:
             return
-        word = m.pointer(Storage.PushConstant, m.type("i64"))
+        word = m.pointer(StorageClass.PushConstant, m.type("i64"))
         pushed = not function.packed and function.words <= MOST_PUSHED
         block = body.named(m.words(function.words if pushed else 1))
 
         def push_constant(k: int) -> int:
-            at = body.emit(Op.AccessChain, word, block, m.number(0), m.number(k))
-            return body.op(Op.Load, "i64", at)
+            at = body.emit(Opcode.AccessChain, word, block, m.number(0), m.number(k))
+            return body.op(Opcode.Load, "i64", at)
 
         if pushed:
             body.values |= {register: push_constant(k) for k, (_, register) in enumerate(function.parameters)}
@@ -192,17 +192,17 @@ class _Writer:
             body.values[function.parameters[0][1]] = base
             return
         for k, (_, register) in enumerate(function.parameters):
-            at = body.op(Op.IAdd, "i64", base, m.number(8 * k, "i64")) if k else base
-            pointer = body.emit(Op.ConvertUToPtr, m.in_memory("i64"), at)
-            body.values[register] = body.op(Op.Load, "i64", pointer, ALIGNED, 8)
+            at = body.op(Opcode.IAdd, "i64", base, m.number(8 * k, "i64")) if k else base
+            pointer = body.emit(Opcode.ConvertUToPtr, m.in_memory("i64"), at)
+            body.values[register] = body.op(Opcode.Load, "i64", pointer, ALIGNED, 8)
 
-    def _events(self, function: Function, body: Body) -> None:
+    def _events(self, function: TextFunction, body: SpirvBody) -> None:
         events = structured(function)
         k = 0
         while k < len(events):
             event = events[k]
             k += 1
-            if isinstance(event, Run):
+            if isinstance(event, StraightCode):
                 for line, number in zip(event.lines, event.numbers):
                     self.line = number or self.line
                     _LINES[type(line)](body, line)
@@ -210,7 +210,7 @@ class _Writer:
                 k += body.control(event, events[k : k + 3])
 
 
-def _call(body: Body, x: Call) -> None:
+def _call(body: SpirvBody, x: CallInst) -> None:
     """A call of a function of the text, or of what is written in its place."""
     function = body.text.functions.get(x.name)
     if function is None:
@@ -219,27 +219,27 @@ def _call(body: Body, x: Call) -> None:
         return
     body.calls[x.name] = None
     args = [body.operand(ty, a) for ty, a in zip(x.types, x.args)]
-    body.values[x.result] = body.op(Op.FunctionCall, x.type, body.module.function_of(x.name), *args)
+    body.values[x.result] = body.op(Opcode.FunctionCall, x.type, body.module.function_of(x.name), *args)
 
 
-_LINES: dict[type[Line], Callable[[Body, Any], None]] = {
-    text_lines.Slot: memory.slot,
+_LINES: dict[type[Line], Callable[[SpirvBody, Any], None]] = {
+    text_lines.Alloca: memory.slot,
     text_lines.OnChip: memory.on_chip,
-    text_lines.Element: memory.element,
+    text_lines.ElementAddress: memory.element,
     text_lines.Load: memory.load,
     text_lines.Store: memory.store,
     text_lines.AtomicLoad: atomics.load,
     text_lines.AtomicStore: atomics.store,
     text_lines.Update: atomics.update,
     text_lines.Swap: atomics.swap,
-    text_lines.Part: atomics.part,
+    text_lines.ExtractValue: atomics.part,
     text_lines.Fence: lambda body, x: intrinsics.fence(body),
     text_lines.Binary: arith.binary,
     text_lines.Negate: arith.negate,
     text_lines.Compare: arith.compare,
     text_lines.Select: arith.select,
-    text_lines.Cast: arith.cast,
+    text_lines.CastInst: arith.cast,
     text_lines.Insert: memory.insert,
     text_lines.Extract: memory.extract,
-    Call: _call,
+    CallInst: _call,
 }

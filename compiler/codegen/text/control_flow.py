@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .lines import Jump, Return
-from .read import ENTRY, Block, Function, successors
+from .read import ENTRY, BasicBlock, TextFunction, successors
 
 
 class Unstructured(Exception):
@@ -29,7 +29,7 @@ class ControlFlow:
         ends: blocks from which the function's end is reached without leaving.
     """
 
-    blocks: dict[str, Block]
+    blocks: dict[str, BasicBlock]
     to: dict[str, tuple[str, ...]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     number: dict[str, int] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class ControlFlow:
     ends: set[str] = field(default_factory=set)
 
 
-def control_flow(function: Function) -> ControlFlow:
+def control_flow(function: TextFunction) -> ControlFlow:
     """The control flow of a function.
 
     Raises:
@@ -63,7 +63,7 @@ def control_flow(function: Function) -> ControlFlow:
     return g
 
 
-def returns(function: Function, block: Block) -> bool:
+def returns(function: TextFunction, block: BasicBlock) -> bool:
     """Whether a block leaves to a block that does nothing but return: it returns itself."""
     end = block.end
     if not isinstance(end, Jump) or not end.leaves:

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from .lines import SIZES, Binary, Call, Cast, Compare, Element, Extract, Insert, Line, Load, Negate, Select, Slot, Store
-from .read import Function
+from .lines import (
+    SIZES,
+    Alloca,
+    Binary,
+    CallInst,
+    CastInst,
+    Compare,
+    ElementAddress,
+    Extract,
+    Insert,
+    Line,
+    Load,
+    Negate,
+    Select,
+    Store,
+)
+from .read import TextFunction
 
 _ABSORBING = frozenset("and or mul sdiv udiv srem urem shl lshr ashr".split())
 """Operations of integers that some value of one operand decides alone, as 0 does for ``and``."""
 _FOLDED_WITH_ITSELF = frozenset("sub xor".split())
-_Pure = Element | Binary | Negate | Compare | Select | Cast | Insert | Extract | Call
+_Pure = ElementAddress | Binary | Negate | Compare | Select | CastInst | Insert | Extract | CallInst
 
 
-def foldable(function: Function) -> frozenset[str]:
+def foldable(function: TextFunction) -> frozenset[str]:
     """The registers whose values may be constants after inlining, unrolling, the removal of slots and the forwarding of stores to loads.
     Errs on the side of more registers.
 
     A multiplication or a division of floats counts only if both operands are literals: the translator hides the others from the compiler.
     """
     lines = [line for block in function.blocks.values() for line in block.lines]
-    slots = {x.result for x in lines if isinstance(x, Slot)}
+    slots = {x.result for x in lines if isinstance(x, Alloca)}
     known = _Known()
     while True:
         before = len(known.registers) + len(known.stored)
@@ -51,7 +66,7 @@ class _Known:
 def _is_foldable(x: Line, known: _Known) -> bool:
     """Whether the value of a line without effects depends on such operands alone."""
     match x:
-        case Element():
+        case ElementAddress():
             return x.base[0] == "@" and known.holds(x.offset)
         case Binary(op="fmul" | "fdiv"):
             return x.a[0] != "%" and x.b[0] != "%"
@@ -63,13 +78,13 @@ def _is_foldable(x: Line, known: _Known) -> bool:
         case Select():
             a, b = known.holds(x.a), known.holds(x.b)
             return (a and b) or (known.holds(x.condition) and (a or b))
-        case Negate() | Cast():
+        case Negate() | CastInst():
             return known.holds(x.value)
         case Insert():
             return known.holds(x.value) and known.holds(x.vector)
         case Extract():
             return known.holds(x.vector)
-        case Call():
+        case CallInst():
             return bool(x.result and x.args) and all(map(known.holds, x.args))
     return False
 

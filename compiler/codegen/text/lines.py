@@ -13,7 +13,7 @@ SIZES = {"i1": 1, "i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, 
 """Bytes of a type in memory."""
 
 
-class Slot(NamedTuple):
+class Alloca(NamedTuple):
     """A variable of the function. Its register is an address that loads and stores name, and nothing else."""
 
     result: str
@@ -27,7 +27,7 @@ class OnChip(NamedTuple):
     variable: str
 
 
-class Element(NamedTuple):
+class ElementAddress(NamedTuple):
     """The address ``offset`` elements of ``type`` after ``base``: an address, or the name of a constant table (``@..``)."""
 
     result: str
@@ -84,7 +84,7 @@ class Update(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """``cmpxchg``, relaxed. The result is a pair, of which ``Part`` takes one: what was there (0), whether it was as expected (1)."""
+    """``cmpxchg``, relaxed. The result is a pair for ``ExtractValue``: what was there (0), whether it was as expected (1)."""
 
     result: str
     address: str
@@ -94,7 +94,7 @@ class Swap(NamedTuple):
     weak: bool
 
 
-class Part(NamedTuple):
+class ExtractValue(NamedTuple):
     """One of the two values of a ``Swap``."""
 
     result: str
@@ -145,7 +145,7 @@ class Select(NamedTuple):
     b: str
 
 
-class Cast(NamedTuple):
+class CastInst(NamedTuple):
     """A conversion, by LLVM's name."""
 
     result: str
@@ -176,7 +176,7 @@ class Extract(NamedTuple):
     place: int
 
 
-class Call(NamedTuple):
+class CallInst(NamedTuple):
     """A call of a function of the text, of ``llvm.*``, or of a pseudo function of the hardware (``qd.*``). ``result``: "" if void."""
 
     result: str
@@ -187,8 +187,8 @@ class Call(NamedTuple):
 
 
 Line = (
-    Slot | OnChip | Element | Load | Store | AtomicLoad | AtomicStore | Update | Swap | Part | Fence
-    | Binary | Negate | Compare | Select | Cast | Insert | Extract | Call
+    Alloca | OnChip | ElementAddress | Load | Store | AtomicLoad | AtomicStore | Update | Swap | ExtractValue | Fence
+    | Binary | Negate | Compare | Select | CastInst | Insert | Extract | CallInst
 )  # fmt: skip
 """An instruction that is not the end of a block."""
 

@@ -14,16 +14,18 @@ from dataclasses import dataclass, field, replace
 from ...errors import QdrunRuntimeError
 from .lines import (
     SIZES,
+    Alloca,
     AtomicLoad,
     AtomicStore,
     Binary,
     Branch,
-    Call,
-    Cast,
+    CallInst,
+    CastInst,
     Compare,
-    Element,
+    ElementAddress,
     End,
     Extract,
+    ExtractValue,
     Fence,
     Insert,
     Jump,
@@ -31,10 +33,8 @@ from .lines import (
     Load,
     Negate,
     OnChip,
-    Part,
     Return,
     Select,
-    Slot,
     Store,
     Swap,
     Update,
@@ -54,7 +54,7 @@ class Join:
 
 
 @dataclass(slots=True)
-class Block:
+class BasicBlock:
     """Instructions that run one after the other.
 
     Attributes:
@@ -78,7 +78,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class TextFunction:
     """A function of the text.
 
     Attributes:
@@ -99,7 +99,7 @@ class Function:
     packed: bool = False
     words: int = 0
     threads: int = 0
-    blocks: dict[str, Block] = field(default_factory=dict)
+    blocks: dict[str, BasicBlock] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,13 @@ class OnChipVariable:
 class DeviceText:
     """A device text that has been read. ``lines`` are those of the text, for messages."""
 
-    functions: dict[str, Function]
+    functions: dict[str, TextFunction]
     tables: dict[str, Table]
     variables: dict[str, OnChipVariable]
     lines: list[str]
 
     @property
-    def entries(self) -> list[Function]:
+    def entries(self) -> list[TextFunction]:
         """What a launch runs, in the order of the text."""
         return [f for f in self.functions.values() if f.entry]
 
@@ -155,8 +155,8 @@ def read(text: str) -> DeviceText:
     """
     lines = text.splitlines()
     out = DeviceText({}, {}, {}, lines)
-    function: Function | None = None
-    block: Block | None = None
+    function: TextFunction | None = None
+    block: BasicBlock | None = None
     for number, raw in enumerate(lines, 1):
         line = raw.strip()
         if not line:
@@ -169,7 +169,7 @@ def read(text: str) -> DeviceText:
             out.functions[function.name] = function
             function = None
         elif line[-1] == ":" and (label := _LABEL.fullmatch(line)):
-            block = function.blocks[label[1]] = Block(label[1])
+            block = function.blocks[label[1]] = BasicBlock(label[1])
         elif block is None or block.end is not None:
             raise unreadable(line, number, "it stands outside of a block")
         else:
@@ -187,7 +187,7 @@ def _find_wide(out: DeviceText) -> None:
             match line:
                 case OnChip(result=result, variable=variable):
                     where[result] = variable
-                case Element(result=result, base=base) if base in where:
+                case ElementAddress(result=result, base=base) if base in where:
                     where[result] = where[base]
                 case Update() | Swap() | AtomicLoad() | AtomicStore() if line.address in where and SIZES[line.type] == 8:
                     name = where[line.address]
@@ -202,7 +202,7 @@ def unreadable(line: str, number: int, why: str = "it has no form of docs/device
     )
 
 
-def _outside(out: DeviceText, line: str, number: int) -> Function | None:
+def _outside(out: DeviceText, line: str, number: int) -> TextFunction | None:
     """A line of the module; the function that it begins."""
     if _IGNORED.match(line):
         return None
@@ -210,9 +210,9 @@ def _outside(out: DeviceText, line: str, number: int) -> Function | None:
         words = _parameters(m[2])
         packed = m[4] is not None
         threads = 0 if m[3] == "any" else int(m[3])
-        return Function(m[1], "void", words, True, packed, int(m[4]) if packed else len(words), threads)
+        return TextFunction(m[1], "void", words, True, packed, int(m[4]) if packed else len(words), threads)
     if m := _INTERNAL.fullmatch(line):
-        return Function(m[2], m[1], _parameters(m[3]))
+        return TextFunction(m[2], m[1], _parameters(m[3]))
     if m := _TABLE.fullmatch(line):
         out.tables[m[1]] = Table(m[1], m[2], tuple(v.split()[-1] for v in m[3].split(", ")))
         return None
@@ -227,7 +227,7 @@ def _parameters(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((w[0], w[-1]) for w in words)
 
 
-def _inside(block: Block, line: str, number: int) -> None:
+def _inside(block: BasicBlock, line: str, number: int) -> None:
     """An instruction, or the end of the block."""
     leaves = line.endswith(" ; leaves")
     if leaves:
@@ -322,7 +322,7 @@ def _call(result: str, what: str) -> Line | None:
     if m is None:
         return None
     args = tuple(a.split(" ") for a in m[3].split(", ") if a)
-    return Call(result, m[1], m[2], tuple(a[0] for a in args), tuple(a[-1] for a in args))
+    return CallInst(result, m[1], m[2], tuple(a[0] for a in args), tuple(a[-1] for a in args))
 
 
 def _form(pattern: re.Pattern[str], make: Callable[[str, re.Match[str]], Line]) -> Reader:
@@ -338,14 +338,14 @@ def _form(pattern: re.Pattern[str], make: Callable[[str, re.Match[str]], Line]) 
 def _readers() -> dict[str, Reader]:
     """By the first word of an instruction."""
     out: dict[str, Reader] = {
-        "alloca": _form(_ALLOCA, lambda r, m: Slot(r, m[1])),
+        "alloca": _form(_ALLOCA, lambda r, m: Alloca(r, m[1])),
         "addrspacecast": _form(_CAST_ON_CHIP, lambda r, m: OnChip(r, m[1])),
-        "getelementptr": _form(_ELEMENT, lambda r, m: Element(r, m[1], m[2], m[3], m[4])),
+        "getelementptr": _form(_ELEMENT, lambda r, m: ElementAddress(r, m[1], m[2], m[3], m[4])),
         "load": _load,
         "store": _store,
         "atomicrmw": _form(_UPDATE, lambda r, m: Update(r, m[1], m[2], m[3], m[4])),
         "cmpxchg": _form(_SWAP, lambda r, m: Swap(r, m[2], m[3], m[4], m[5], bool(m[1]))),
-        "extractvalue": _form(_PART, lambda r, m: Part(r, m[1], int(m[2]))),
+        "extractvalue": _form(_PART, lambda r, m: ExtractValue(r, m[1], int(m[2]))),
         "fence": _form(_FENCE, lambda r, m: Fence()),
         "fneg": _form(_NEGATE, lambda r, m: Negate(r, m[1], m[2])),
         "select": _form(_SELECT, lambda r, m: Select(r, m[1], m[2], m[3], m[4])),
@@ -355,7 +355,7 @@ def _readers() -> dict[str, Reader]:
     }
     compare = _form(_COMPARE, lambda r, m: Compare(r, m[1], m[2], m[3], m[4], m[5]))
     binary = _form(_BINARY, lambda r, m: Binary(r, m[1], m[2], m[3], m[4]))
-    cast = _form(_CAST, lambda r, m: Cast(r, m[1], m[2], m[3], m[4]))
+    cast = _form(_CAST, lambda r, m: CastInst(r, m[1], m[2], m[3], m[4]))
     out |= dict.fromkeys(("icmp", "fcmp"), compare)
     out |= dict.fromkeys("add sub mul sdiv udiv srem urem and or xor shl lshr ashr fadd fsub fmul fdiv".split(), binary)
     out |= dict.fromkeys("trunc zext sext fptrunc fpext sitofp uitofp bitcast ptrtoint inttoptr".split(), cast)
@@ -365,7 +365,7 @@ def _readers() -> dict[str, Reader]:
 _READERS = _readers()
 
 
-def _finish(function: Function) -> None:
+def _finish(function: TextFunction) -> None:
     """Leave out what nothing reaches, and give each ``phi`` a slot."""
     blocks = function.blocks
     seen, left = {ENTRY}, [ENTRY]
@@ -382,12 +382,12 @@ def _finish(function: Function) -> None:
             _give_slot(blocks, block, join)
 
 
-def _give_slot(blocks: dict[str, Block], block: Block, join: Join) -> None:
+def _give_slot(blocks: dict[str, BasicBlock], block: BasicBlock, join: Join) -> None:
     """A value that depends on the path into a block: stored before each jump to it, loaded where it begins. What is stored is no other
     slot's content, so their order does not matter.
     """
     slot, size = f"{join.result}.slot", SIZES[join.type]
-    blocks[ENTRY].lines.insert(0, Slot(slot, join.type))
+    blocks[ENTRY].lines.insert(0, Alloca(slot, join.type))
     blocks[ENTRY].numbers.insert(0, 0)
     for value, source in join.values:
         blocks[source].add(Store(join.type, 1, value, slot, size), 0)

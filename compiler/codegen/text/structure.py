@@ -2,14 +2,14 @@
 
 ``structured`` gives a list of events. A printer goes through it once, in order:
 
-==============================  ======================================================================================
-``Run(lines, numbers)``         instructions, one after the other
-``If(condition, when)``         what follows runs where the condition (an ``i1``) is ``when``
-``Else()``, ``EndIf()``         the other arm, which may be missing; the end of the condition
-``Loop()``, ``EndLoop()``       a loop without an end: ``EndLoop`` is never reached from above
-``Break()``, ``Continue()``     of the innermost loop; nothing follows in its arm
-``Leave(type, value)``          return from the function, from any depth; nothing follows in its arm
-==============================  ======================================================================================
+================================  ====================================================================================
+``StraightCode(lines, numbers)``  instructions, one after the other
+``BeginIf(condition, when)``      what follows runs where the condition (an ``i1``) is ``when``
+``Else()``, ``EndIf()``           the other arm, which may be missing; the end of the condition
+``BeginLoop()``, ``EndLoop()``    a loop without an end: ``EndLoop`` is never reached from above
+``Break()``, ``Continue()``       of the innermost loop; nothing follows in its arm
+``Return(type, value)``           return from the function, from any depth; nothing follows in its arm
+================================  ====================================================================================
 
 Every block of the text is in one event. Values are defined before they are used on every path, as in the text: a printer whose language
 has scopes declares them at the top of the function.
@@ -26,21 +26,21 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .control_flow import ControlFlow, Unstructured, control_flow, returns
-from .lines import Branch, Jump, Line, Load, Return, Slot, Store
-from .read import ENTRY, Function
+from .lines import Alloca, Branch, Jump, Line, Load, Return, Store
+from .read import ENTRY, TextFunction
 
 CHAIN = 8
 """Jumps to one label from which on the label gets a loop of its own: a long chain of choices is not nested."""
 
 
-class Run(NamedTuple):
+class StraightCode(NamedTuple):
     """Instructions with the numbers of their lines in the text (0: of no line)."""
 
     lines: list[Line]
     numbers: list[int]
 
 
-class If(NamedTuple):
+class BeginIf(NamedTuple):
     """Begin of what runs where the condition is ``when``."""
 
     condition: str
@@ -55,7 +55,7 @@ class EndIf(NamedTuple):
     """End of a condition."""
 
 
-class Loop(NamedTuple):
+class BeginLoop(NamedTuple):
     """Begin of a loop."""
 
 
@@ -71,17 +71,10 @@ class Continue(NamedTuple):
     """Go on at the begin of the innermost loop."""
 
 
-class Leave(NamedTuple):
-    """Return from the function; type and value are "" in one that returns nothing."""
-
-    type: str
-    value: str
+Event = StraightCode | BeginIf | Else | EndIf | BeginLoop | EndLoop | Break | Continue | Return
 
 
-Event = Run | If | Else | EndIf | Loop | EndLoop | Break | Continue | Leave
-
-
-def structured(function: Function) -> list[Event]:
+def structured(function: TextFunction) -> list[Event]:
     """The events of a function.
 
     Raises:
@@ -107,7 +100,7 @@ class _OwnLoop(Exception):
 
 
 @dataclass(slots=True)
-class _Frame:
+class _OpenLoop:
     """A loop that is being written.
 
     Attributes:
@@ -120,21 +113,21 @@ class _Frame:
 
     follow: str
     header: str
-    before: Run
+    before: StraightCode
     flags: dict[str, str] = field(default_factory=dict)
-    passing: dict[str, tuple[_Frame, str]] = field(default_factory=dict)
+    passing: dict[str, tuple[_OpenLoop, str]] = field(default_factory=dict)
 
 
 class _Structure:
     """Writes the events of a function."""
 
-    def __init__(self, function: Function, graph: ControlFlow, own: set[str]) -> None:
+    def __init__(self, function: TextFunction, graph: ControlFlow, own: set[str]) -> None:
         self.function, self.graph = function, graph
         self.out: list[Event] = []
-        self.frames: list[_Frame] = []
+        self.frames: list[_OpenLoop] = []
         self.pending: list[str] = []  # where the conditions end that are being written
         self.visited: set[str] = set()
-        self.slots, self.made = Run([], []), 0
+        self.slots, self.made = StraightCode([], []), 0
         self.opened = self._own_loops(own)
 
     def events(self) -> list[Event]:
@@ -143,7 +136,7 @@ class _Structure:
         self._region(ENTRY, None)
         if len(self.visited) != len(self.graph.order):
             raise Unstructured(f"blocks that nothing reaches: {sorted(set(self.graph.order) - self.visited)[:3]}")
-        return [e for e in self.out if not isinstance(e, Run) or e.lines]
+        return [e for e in self.out if not isinstance(e, StraightCode) or e.lines]
 
     # -- which labels get a loop of their own
     def _own_loops(self, own: set[str]) -> dict[str, list[str]]:
@@ -208,7 +201,7 @@ class _Structure:
             raise _OwnLoop(name)
         self.visited.add(name)
         block = self.graph.blocks[name]
-        self.out.append(Run(block.lines, block.numbers))
+        self.out.append(StraightCode(block.lines, block.numbers))
         return self._within(name, self.opened.get(name, []), stop)
 
     def _within(self, name: str, labels: list[str], stop: str | None) -> str | bool:
@@ -226,11 +219,11 @@ class _Structure:
         end = self.graph.blocks[name].end
         match end:
             case Return(type=ty, value=value):
-                self.out.append(Leave(ty, value))
+                self.out.append(Return(ty, value))
                 return False
             case Jump(to=to):
                 if returns(self.function, self.graph.blocks[name]):
-                    self.out.append(Leave("", ""))
+                    self.out.append(Return("", ""))
                     return False
                 return to
             case Branch():
@@ -247,7 +240,7 @@ class _Structure:
         first, other = (end.yes, end.no) if when else (end.no, end.yes)
         if merge is not None:
             self.pending.append(merge)
-        self.out.append(If(end.condition, when))
+        self.out.append(BeginIf(end.condition, when))
         falls = self._region(first, until)
         if not falls and merge is None:
             self.out.append(EndIf())
@@ -290,9 +283,9 @@ class _Structure:
         return max(exits & g.ends or exits, key=g.number.__getitem__, default=None)
 
     def _open(self, follow: str, header: str) -> None:
-        frame = _Frame(follow, header, Run([], []))
+        frame = _OpenLoop(follow, header, StraightCode([], []))
         self.frames.append(frame)
-        self.out += [frame.before, Loop()]
+        self.out += [frame.before, BeginLoop()]
 
     def _close(self, endless: bool = False) -> None:
         """End the innermost loop, and go on leaving where a jump has passed it. ``endless``: nothing else comes behind it."""
@@ -300,10 +293,10 @@ class _Structure:
         self.out.append(EndLoop())
         for flag, (target, label) in frame.passing.items():
             value = self._name()
-            self.out.append(Run([Load(value, "i1", 1, flag, 1)], [0]))
-            self.out.append(If(value, True))
+            self.out.append(StraightCode([Load(value, "i1", 1, flag, 1)], [0]))
+            self.out.append(BeginIf(value, True))
             if target is self.frames[-1] and label == target.header:
-                self.out += [Run([Store("i1", 1, "false", flag, 1)], [0]), Continue()]
+                self.out += [StraightCode([Store("i1", 1, "false", flag, 1)], [0]), Continue()]
             else:
                 self.out.append(Break())
             self.out.append(EndIf())
@@ -316,13 +309,13 @@ class _Structure:
         flag = target.flags.get(to)
         if flag is None:
             flag = target.flags[to] = self._name()
-            self.slots.lines.append(Slot(flag, "i1"))
+            self.slots.lines.append(Alloca(flag, "i1"))
             self.slots.numbers.append(0)
             target.before.lines.append(Store("i1", 1, "false", flag, 1))
             target.before.numbers.append(0)
         for frame in self.frames[place + 1 :]:
             frame.passing[flag] = target, to
-        self.out += [Run([Store("i1", 1, "true", flag, 1)], [0]), Break()]
+        self.out += [StraightCode([Store("i1", 1, "true", flag, 1)], [0]), Break()]
 
     def _name(self) -> str:
         self.made += 1

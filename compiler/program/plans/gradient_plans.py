@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...codegen.llvm.target import Lanes
+from ...codegen.llvm.target import SimdWidth
 from ...errors import OutOfMemory
 from ...ir.nodes import ArgDecl, Buffer, CellBlocks, Kernel, Place
 from ...ir.trials import TrialLayout
@@ -60,7 +60,7 @@ class GradientPlans:
         head: Kernel,
         owners: Mapping[Buffer, Allocation],
         sizing: tuple[TaskSizing, ...],
-        lanes: Lanes,
+        lanes: SimdWidth,
     ) -> None:
         self._of_one = sizing  # of one trial
         if program.trials is not None:

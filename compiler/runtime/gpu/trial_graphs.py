@@ -15,11 +15,11 @@ import numpy as np
 from ...codegen.abi import CTX_SEED
 from ...codegen.gpu.abilities import needs_wide_atomics
 from ...codegen.gpu.grid.rows import chip_bytes, tapes_of
-from ...codegen.gpu.hardware import GpuTarget, Word
+from ...codegen.gpu.hardware import GpuTarget, ParamWord
 from ...codegen.gpu.prologue import literal_count
 from ...codegen.gpu.trials.module import LAUNCHES, TrialSource, emit_chunks, emit_fill, emit_walk, trial_text
-from ...codegen.gpu.trials.task import Chunk, TrialShape
-from ...codegen.llvm.function import Module
+from ...codegen.gpu.trials.task import TaskChunk, TrialShape
+from ...codegen.llvm.function import LlvmModule
 from ...ir.nodes import Task
 from ...ir.trials import TRIAL_LANES, TrialLayout
 from ..base import Allocation
@@ -92,7 +92,7 @@ class _Launch:
     context: np.ndarray
     seed: int | None
 
-    def value(self, word: Word) -> int:
+    def value(self, word: ParamWord) -> int:
         """A word that the kernel's chunk reads."""
         assert isinstance(word.what, int)
         return int((self.context if word.kind == "ctx" else self.words)[word.what])
@@ -136,7 +136,7 @@ class _Code:
     """
 
     function: Function
-    chunks: list[Chunk]
+    chunks: list[TaskChunk]
     common: list[int]
     numbers: dict[object, int]
     shape: TrialShape
@@ -246,7 +246,7 @@ class TrialGraphs(Pacing):
         tasks = [task for source in sources for task in source.kernel.tasks]
         shape = shape_of(layout, tasks, 1 if alone else self.gpu_lanes, room)
         fills = sorted({r.key for r in rows if isinstance(r, _Fill)})
-        module = Module(target)
+        module = LlvmModule(target)
         same = [_same([r for r in launches if r.compiled.gpu is c]) for c in codes]
         chunks, common = emit_chunks(module, sources, shape, same)
         chunks += (emit_fill(module, size, shape, copies) for size, copies in fills)
@@ -338,10 +338,10 @@ def _lay_rows_alike(rows: list[_Launch | _Fill]) -> None:
         context[word] = fewest
 
 
-def _same(launches: list[_Launch]) -> Callable[[Word], object]:
+def _same(launches: list[_Launch]) -> Callable[[ParamWord], object]:
     """``Numbers.same`` of a kernel's launches. Seeds are new in each run."""
 
-    def value(word: Word) -> object:
+    def value(word: ParamWord) -> object:
         if (word.kind, word.what) == ("ctx", CTX_SEED) and any(r.seed is not None for r in launches):
             return None
         values = {r.value(word) for r in launches}

@@ -14,11 +14,11 @@ from ....ir.nodes import Assert, Block, GlobalStore, If, Local, LocalStore, Loop
 from ....ir.ops import TABLE
 from ....ir.walk import holds_lanes, is_fence, meets, place_of
 from ..indices import is_narrow, start_iteration
-from ..meeting import Meeting
+from ..meeting import BlockCooperation
 from .emitter import GridEmitter
 
 
-def run(e: GridEmitter, s: Stmt, m: Meeting, alone: bool) -> None:
+def run(e: GridEmitter, s: Stmt, m: BlockCooperation, alone: bool) -> None:
     """Emit one statement of a block of code that all threads execute. ``alone``: those of a wave do, perhaps without the others."""
     if e.part and not alone and isinstance(s, (If, Loop)) and id(_inner(s)) in m.waves:
         _by_waves(e, s)
@@ -61,7 +61,7 @@ def _by_waves(e: GridEmitter, s: If | Loop) -> None:
     e.at(skip)
 
 
-def _harmless(s: Stmt, m: Meeting, alone: bool) -> bool:
+def _harmless(s: Stmt, m: BlockCooperation, alone: bool) -> bool:
     """Whether threads without an iteration run a statement: it has no memory access, or is the same in all threads of the block, one of
     which has an iteration (a wave alone may have none), or belongs to an exchange, in which all threads take part.
     """
@@ -83,7 +83,9 @@ def _harmless(s: Stmt, m: Meeting, alone: bool) -> bool:
     return False
 
 
-def iterations(e: GridEmitter, m: Meeting, unset: list[Local], begins: list[str], sizes: list[str], count: str) -> None:
+def iterations(
+    e: GridEmitter, m: BlockCooperation, unset: list[Local], begins: list[str], sizes: list[str], count: str
+) -> None:
     """Block after block, each with all of its threads; where the grid has as many blocks as there are, each takes one."""
     threads, body, out = e.threads_of_block, e.label("block"), e.label("done")
     ty = "i32" if is_narrow(e, begins) else "i64"

@@ -15,7 +15,7 @@ from .emitter import GridEmitter
 
 
 @dataclass(slots=True)
-class Copy:
+class UnrolledCopy:
     """The emitter's state of one of the iterations."""
 
     values: dict[Op, tuple[str, bool]]
@@ -28,11 +28,11 @@ class Copy:
         e.values, e.wide, e.locals, e.iteration = self.values, self.wide, self.locals, self.iteration
 
 
-def start(e: GridEmitter, n: int) -> list[Copy]:
+def start(e: GridEmitter, n: int) -> list[UnrolledCopy]:
     """The iterations; each folds reductions on its own."""
-    copies = [Copy(dict(e.values), dict(e.wide), e.locals)]
+    copies = [UnrolledCopy(dict(e.values), dict(e.wide), e.locals)]
     for _ in range(n - 1):
-        copy = Copy(dict(e.values), dict(e.wide))
+        copy = UnrolledCopy(dict(e.values), dict(e.wide))
         for r in e.task.reductions:
             ty = e.ty(r.local.dtype, False)
             copy.locals[r.local] = e.slot(ty)
@@ -41,7 +41,7 @@ def start(e: GridEmitter, n: int) -> list[Copy]:
     return copies
 
 
-def body(e: GridEmitter, copies: list[Copy], unset: list[Local]) -> None:
+def body(e: GridEmitter, copies: list[UnrolledCopy], unset: list[Local]) -> None:
     """Emit the body once for all iterations, with known indices."""
     for copy in copies:
         copy.enter(e)
@@ -59,7 +59,7 @@ def body(e: GridEmitter, copies: list[Copy], unset: list[Local]) -> None:
     copies[0].enter(e)
 
 
-def join(e: GridEmitter, copies: list[Copy]) -> None:
+def join(e: GridEmitter, copies: list[UnrolledCopy]) -> None:
     """Fold what the iterations have folded into what the first one has."""
     for r in e.task.reductions:
         d, ty = r.local.dtype, e.ty(r.local.dtype, False)
@@ -97,7 +97,7 @@ def aligned(e: GridEmitter, wide: Wide, begin: str, size: str) -> str:
     return e.t(f"icmp eq i64 {total}, 0")
 
 
-def _emit_wide(e: GridEmitter, wide: Wide, s: Stmt, copies: list[Copy]) -> None:
+def _emit_wide(e: GridEmitter, wide: Wide, s: Stmt, copies: list[UnrolledCopy]) -> None:
     """A statement of consecutive iterations by one access."""
     access = wide.accesses[s]
     d, n = access.place.dtype, wide.group

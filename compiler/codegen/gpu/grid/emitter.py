@@ -14,11 +14,11 @@ from ....ir.types import DType, u1
 from ....ir.walk import walk, written_places
 from ...abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS_DEVICE, SCRATCH_FAILED, SCRATCH_MET, Message
 from ...llvm.emitter import KernelInfo
-from ...llvm.function import Fn, Module
+from ...llvm.function import Fn, LlvmModule
 from ...llvm.target import memory_type
 from ...llvm.task_emitter import TaskEmitter
 from ...llvm.uniform import Shapes
-from ..hardware import GpuTarget, GridFn, Word
+from ..hardware import GpuTarget, GridFn, ParamWord
 from ..lanes import from_lane
 from ..meeting import arrays, meeting, threads_of
 from ..prologue import wanted, where
@@ -44,13 +44,13 @@ class GridEmitter(TaskEmitter, GridFn):
 
     gpu, status_word = True, CTX_STATUS_DEVICE
 
-    def __init__(self, module: Module, info: KernelInfo, task: Task, failures: Failures) -> None:
+    def __init__(self, module: LlvmModule, info: KernelInfo, task: Task, failures: Failures) -> None:
         super().__init__(module, info, task, Shapes(), 1, not task.parallel)
         assert isinstance(module.target, GpuTarget)
         self.target: GpuTarget = module.target
         self.scope = f'syncscope("{self.target.scope}") '
         self.hardware, self.failures = self.target.hardware, failures
-        self.words: dict[Word, str] = {}
+        self.words: dict[ParamWord, str] = {}
         self.where = where(task)
         self.may_fail = fails(task)
         self.meeting = meeting(task, self.target.lanes, self.may_fail)
@@ -67,24 +67,24 @@ class GridEmitter(TaskEmitter, GridFn):
         self._bounds = {x for x in wanted(task) if isinstance(x, Op)}
 
     # -- parameters
-    def parameter(self, word: Word) -> str:
+    def parameter(self, word: ParamWord) -> str:
         """The register of a parameter."""
         return self.words.setdefault(word, f"%p{len(self.words)}")
 
     def context(self, word: int, ty: str = "i64") -> str:
         """A word of the launch context."""
-        return self.parameter(Word("ctx", word, ty))
+        return self.parameter(ParamWord("ctx", word, ty))
 
     def argument(self, word: int, ty: str) -> str:
         """A word of the argument buffer, as any type of at most 8 bytes."""
         if ty in ("i64", "ptr"):
-            return self.parameter(Word("arg", word, ty))
-        return from_word(self, self.parameter(Word("arg", word)), ty)
+            return self.parameter(ParamWord("arg", word, ty))
+        return from_word(self, self.parameter(ParamWord("arg", word)), ty)
 
     def operand(self, x: Operand, v: bool) -> str:
         """A register or literal; what the host has computed is a parameter."""
         if isinstance(x, Op) and x in self._bounds and x not in self.values and x.op != "param":
-            raw = from_word(self, self.parameter(Word("value", x)), memory_type(x.dtype))
+            raw = from_word(self, self.parameter(ParamWord("value", x)), memory_type(x.dtype))
             return self.hoist(("truth", raw), f"icmp ne i8 {raw}, 0") if x.dtype is u1 else raw
         return super().operand(x, v)
 
@@ -92,7 +92,7 @@ class GridEmitter(TaskEmitter, GridFn):
         """See ``TaskEmitter``; what the host has computed is one value."""
         return x in self.values and super().varying(x)
 
-    def pointer_attributes(self) -> dict[Word, str]:
+    def pointer_attributes(self) -> dict[ParamWord, str]:
         """Which pointers nothing else points to: the program's own memory (temporaries, heap, returned values) always; that of fields and
         arguments where it is one, or where the task writes none of them: a user may have two arrays of the same memory.
 
@@ -141,7 +141,7 @@ class GridEmitter(TaskEmitter, GridFn):
     def failed(self) -> str:
         """Whether an iteration of this launch of the kernel has failed (i1)."""
         number = self.collect(self.scratch(SCRATCH_FAILED))
-        return self.t(f"icmp eq i64 {number}, {self.parameter(Word('launch'))}")
+        return self.t(f"icmp eq i64 {number}, {self.parameter(ParamWord('launch'))}")
 
     # -- words that blocks leave for each other
     def publish(self, word: str, ptr: str) -> None:
@@ -200,7 +200,7 @@ class GridEmitter(TaskEmitter, GridFn):
     def leave(self) -> None:
         """End the task for this thread, at the end of the function. A failure is noted for the tasks that follow."""
         if self.failures.sets:
-            self.publish(self.parameter(Word("launch")), self.scratch(SCRATCH_FAILED))
+            self.publish(self.parameter(ParamWord("launch")), self.scratch(SCRATCH_FAILED))
         if self.way_out:
             self.put(f"store i1 false, ptr {self.part}")
         self.jump_out(self.way_out or self.finish)

@@ -30,11 +30,11 @@ from ...abi import (
     TABLE_STREAM,
 )
 from ...llvm.emitter import KernelInfo
-from ...llvm.function import Module
+from ...llvm.function import LlvmModule
 from ...llvm.kernel import stores_to_fields, symbol
 from ...llvm.task_emitter import TaskEmitter
 from ...llvm.uniform import Shapes
-from ..hardware import DeviceFunction, GpuTarget, Word
+from ..hardware import DeviceFunction, GpuTarget, ParamWord
 from ..meeting import threads_of
 from ..prologue import begin_and_size, where
 from .emitter import to_word
@@ -67,7 +67,7 @@ class Bounds:
     launch: str
 
 
-def emit_entry(module: Module, info: KernelInfo, target: GpuTarget, functions: list[DeviceFunction]) -> None:
+def emit_entry(module: LlvmModule, info: KernelInfo, target: GpuTarget, functions: list[DeviceFunction]) -> None:
     """Add the entry function to the host module.
 
     Args:
@@ -94,7 +94,7 @@ def emit_entry(module: Module, info: KernelInfo, target: GpuTarget, functions: l
     define_entry(module, info, slots, lines)
 
 
-def define_entry(module: Module, info: KernelInfo, slots: list[str], lines: list[str]) -> None:
+def define_entry(module: LlvmModule, info: KernelInfo, slots: list[str], lines: list[str]) -> None:
     """Add the function whose code launches, with what comes before and after."""
     ended = ["  br label %ended", "ended:", f"  %table.p = getelementptr i64, ptr %ctx, i64 {CTX_GPU}"]
     ended += ["  %table = load ptr, ptr %table.p", *_count("%table", TABLE_LAUNCHES, "launches")]
@@ -303,7 +303,7 @@ def launch_words(
     _checked(e, e.t(f"call i32 @{call}(ptr {handle}, {dims}, ptr {stream}, ptr null, ptr {extra})"))
 
 
-def _value(e: TaskEmitter, word: Word, bounds: Bounds) -> tuple[str, str]:
+def _value(e: TaskEmitter, word: ParamWord, bounds: Bounds) -> tuple[str, str]:
     """Type and register of a device function's parameter."""
     what = word.what
     match word.kind:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ....ir.nodes import Kernel, Op
 from ...abi import arg_offsets, context_layout, messages
 from ...llvm.emitter import KernelInfo
-from ...llvm.function import Module
+from ...llvm.function import LlvmModule
 from ...llvm.kernel import symbol
 from ...llvm.report import prints
 from ...llvm.target import Target
@@ -48,7 +48,7 @@ def emit_grid(
         Unsupported: the kernel has something that this GPU cannot do.
     """
     check(kernel, target, plain)
-    module = Module(target)
+    module = LlvmModule(target)
     info = info_of(kernel, plain, far)
     functions: list[DeviceFunction] = []
     failures = _failures(kernel)
@@ -57,7 +57,7 @@ def emit_grid(
         if where(task) == "before":
             functions.append(emit_before(GridTaskEmitter(module, info, task, Failures()), f"{name}_before"))
         functions.append(emit_task(GridTaskEmitter(module, info, task, failures[number]), name))
-    host = Module(Target(libm=False))  # a bound that uses sin is the same here and on the device
+    host = LlvmModule(Target(libm=False))  # a bound that uses sin is the same here and on the device
     emit_entry(host, info, target, functions)
     size = max((8 * len(f.words) for f in functions), default=0)
     return GridCode(

@@ -14,7 +14,7 @@ from ....ir.walk import conditional_locals, meets_in_grid
 from ...abi import SCRATCH_PARTIALS, SCRATCH_VALUES
 from ...llvm.target import Unsupported
 from .. import ring, side_by_side
-from ..hardware import DeviceFunction, Word
+from ..hardware import DeviceFunction, ParamWord
 from ..indices import is_narrow, start_iteration
 from ..prologue import begin_and_size, constant, literal_count, wanted
 from . import block as grid_block
@@ -143,9 +143,9 @@ def bounds_of(e: GridTaskEmitter) -> tuple[list[str], list[str], str]:
     for k, axis in enumerate(e.task.axes):
         begin, end = constant(axis.begin), constant(axis.end)
         if e.where == "host":
-            begins.append(str(begin) if begin is not None else e.parameter(Word("begin", k)))
+            begins.append(str(begin) if begin is not None else e.parameter(ParamWord("begin", k)))
             known = begin is not None and end is not None
-            sizes.append(str(max(0, end - begin)) if known else e.parameter(Word("size", k)))  # type: ignore[operator]
+            sizes.append(str(max(0, end - begin)) if known else e.parameter(ParamWord("size", k)))  # type: ignore[operator]
             continue
         if begin is not None and end is not None:  # the prologue has something else, the place of a reduction
             begins.append(str(begin))
@@ -161,7 +161,7 @@ def bounds_of(e: GridTaskEmitter) -> tuple[list[str], list[str], str]:
     elif count is not None:
         product = str(count)
     elif e.where == "host":
-        product = e.parameter(Word("count"))
+        product = e.parameter(ParamWord("count"))
     return begins, sizes, product
 
 
@@ -179,13 +179,13 @@ def _iterations(e: GridTaskEmitter, unset: list[Local], begins: list[str], sizes
     e.put(f"store {ty} {first}, ptr {it}")
     copies = grid_copies.start(e, e.copies)
     if len(copies) > 1:
-        (_tiles if side_by_side.TILED else _pass)(e, Walk(it, ty, stride, count, begins, sizes), copies, unset)
+        (_tiles if side_by_side.TILED else _pass)(e, GridStride(it, ty, stride, count, begins, sizes), copies, unset)
         grid_copies.join(e, copies)
-    _pass(e, Walk(it, ty, stride, count, begins, sizes), copies[:1], unset)
+    _pass(e, GridStride(it, ty, stride, count, begins, sizes), copies[:1], unset)
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class GridStride:
     """How a thread walks: the slot of its next iteration, the type of iteration numbers, and registers of that type."""
 
     it: str
@@ -196,7 +196,7 @@ class Walk:
     sizes: list[str]
 
 
-def _pass(e: GridTaskEmitter, w: Walk, copies: list[grid_copies.Copy], unset: list[Local]) -> None:
+def _pass(e: GridTaskEmitter, w: GridStride, copies: list[grid_copies.UnrolledCopy], unset: list[Local]) -> None:
     """Iterations while there are enough left for all copies of the body."""
     ty, body, out = w.ty, e.label("iteration"), e.label("done")
     ahead = e.t(f"mul nsw {ty} {w.stride}, {len(copies) - 1}") if len(copies) > 1 else ""
@@ -219,7 +219,7 @@ def _pass(e: GridTaskEmitter, w: Walk, copies: list[grid_copies.Copy], unset: li
     e.at(out)
 
 
-def _tiles(e: GridTaskEmitter, w: Walk, copies: list[grid_copies.Copy], unset: list[Local]) -> None:
+def _tiles(e: GridTaskEmitter, w: GridStride, copies: list[grid_copies.UnrolledCopy], unset: list[Local]) -> None:
     """Blocks take whole tiles, as many iterations as the block has threads for each copy of the body, where that leaves no thread idle.
     The rest begins after the last of them. Copies lie a block's threads apart, but those that share accesses follow one another.
     """

@@ -22,7 +22,7 @@ from .emitter import GridEmitter
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class ActiveLanes:
     """Registers of the lanes that are there: their mask, and how many of them come before this one."""
 
     mask: str
@@ -42,7 +42,7 @@ def atomic(e: GridEmitter, s: Op, ptr: str, values: list[str]) -> str | None:
     mask, below = e.hardware.lanes(e), e.hardware.lanes_below(e)
     bits = e.ty(e.target.mask, False)
     before = e.t(f"and {bits} {mask}, {below}")
-    lanes = Lanes(mask, _count(e, before))
+    lanes = ActiveLanes(mask, _count(e, before))
     if way == "count":
         count = _widened(e, _count(e, mask), d)
         total = e.t(f"mul {e.ty(d, False)} {values[0]}, {count}")
@@ -79,7 +79,7 @@ def _widened(e: GridEmitter, count: str, d: DType) -> str:
     return count if d.bits == 32 else e.t(f"zext i32 {count} to {e.ty(d, False)}")
 
 
-def _fold(e: GridEmitter, code: str, d: DType, value: str, lanes: Lanes) -> str:
+def _fold(e: GridEmitter, code: str, d: DType, value: str, lanes: ActiveLanes) -> str:
     """The values of all lanes; right in the first one. In each round a lane takes in what the next one has, and every second one drops
     out: of any set of lanes, in as many rounds as it has bits in its size.
     """

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from ....ir.trials import TRIALS
 from ...llvm.emitter import KernelInfo
-from ...llvm.function import Module
+from ...llvm.function import LlvmModule
 from ...llvm.task_emitter import TaskEmitter
 from ...llvm.uniform import Shapes
 from ..grid.entry import define_entry, launch_words, least, rounded_up
 from ..grid.rows import on_chip, shared_bytes
-from ..hardware import GpuTarget, Word
+from ..hardware import GpuTarget, ParamWord
 from .task import TrialShape
 
 MOST_THREADS = 1 << 17
 """Threads of a grid, at most: as many adstack rows are planned. An H200 holds so many of 128 registers twice over."""
 
 
-def emit_trial_entry(module: Module, info: KernelInfo, target: GpuTarget, words: list[Word], shape: TrialShape) -> None:
+def emit_trial_entry(
+    module: LlvmModule, info: KernelInfo, target: GpuTarget, words: list[ParamWord], shape: TrialShape
+) -> None:
     """Add the entry function to the host module. ``words``: what the function of the device is given, in order."""
     slots: list[str] = []
     lines: list[str] = []
@@ -49,6 +51,6 @@ def emit_trial_entry(module: Module, info: KernelInfo, target: GpuTarget, words:
     define_entry(module, info, slots, lines)
 
 
-def _read(e: TaskEmitter, word: Word) -> str:
+def _read(e: TaskEmitter, word: ParamWord) -> str:
     assert isinstance(word.what, int)
     return (e.context if word.kind == "ctx" else e.argument)(word.what, word.ty)

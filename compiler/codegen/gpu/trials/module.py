@@ -4,7 +4,7 @@ Both are one function of the device. Each thread takes trials, one after the oth
 of a kernel, or a table of launches in the device's memory, which every thread walks. Nothing is waited for but the lanes of a trial.
 
 The function's parameters are 8-byte words, packed: how many trials there are, for a table its address and the number of its launches, and
-the words that all launches of a chunk have in common (``trials.Numbers``). A launch in a table is the number of its chunk, its size in
+the words that all launches of a chunk have in common (``trials.LaunchWords``). A launch in a table is the number of its chunk, its size in
 words, and the other words of the chunk. One more launch stands at the end, which is read and not run.
 """
 
@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....ir.nodes import Kernel, Op, Task
-from ...llvm.function import Module
+from ...llvm.function import LlvmModule
 from ...llvm.kernel import symbol
 from ...llvm.target import Target
 from ..abilities import check
 from ..grid.entry import emit_entry
 from ..grid.kernel import GridCode, info_of
-from ..hardware import GpuTarget, Word
+from ..hardware import GpuTarget, ParamWord
 from .entry import emit_trial_entry
-from .task import Chunk, GridTrialEmitter, Numbers, TrialShape, define_chunk, emit_chunk, emit_task, meet, strided
+from .task import GridTrialEmitter, LaunchWords, TaskChunk, TrialShape, define_chunk, emit_chunk, emit_task, meet, strided
 
 TRIALS, PARAMETERS = 0, 1
 """Words of the parameters: how many trials there are; the first of the others."""
@@ -36,11 +36,11 @@ NUMBER, SIZE, WORDS = 0, 1, 2
 _MOST_BLOCKS = 16
 """Blocks that every GPU can hold on a multiprocessor."""
 FILL = (
-    Word("fill", "to", "ptr"),
-    Word("fill", "group"),
-    Word("fill", "count"),
-    Word("fill", "step"),
-    Word("fill", "value"),
+    ParamWord("fill", "to", "ptr"),
+    ParamWord("fill", "group"),
+    ParamWord("fill", "count"),
+    ParamWord("fill", "step"),
+    ParamWord("fill", "value"),
 )
 """What a fill reads: where the first trial's elements begin, bytes from one group of trials to the next, how many elements a trial has,
 bytes from one of them to the next, their bits."""
@@ -62,35 +62,35 @@ class TrialSource:
 
 
 def emit_chunks(
-    module: Module, sources: Sequence[TrialSource], shape: TrialShape, same: Sequence[Callable[[Word], object]]
-) -> tuple[list[Chunk], list[Any]]:
+    module: LlvmModule, sources: Sequence[TrialSource], shape: TrialShape, same: Sequence[Callable[[ParamWord], object]]
+) -> tuple[list[TaskChunk], list[Any]]:
     """Add the functions of kernels to the module of a device; they, and the values that they have in common.
 
     Args:
         module: of the device.
         sources: the kernels.
         shape: of blocks.
-        same: for each kernel, ``Numbers.same``.
+        same: for each kernel, ``LaunchWords.same``.
     """
     common: dict[object, int] = {}
     chunks = [
-        _chunk(module, source, shape, f"{symbol(source.kernel)}_{k}", Numbers(same[k], common))
+        _chunk(module, source, shape, f"{symbol(source.kernel)}_{k}", LaunchWords(same[k], common))
         for k, source in enumerate(sources)
     ]
     return chunks, list(common)
 
 
-def _chunk(module: Module, source: TrialSource, shape: TrialShape, name: str, numbers: Numbers) -> Chunk:
+def _chunk(module: LlvmModule, source: TrialSource, shape: TrialShape, name: str, numbers: LaunchWords) -> TaskChunk:
     kernel, info = source.kernel, info_of(source.kernel, source.plain, source.far)
     tasks = [(f"{name}_{k}", task) for k, task in enumerate(kernel.tasks)]
     for function, task in tasks:
         emit_task(GridTrialEmitter(module, info, task, shape, numbers), function)
     e = GridTrialEmitter(module, info, kernel.tasks[0], shape, numbers) if tasks else _driver(module, shape)
     emit_chunk(e, f"{name}_chunk", tasks)
-    return Chunk(f"{name}_chunk", info, tuple(numbers.own))
+    return TaskChunk(f"{name}_chunk", info, tuple(numbers.own))
 
 
-def emit_fill(module: Module, size: int, shape: TrialShape, copies: bool = False) -> Chunk:
+def emit_fill(module: LlvmModule, size: int, shape: TrialShape, copies: bool = False) -> TaskChunk:
     """Add a chunk that fills elements of ``size`` bytes of a trial. Its words are ``FILL``.
 
     ``copies``: with the elements of the first group of trials, which it leaves alone; it does not read the value.
@@ -118,10 +118,10 @@ def emit_fill(module: Module, size: int, shape: TrialShape, copies: bool = False
     meet(e)
     e.put("ret i1 %alive")
     define_chunk(e, name)
-    return Chunk(name, e.info, FILL)
+    return TaskChunk(name, e.info, FILL)
 
 
-def emit_launch(module: Module, chunk: Chunk, common: int, shape: TrialShape, name: str) -> None:
+def emit_launch(module: LlvmModule, chunk: TaskChunk, common: int, shape: TrialShape, name: str) -> None:
     """Add the function of the device that a launch of one kernel runs. ``common``: how many words all launches have in common."""
     e = _driver(module, shape)
 
@@ -133,7 +133,7 @@ def emit_launch(module: Module, chunk: Chunk, common: int, shape: TrialShape, na
     _define(e, name, PARAMETERS + common)
 
 
-def emit_walk(module: Module, chunks: Sequence[Chunk], common: int, shape: TrialShape, name: str) -> None:
+def emit_walk(module: LlvmModule, chunks: Sequence[TaskChunk], common: int, shape: TrialShape, name: str) -> None:
     """Add the function of the device that walks a table of launches. The head of a launch is read while the one before it runs."""
     e = _driver(module, shape)
     table, launches = (_parameter(e, k, ty) for k, ty in ((TABLE, "ptr"), (LAUNCHES, "i64")))
@@ -187,14 +187,14 @@ class Where:
     inside: str
 
 
-def _call(chunk: Chunk, common: str, words: str, at: Where, alive: str) -> str:
+def _call(chunk: TaskChunk, common: str, words: str, at: Where, alive: str) -> str:
     return f"call i1 @{chunk.name}(ptr %regs, ptr {common}, ptr {words}, i64 {at.trial}, i32 {at.lane}, i64 {at.thread}, i1 {alive})"
 
 
-def _driver(module: Module, shape: TrialShape) -> GridTrialEmitter:
+def _driver(module: LlvmModule, shape: TrialShape) -> GridTrialEmitter:
     """For a function that belongs to no kernel."""
     nothing = Kernel("walk", [], [Task("walk", [])])
-    return GridTrialEmitter(module, info_of(nothing), nothing.tasks[0], shape, Numbers(lambda _: None, {}))
+    return GridTrialEmitter(module, info_of(nothing), nothing.tasks[0], shape, LaunchWords(lambda _: None, {}))
 
 
 def _parameter(e: GridTrialEmitter, word: int, ty: str) -> str:
@@ -235,9 +235,9 @@ def _define(e: GridTrialEmitter, name: str, words: int) -> None:
 def emit_trial_grid(kernel: Kernel, target: GpuTarget, plain: frozenset[Op], far: frozenset[str]) -> GridCode:
     """Both modules of a kernel of a batched program; see ``grid.kernel.emit_grid``. ``kernel``: not nested (``passes.batch``)."""
     check(kernel, replace(target, wide_atomics=True))  # one thread has a trial, and no atomics
-    shape, module = TrialShape(target.block), Module(target)
+    shape, module = TrialShape(target.block), LlvmModule(target)
     entry = symbol(kernel)
-    host, size = Module(Target(libm=False)), 0
+    host, size = LlvmModule(Target(libm=False)), 0
     if kernel.tasks:
         (chunk,), words = emit_chunks(module, [TrialSource(kernel, plain, far)], shape, [lambda word: word])
         emit_launch(module, chunk, len(words), shape, entry)
@@ -254,6 +254,6 @@ def emit_trial_grid(kernel: Kernel, target: GpuTarget, plain: frozenset[Op], far
     )
 
 
-def trial_text(module: Module, what: str, target: GpuTarget, shape: TrialShape) -> str:
+def trial_text(module: LlvmModule, what: str, target: GpuTarget, shape: TrialShape) -> str:
     """The text of the module."""
     return module.text(f"; {what} for {target.name}, blocks of {shape.trials} trials by {shape.lanes} lanes")

@@ -6,7 +6,7 @@ called the lanes of the trial, each takes every n-th iteration, and they meet be
 
     i1 chunk(ptr regs, ptr common, ptr words, i64 trial, i32 lane, i64 thread, i1 alive)
 
-``common`` are parameters of the function of the device, ``words`` those of the launch (``Numbers``); ``thread`` is the number of the thread
+``common`` are parameters of the device function, ``words`` those of the launch (``LaunchWords``); ``thread`` is the number of the thread
 in the grid, which is its adstack row. The result says whether the trial goes on: it was alive, and no iteration has failed.
 """
 
@@ -39,14 +39,14 @@ from ....ir.walk import atomic_of, conditional_locals, is_fence, place_of, walk
 from ...abi import Message
 from ...llvm import arith, memory
 from ...llvm.emitter import KernelInfo
-from ...llvm.function import Module
+from ...llvm.function import LlvmModule
 from ...llvm.task import differs
 from ...llvm.trials import FAILURE, record_failure
 from ..grid import reduce as grid_reduce
 from ..grid import rows as grid_rows
 from ..grid.emitter import Failures
 from ..grid.task import GridTaskEmitter, bounds_of, compute_prologue
-from ..hardware import Word
+from ..hardware import ParamWord
 from ..indices import is_narrow, start_iteration
 
 ARGS = "ptr %regs, ptr %common, ptr %words, i64 %trial, i32 %lane, i64 %thread"
@@ -73,7 +73,7 @@ class TrialShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class LaunchWords:
     """Where a chunk finds the words of a launch that it reads: among the parameters of the function, which lie in memory for constants, if
     all its launches have the same value; else with the launch.
 
@@ -83,11 +83,11 @@ class Numbers:
         own: words that lie with the launch, with their numbers; grows.
     """
 
-    same: Callable[[Word], object]
+    same: Callable[[ParamWord], object]
     common: dict[object, int]
-    own: dict[Word, int] = field(default_factory=dict)
+    own: dict[ParamWord, int] = field(default_factory=dict)
 
-    def find(self, word: Word) -> tuple[str, int]:
+    def find(self, word: ParamWord) -> tuple[str, int]:
         """The register of the words among which a word is, and its number there."""
         value = self.same(word)
         if value is None:
@@ -96,12 +96,12 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TaskChunk:
     """The function of a kernel that runs its tasks for one trial. ``words``: what it reads of its own launch, in order."""
 
     name: str
     info: KernelInfo
-    words: tuple[Word, ...]
+    words: tuple[ParamWord, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +125,7 @@ class GridTrialEmitter(GridTaskEmitter):
         numbers: where the words of a launch are that the kernel reads.
     """
 
-    def __init__(self, module: Module, info: KernelInfo, task: Task, shape: TrialShape, numbers: Numbers) -> None:
+    def __init__(self, module: LlvmModule, info: KernelInfo, task: Task, shape: TrialShape, numbers: LaunchWords) -> None:
         super().__init__(module, info, task, Failures())
         self.late: list[Waiting] = []
         self.side_by_side, self.numbers, self.where = shape, numbers, "thread"
@@ -133,7 +133,7 @@ class GridTrialEmitter(GridTaskEmitter):
         self.serial = shape.lanes == 1 or not task.parallel
         self.scope = f'syncscope("{self.target.block_scope}") ' if self.target.wave > 1 else self.scope
 
-    def parameter(self, word: Word) -> str:
+    def parameter(self, word: ParamWord) -> str:
         """The register of a word of the launch."""
         words, k = self.numbers.find(word)
         at = self.hoist(("word*", words, k), f"getelementptr i64, ptr {words}, i64 {k}")
