@@ -125,12 +125,12 @@ def _load() -> jit.LoadedCode:
     """The pool's code, compiled once per process (the lock is held)."""
     global _code
     if _code is None:
-        architecture = jit.host().triple.split("-")[0]
         if missing():
-            text = pool_ir.SERIAL_IR + pool_ir.SERIAL_ENTRY_IR
+            made = pool_ir.serial_module()
         else:
-            text = pool_ir.pool_text(architecture, time.CLOCK_MONOTONIC, int(signal.SIG_SETMASK))
-        _code, _ = load_cached(text, "thread pool", ["qd_parallel_for", "qd_parallel_for_up_to"], {})
+            architecture = jit.host().triple.split("-")[0]
+            made = pool_ir.pool_module(architecture, time.CLOCK_MONOTONIC, int(signal.SIG_SETMASK))
+        _code, _ = load_cached(made.text, "thread pool", list(made.exports), {})
         _code.make_immortal()
     return _code
 

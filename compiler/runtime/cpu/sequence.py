@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...codegen.abi import CTX_LAUNCHES, CTX_SEED
+from ...codegen.builder import build_module
 from ...ir.threads import new_lock
 from ...ir.trials import TrialLayout
 from .. import jit
@@ -44,8 +45,9 @@ def _functions() -> dict[str, int]:
     global _code
     with _lock:
         if _code is None:
-            imports = {n: ctypes.cast(getattr(jit.libc(), n), ctypes.c_void_p).value or 0 for n in replay_ir.IMPORTS}
-            _code, _ = load_cached(replay_ir.REPLAY_IR, "replay", list(replay_ir.EXPORTS), imports)
+            made = build_module(replay_ir.EXPORTS)
+            imports = {n: ctypes.cast(getattr(jit.libc(), n), ctypes.c_void_p).value or 0 for n in made.imports}
+            _code, _ = load_cached(made.text, "replay", list(made.exports), imports)
             _code.make_immortal()
         return _code.addresses
 

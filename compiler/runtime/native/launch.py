@@ -100,10 +100,11 @@ def install(natives: Natives) -> bool:
         if layout_problem() is not None or len(found) < len(slots) or not same:
             return False
         process = _process(natives, wrapper, view)
-        text = launch_ir.launcher_text(offsets() | found)
-        imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in launch_ir.IMPORTS}
+        made = slots_ir.launcher_module(offsets() | found)
+        api = (n for n in made.imports if n.startswith("Py"))
+        imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in api}
         imports["qd_process"] = ctypes.addressof(process)
-        code, _ = load_cached(text, "launcher", list(slots_ir.EXPORTS), imports)
+        code, _ = load_cached(made.text, "launcher", list(made.exports), imports)
         code.make_immortal()
     functions = code.addresses
     _set_slots(natives.kernel, functions["launch"], functions["bind"])

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ....codegen.builder import I64, Builder, Ptr, build_module, external, function
 from ....errors import DeviceError
 from ...cache import load_cached
 from ...cpu.pool import get_pool, parallel_for_addresses
@@ -33,28 +34,19 @@ PART = 256 << 10
 """Bytes that a thread takes at once."""
 
 _COPY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
-_TEXT = """
-define internal void @part(ptr %frame, i64 %begin, i64 %end, i64 %worker) {
-  %to = load ptr, ptr %frame
-  %next = getelementptr ptr, ptr %frame, i64 1
-  %from = load ptr, ptr %next
-  %a = getelementptr i8, ptr %to, i64 %begin
-  %b = getelementptr i8, ptr %from, i64 %begin
-  %n = sub i64 %end, %begin
-  call void @llvm.memcpy.p0.p0.i64(ptr %a, ptr %b, i64 %n, i1 false)
-  ret void
-}
-define void @qd_copy(ptr %pool, ptr %to, ptr %from, i64 %n, i64 %part, i64 %threads) {
-  %frame = alloca [2 x ptr]
-  store ptr %to, ptr %frame
-  %next = getelementptr ptr, ptr %frame, i64 1
-  store ptr %from, ptr %next
-  call void @qd_parallel_for_up_to(ptr %pool, ptr @part, ptr %frame, i64 %n, i64 %part, i64 %threads)
-  ret void
-}
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare void @qd_parallel_for_up_to(ptr, ptr, ptr, i64, i64, i64)
-"""
+_parallel_for = external("qd_parallel_for_up_to", "void", "ptr", "ptr", "ptr", "i64", "i64", "i64")
+
+
+@function("void")
+def _part(f: Builder, frame: Ptr, begin: I64, end: I64, worker: I64) -> None:
+    f.copy(frame[0] + begin, frame[1] + begin, end - begin)
+
+
+@function("void")
+def _copy(f: Builder, pool: Ptr, to: Ptr, source: Ptr, n: I64, part: I64, threads: I64) -> None:
+    frame = f.stack(2)
+    frame[0], frame[1] = to, source
+    f.call(_parallel_for, pool, f.symbol(_part), frame, n, part, threads)
 
 
 @dataclass(eq=False, slots=True)
@@ -159,7 +151,8 @@ class Staging:
             self._refused = True  # the driver's own way needs no more memory, and the bytes are the same
             return False
         try:
-            self._code = load_cached(_TEXT, "copies", ["qd_copy"], parallel_for_addresses())[0]
+            text = build_module([_copy]).text
+            self._code = load_cached(text, "copies", [_copy.name], parallel_for_addresses())[0]
             self._buffers = [Buffer(base + k * self._chunk, self._driver.event()) for k in range(2)]
         except BaseException:
             self._shared.give(base, 2 * self._chunk)
@@ -181,7 +174,7 @@ class Staging:
     def _move(self, to: int, source: int, nbytes: int) -> None:
         assert self._code is not None
         pool = get_pool()
-        copy = _COPY(self._code.addresses["qd_copy"])
+        copy = _COPY(self._code.addresses[_copy.name])
         copy(pool.address, to, source, nbytes, PART, self._threads)
 
     def _fetch(self, k: int, source: int, nbytes: int) -> None:

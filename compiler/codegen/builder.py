@@ -1,0 +1,462 @@
+"""Builder of LLVM IR for the runtime's own native code: launchers, the thread pool, recorders of command buffers.
+
+A native function is a Python function that emits its body once::
+
+    @function("i64")
+    def total(f: Builder, items: Ptr, n: I64) -> None:
+        '''The sum of ``n`` words.'''
+        out = f.var(0)
+        with f.range(n) as i:
+            out.value = out.value + items[i]
+        f.ret(out.value)
+
+    text = build_module([total]).text
+
+Addresses are stored in 8-byte words, so ``i64`` and ``ptr`` convert to each other wherever the other type is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+_BYTES = {"i64": 8, "ptr": 8, "i32": 4, "double": 8, "float": 4, "i1": 1, "i8": 1}
+_ANNOTATIONS = {"Ptr": "ptr", "I64": "i64", "I32": "i32", "I1": "i1"}
+
+
+class Value:
+    """A register or a literal of a function. Comparisons with ``<``, ``<=``, ``>``, ``>=`` are signed; ``//``, ``%``, ``>>`` unsigned.
+
+    ``p + n`` is ``n`` bytes after a pointer, ``p[k]`` the ``k``-th 8-byte word behind it.
+    """
+
+    __slots__ = ("f", "text", "ty")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, f: Builder, ty: str, text: str) -> None:
+        self.f, self.ty, self.text = f, ty, text
+
+    def _binary(self, op: str, other: Operand, result: str = "") -> Value:
+        ty = self.ty
+        return self.f.new(result or ty, f"{op} {ty} {self.text}, {self.f.as_type(other, ty)}")
+
+    def __add__(self, other: Operand) -> Value:
+        if self.ty != "ptr":
+            return self._binary("add", other)
+        return self if other.__class__ is int and not other else self._step("i8", other)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: int) -> Value:
+        return self.f.new(self.ty, f"sub {self.ty} {other}, {self.text}")
+
+    def __mul__(self, other: Operand) -> Value:
+        return self._binary("mul", other)
+
+    def __floordiv__(self, other: Operand) -> Value:
+        return self._binary("udiv", other)
+
+    def __mod__(self, other: Operand) -> Value:
+        return self._binary("urem", other)
+
+    def __and__(self, other: Operand) -> Value:
+        return self._binary("and", other)
+
+    def __or__(self, other: Operand) -> Value:
+        return self._binary("or", other)
+
+    def __lshift__(self, other: Operand) -> Value:
+        return self._binary("shl", other)
+
+    def __rshift__(self, other: Operand) -> Value:
+        return self._binary("lshr", other)
+
+    def __invert__(self) -> Value:
+        return self._binary("xor", -1)
+
+    def __eq__(self, other: Operand) -> Value:  # type: ignore[override]
+        return self._binary("icmp eq", other, "i1")
+
+    def __ne__(self, other: Operand) -> Value:  # type: ignore[override]
+        return self._binary("icmp ne", other, "i1")
+
+    def __lt__(self, other: Operand) -> Value:
+        return self._binary("icmp slt", other, "i1")
+
+    def __le__(self, other: Operand) -> Value:
+        return self._binary("icmp sle", other, "i1")
+
+    def __gt__(self, other: Operand) -> Value:
+        return self._binary("icmp sgt", other, "i1")
+
+    def __ge__(self, other: Operand) -> Value:
+        return self._binary("icmp sge", other, "i1")
+
+    def below(self, other: Operand) -> Value:
+        """Unsigned ``<``."""
+        return self._binary("icmp ult", other, "i1")
+
+    def above(self, other: Operand) -> Value:
+        """Unsigned ``>``."""
+        return self._binary("icmp ugt", other, "i1")
+
+    def select(self, yes: Operand, no: Operand) -> Value:
+        """``yes`` where this is true, else ``no``; at least one is a ``Value``."""
+        ty = yes.ty if isinstance(yes, Value) else no.ty if isinstance(no, Value) else "i64"
+        return self.f.new(ty, f"select i1 {self.text}, {ty} {self.f.as_type(yes, ty)}, {ty} {self.f.as_type(no, ty)}")
+
+    def to(self, ty: str, op: str = "zext") -> Value:
+        """Convert to another type. ``op``: for a larger one; a smaller one is ``trunc``, or ``fptrunc``."""
+        if _BYTES[ty] < _BYTES[self.ty]:
+            op = "fptrunc" if ty == "float" else "trunc"
+        return self.f.new(ty, f"{op} {self.ty} {self.text} to {ty}")
+
+    # -- memory
+    def _step(self, unit: str, n: Operand) -> Value:
+        return self.f.new("ptr", f"getelementptr {unit}, ptr {self.f.as_type(self, 'ptr')}, i64 {self.f.as_type(n, 'i64')}")
+
+    def words(self, k: Operand) -> Value:
+        """The address of the ``k``-th word behind this pointer."""
+        return self if k.__class__ is int and not k else self._step("i64", k)
+
+    def __getitem__(self, k: Operand) -> Value:
+        return self.words(k).load()
+
+    def __setitem__(self, k: Operand, value: Operand) -> None:
+        self.words(k).store(value)
+
+    def load(self, ty: str = "i64", order: str = "") -> Value:
+        """Load from here. ``order``: of an atomic load."""
+        where = f"{ty}, ptr {self.f.as_type(self, 'ptr')}"
+        return self.f.new(ty, f"load atomic {where} {order}, align {_BYTES[ty]}" if order else f"load {where}")
+
+    def store(self, value: Operand, ty: str = "", order: str = "") -> None:
+        """Store here. ``ty``: of a literal, ``i64`` by default; ``order``: of an atomic store."""
+        ty = ty or (value.ty if isinstance(value, Value) else "i64")
+        what = f"{ty} {self.f.as_type(value, ty)}, ptr {self.f.as_type(self, 'ptr')}"
+        self.f.put(f"store atomic {what} {order}, align {_BYTES[ty]}" if order else f"store {what}")
+
+    def update(self, op: str, value: Operand, order: str, ty: str = "i64") -> Value:
+        """``atomicrmw``: the value before."""
+        return self.f.new(ty, f"atomicrmw {op} ptr {self.text}, {ty} {self.f.as_type(value, ty)} {order}")
+
+    def exchange_if(self, old: Operand, new: Operand, orders: str, ty: str = "i64") -> Value:
+        """``cmpxchg``: whether the value was ``old``, and is ``new`` now."""
+        pair = f"{{ {ty}, i1 }}"
+        both = f"{ty} {self.f.as_type(old, ty)}, {ty} {self.f.as_type(new, ty)} {orders}"
+        found = self.f.new(pair, f"cmpxchg ptr {self.text}, {both}")
+        return self.f.new("i1", f"extractvalue {pair} {found.text}, 1")
+
+
+Operand = Value | int
+Ptr = I64 = I32 = I1 = Value
+"""Types of parameters, read by ``function``."""
+
+
+class Variable:
+    """A local variable: a stack slot, which LLVM turns into registers."""
+
+    __slots__ = ("at", "ty")
+
+    def __init__(self, at: Value, ty: str) -> None:
+        self.at, self.ty = at, ty
+
+    @property
+    def value(self) -> Value:
+        """Its value at this place of the code."""
+        return self.at.load(self.ty)
+
+    @value.setter
+    def value(self, x: Operand) -> None:
+        self.at.store(x, self.ty)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFunction:
+    """A function of native code.
+
+    Attributes:
+        types: of its parameters.
+        emit: emits its body; None: it is external.
+        inline: always inlined.
+    """
+
+    name: str
+    result: str
+    types: tuple[str, ...]
+    emit: Callable[..., None] | None = None
+    inline: bool = False
+
+
+def external(name: str, result: str, *types: str) -> NativeFunction:
+    """A function that is linked by name."""
+    return NativeFunction(name, result, types)
+
+
+def function(result: str, *, name: str = "", inline: bool = False) -> Callable[[Callable[..., None]], NativeFunction]:
+    """Define a native function. Its parameters have the types of their annotations: ``Ptr``, ``I64``, ``I32``, ``I1``.
+
+    Annotations must be strings, as ``from __future__ import annotations`` makes them.
+    """
+
+    def define(emit: Callable[..., None]) -> NativeFunction:
+        types = [_ANNOTATIONS[t] for name, t in emit.__annotations__.items() if name not in ("f", "return")]
+        return NativeFunction(name or emit.__name__, result, tuple(types), emit, inline)
+
+    return define
+
+
+_COPY = external("llvm.memcpy.p0.p0.i64", "void", "ptr", "ptr", "i64", "i1")
+_MIN = external("llvm.smin.i64", "i64", "i64", "i64")
+
+
+class Builder:
+    """One function under construction: emits at the end of the open block. ``constants``: of the module."""
+
+    def __init__(self, module: _Module, definition: NativeFunction) -> None:
+        self.module, self.constants, self._definition = module, module.constants, definition
+        self._head: list[str] = []  # stack slots, once at the top
+        self._lines: list[str] = []
+        self._n = 0
+        self._open = True  # the current block has no terminator yet
+        self._loops: list[list[Any]] = []  # labels of ``continue`` and ``break``, and whether there is a ``break``
+        self._last_if = (
+            -1,
+            -1,
+        )  # for ``else_``: the line of the jump that ends the code of an ``if_`` (-1: none), and lines then
+
+    # -- text
+    def new(self, ty: str, right: str) -> Value:
+        """A new register."""
+        assert self._open, f"{self._definition.name}: code behind the end of a block: {right}"
+        self._n = n = self._n + 1
+        text = f"%r{n}"
+        self._lines.append(f"  {text} = {right}")
+        return Value(self, ty, text)
+
+    def put(self, line: str) -> None:
+        """An instruction without a result."""
+        assert self._open, f"{self._definition.name}: code behind the end of a block: {line}"
+        self._lines.append("  " + line)
+
+    def as_type(self, x: Operand, ty: str) -> str:
+        """An operand of a type, as text."""
+        if x.__class__ is int and ty in ("i64", "i32"):  # first, as it is most frequent
+            return str(x)
+        if isinstance(x, Value):
+            if x.ty == ty:
+                return x.text
+            if {x.ty, ty} != {"i64", "ptr"}:
+                raise TypeError(f"{self._definition.name}: {x.ty} {x.text} where {ty} is wanted")
+            return self.new(ty, f"{'inttoptr' if ty == 'ptr' else 'ptrtoint'} {x.ty} {x.text} to {ty}").text
+        if ty == "ptr":
+            return f"inttoptr (i64 {x} to ptr)" if x else "null"
+        return ("true" if x else "false") if ty == "i1" else str(int(x))
+
+    def _label(self) -> str:
+        self._n += 1
+        return f"L{self._n}"
+
+    def _start(self, label: str) -> None:
+        if self._open:
+            self._end(f"br label %{label}")
+        self._lines.append(label + ":")
+        self._open = True
+
+    def _end(self, line: str) -> None:
+        self.put(line)
+        self._open = False
+
+    def _branch(self, condition: Value) -> str:
+        """Open the block for a condition that holds; returns the label of the other one."""
+        yes, no = self._label(), self._label()
+        self._end(f"br i1 {condition.text}, label %{yes}, label %{no}")
+        self._start(yes)
+        return no
+
+    def _jump(self, line: str, when: Value | None, unless: Value | None) -> None:
+        """End the block with ``line``, or only under a condition."""
+        go, stay, condition = self._label(), self._label(), unless if when is None else when
+        if condition is not None:
+            yes, no = (go, stay) if unless is None else (stay, go)
+            self._end(f"br i1 {condition.text}, label %{yes}, label %{no}")
+            self._start(go)
+        self._end(line)
+        if condition is not None:
+            self._start(stay)
+
+    # -- values
+    def symbol(self, name: str | NativeFunction) -> Value:
+        """The address of a native function, or of an imported name."""
+        if isinstance(name, NativeFunction):
+            return Value(self, "ptr", f"@{self.module.use(name)}")
+        self.module.symbols.add(name)
+        return Value(self, "ptr", f"@{name}")
+
+    def var(self, value: Operand | None = None, ty: str = "") -> Variable:
+        """A variable with a first value; ``ty``: ``i64`` by default."""
+        ty = ty or (value.ty if isinstance(value, Value) else "i64")
+        made = Variable(self.stack(1, ty), ty)
+        if value is not None:
+            made.value = value
+        return made
+
+    def stack(self, n: Operand = 1, ty: str = "i64") -> Value:
+        """Memory on the stack: ``n`` items, uninitialised."""
+        if isinstance(n, Value):
+            return self.new("ptr", f"alloca {ty}, i64 {n.text}, align 16")
+        self._n += 1
+        text = f"%s{self._n}"
+        self._head.append(f"  {text} = alloca {ty if n == 1 else f'[{n} x {ty}]'}")
+        return Value(self, "ptr", text)
+
+    def min(self, a: Value, b: Value) -> Value:
+        """The lesser of two signed words."""
+        return self.call(_MIN, a, b)
+
+    def copy(self, to: Value, source: Value, nbytes: Operand) -> None:
+        """Copy bytes that do not overlap."""
+        self.call(_COPY, to, source, nbytes, False)
+
+    # -- calls
+    def call(self, target: NativeFunction, *args: Operand) -> Value:
+        """Call a native function."""
+        assert len(args) == len(target.types), f"{target.name} takes {len(target.types)} arguments"
+        given = ", ".join([f"{ty} {self.as_type(x, ty)}" for ty, x in zip(target.types, args)])
+        return self._call(target.result, self.module.use(target), given)
+
+    def call_address(self, target: Value, result: str, *args: Operand | tuple[str, Value]) -> Value:
+        """Call the function at an address. Literals are ``i64``; a pair says how a pointer is passed."""
+        given: list[str] = []
+        for x in args:
+            ty, value = x if isinstance(x, tuple) else (x.ty if isinstance(x, Value) else "i64", x)
+            given.append(f"{ty} {self.as_type(value, ty.split()[0])}")
+        address = self.as_type(target, "ptr")
+        return self._call(result, address[1:], ", ".join(given), address[0])
+
+    def _call(self, result: str, name: str, args: str, sigil: str = "@") -> Value:
+        text = f"call {result} {sigil}{name}({args})"
+        if result != "void":
+            return self.new(result, text)
+        self.put(text)
+        return Value(self, "void", "")
+
+    # -- control flow
+    def ret(self, value: Operand | None = None, *, when: Value | None = None, unless: Value | None = None) -> None:
+        """Return, under a condition if one is given."""
+        ty = self._definition.result
+        text = "ret void" if value is None else f"ret {ty} {self.as_type(value, ty)}"
+        self._jump(text, when, unless)
+
+    def leave(self, *, when: Value | None = None, unless: Value | None = None) -> None:
+        """Leave the innermost loop, under a condition if one is given."""
+        self._loops[-1][2] = True
+        self._jump(f"br label %{self._loops[-1][1]}", when, unless)
+
+    @contextmanager
+    def if_(self, condition: Value) -> Iterator[None]:
+        """Code that runs if the condition holds."""
+        no = self._branch(condition)
+        yield
+        jump = len(self._lines) if self._open else -1
+        self._start(no)
+        self._last_if = jump, len(self._lines)
+
+    @contextmanager
+    def else_(self) -> Iterator[None]:
+        """Code that runs if the condition of the ``if_`` just before did not hold."""
+        jump, lines = self._last_if
+        assert lines == len(self._lines), "else_ follows if_ at once"
+        end = self._label()
+        if jump >= 0:
+            self._lines[jump] = f"  br label %{end}"
+        yield
+        if jump >= 0:
+            self._start(end)
+
+    @contextmanager
+    def loop(self) -> Iterator[None]:
+        """Code that runs until it leaves."""
+        with self._loop(self._label()) as head:
+            self._start(head)
+            yield
+
+    @contextmanager
+    def range(self, n: Operand, start: Operand = 0) -> Iterator[Value]:
+        """A loop over ``start`` .. ``n - 1``, signed."""
+        k, head = self.var(start), self._label()
+        with self._loop(self._label(), head) as step:
+            self._start(head)
+            i = k.value
+            self.leave(unless=i < n)
+            yield i
+            self._start(step)
+            k.value = i + 1
+
+    @contextmanager
+    def _loop(self, again: str, head: str = "") -> Iterator[str]:
+        self._loops.append([again, self._label(), False])
+        yield again
+        if self._open:
+            self._end(f"br label %{head or again}")
+        _, end, left = self._loops.pop()
+        if left:
+            self._start(end)
+
+    def again(self, *, when: Value | None = None, unless: Value | None = None) -> None:
+        """Begin the next turn of the innermost loop, under a condition if one is given."""
+        self._jump(f"br label %{self._loops[-1][0]}", when, unless)
+
+    def finish(self, head: str) -> str:
+        """The function's text."""
+        if self._open:
+            assert self._definition.result == "void", f"{self._definition.name} ends without a result"
+            self._end("ret void")
+        return "\n".join([head + " {", "entry:", *self._head, *self._lines, "}\n"])
+
+
+@dataclass(slots=True)
+class _Module:
+    constants: Mapping[str, int]
+    symbols: set[str] = field(default_factory=set)
+    used: dict[str, NativeFunction] = field(default_factory=dict)
+
+    def use(self, target: NativeFunction) -> str:
+        known = self.used.setdefault(target.name, target)
+        assert known is target or known.emit is None is target.emit, f"two functions are called {target.name}"
+        return target.name
+
+
+@dataclass(frozen=True, slots=True)
+class NativeText:
+    """A module. ``imports``: the names that must be linked."""
+
+    text: str
+    exports: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+def build_module(exports: Sequence[NativeFunction], constants: Mapping[str, int] | None = None) -> NativeText:
+    """The module with these functions and all that they call. ``constants``: for ``Builder.constants``."""
+    module, names = _Module(constants or {}), tuple(x.name for x in exports)
+    for one in exports:
+        module.use(one)
+    parts: list[str] = []
+    done = 0
+    while done < len(module.used):
+        one = list(module.used.values())[done]
+        done += 1
+        if one.emit is None:
+            parts.append(f"declare {one.result} @{one.name}({', '.join(one.types)})\n")
+            continue
+        f, parameters = Builder(module, one), [f"%p{k}" for k in range(len(one.types))]
+        one.emit(f, *(Value(f, ty, text) for ty, text in zip(one.types, parameters)))
+        takes = ", ".join(f"{ty} {text}" for ty, text in zip(one.types, parameters))
+        linkage, inline = "" if one.name in names else "internal ", " alwaysinline" if one.inline else ""
+        parts.append(f.finish(f"define {linkage}{one.result} @{one.name}({takes}){inline}"))
+    parts += [f"@{name} = external global i8\n" for name in sorted(module.symbols)]
+    external_names = [x.name for x in module.used.values() if x.emit is None and not x.name.startswith("llvm.")]
+    return NativeText("".join(parts), names, (*external_names, *sorted(module.symbols)))
