@@ -75,6 +75,9 @@ def _function(meaning: Callable[..., Any], arity: int = 1, domain: Domain = "rea
     return _real(meaning, arity, domain, function=True, cost=40, approximate=approximate)
 
 
+POSITIVE = "positive"
+"""The ``attr`` of a division that needs no guard against zero."""
+
 TABLE: dict[str, OpInfo] = {
     "sin": _function(np.sin, approximate=17),
     "cos": _function(np.cos, approximate=19),
@@ -111,7 +114,7 @@ TABLE: dict[str, OpInfo] = {
     "atan2": _function(np.arctan2, 2),
     **_table(2, "same", "real", "attach"),  # the first operand; its gradient is that of the second
     **_table(2, "same", "int", "and or xor shl shr sar"),
-    **_table(2, "same", "int", "cdiv", cost=12),
+    **_table(2, "same", "int", "cdiv", cost=12),  # attr POSITIVE: of i64, by what is known to be at least 1 where this runs
     **_table(2, "bool", "any", "lt le gt ge eq ne"),
     "select": OpInfo(3, "given", "any"),
     # leaves

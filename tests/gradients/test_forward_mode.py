@@ -110,14 +110,14 @@ def test_random_kernels_on_the_interpreter(source, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=8, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
 def test_more_random_kernels(source, seed):
     check(source, seed, arch=qd.cpu)
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=4, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(rows=37), st.integers(0, 10**6), st.sampled_from([1, 4, 16]))
 def test_random_kernels_in_lanes(source, seed, lanes):
     check(source, seed, arch=qd.cpu, cpu_lanes=lanes)

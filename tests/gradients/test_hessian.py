@@ -99,7 +99,7 @@ def test_random_kernels_on_the_interpreter(source, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=4, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
 def test_more_random_kernels(source, seed):
     check(source, seed, arch=qd.cpu)

@@ -73,7 +73,7 @@ def compare(program, arrays, options, path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_the_first_fault_is_where_the_oracle_finds_it(backend, data, tmp_path):
     program = data.draw(programs())

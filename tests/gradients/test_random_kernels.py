@@ -93,14 +93,14 @@ def test_random_kernels_have_the_right_gradient(source, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=8, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
 def test_more_random_kernels_have_the_right_gradient(source, seed):
     check(source, seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=4, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(rows=37), st.integers(0, 10**6))
 def test_simd_lanes_compute_what_one_lane_computes(source, seed):
     values = []
@@ -117,7 +117,7 @@ def test_simd_lanes_compute_what_one_lane_computes(source, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=5, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(rows=6000), st.integers(0, 10**6))
 def test_two_threads_compute_what_one_thread_computes(source, seed):
     values = []
@@ -136,7 +136,7 @@ def test_two_threads_compute_what_one_thread_computes(source, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=5, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
 def test_bounds_checks_do_not_change_a_gradient(source, seed):
     values = []

@@ -95,7 +95,7 @@ def history(kernel, loops, stops):
     return out
 
 
-@pytest.mark.parametrize("examples", [12, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [12, pytest.param(16, marks=pytest.mark.slow)])
 def test_a_graph_does_what_the_host_does(examples, tmp_path, monkeypatch):
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(STAGES, min_size=1, max_size=4), st.lists(st.integers(1, 9), min_size=1, max_size=4))

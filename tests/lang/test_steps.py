@@ -51,7 +51,7 @@ def test_windows_and_snapshots_change_no_bit(n, window, snapshots, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(2, 60), st.integers(1, 12), st.integers(1, 12), st.integers(0, 99))
 def test_windows_and_snapshots_change_no_bit_in_many_cases(n, window, snapshots, seed):
     check_windows(n, window, snapshots, seed)

@@ -49,11 +49,13 @@ def test_a_call_is_left_behind_by_what_a_signal_handler_raises():
 
 
 _LONG = """
+    import signal
     import sys
     import qdrun as qd
     from qdrun.compiler.codegen.math import calls
     from qdrun.compiler.runtime import jit
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     calls.MOST_LINES = 10**9  # as code in line, the gradient takes LLVM minutes
     qd.init(default_fp=qd.f64, batch=5, offline_cache={cached})
     x = qd.field(qd.f64, shape=16, needs_grad=True)
@@ -129,7 +131,6 @@ def test_sigterm_ends_a_program_that_compiles(tmp_path):
     program, seconds = _interrupted(
         tmp_path,
         """
-        import signal
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
         long()
         """,

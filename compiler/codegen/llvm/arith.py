@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import copysign, isnan
 
 from ...ir.nodes import Const, Op, Operand
-from ...ir.ops import TABLE, is_function
+from ...ir.ops import POSITIVE, TABLE, is_function
 from ...ir.types import DType, f16, f32, i16, i32, i64, u1, u8
 from ..math import library
 from . import power
@@ -272,6 +272,8 @@ def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
         return f.convert(args[0], d, s.dtype, v)
     if code == "bitcast":
         return bitcast(f, args[0], d, s.dtype, v)
+    if code == "cdiv" and s.attr == POSITIVE and not v:  # an idle lane may hold a zero, which would trap
+        return f.t(f"sdiv {f.ty(d, v)} {args[0]}, {args[1]}")
     if code in ("popcnt", "clz"):
         return count_bits(f, s, args[0], v)
     if d is f16 and code in _STEPS:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ...ir.builder import Builder, const_i64
 from ...ir.nodes import Const, Local, Loop, Op, Operand, Overflow, Stack, StackPut
+from ...ir.ops import POSITIVE
 from ...ir.types import i64
 from .copies import Env, at, copy_plain, index_at, layer, trip_count
 from .slices import Keep, LoopInfo
@@ -160,7 +161,7 @@ class LoopDriver:
         """
         b2, hi2, _ = span
         seg = self.param("S")
-        b1, head, whole = self.restart(b, rec, divided(b, m, b.op("cdiv", rec.d, seg)), span)
+        b1, head, whole = self.restart(b, rec, divided(b, m, quotient_of(b, rec.d, seg)), span)
         start = b.op("select", whole, head, b2)
         first, rest = divided(b, b.op("sub", start, b1), seg)
         slot, number = b.local(rest, "slot"), b.local(first, "seg")
@@ -185,15 +186,20 @@ def down(b: Builder, n: Operand) -> Iterator[Op]:
         yield lp.index
 
 
+def quotient_of(b: Builder, x: Operand, y: Operand) -> Operand:
+    """Quotient of numbers of a plan: the divisor is a spacing or a length, at least 1 wherever there are checkpoints."""
+    return b.op("cdiv", x, y, attr=POSITIVE)
+
+
 def divided(b: Builder, x: Operand, y: Operand) -> tuple[Operand, Operand]:
     """Quotient and remainder of numbers that are not negative."""
-    quotient = b.op("cdiv", x, y)
+    quotient = quotient_of(b, x, y)
     return quotient, b.op("sub", x, b.op("mul", quotient, y))
 
 
 def divided_up(b: Builder, x: Operand, y: Operand) -> Operand:
     """Their quotient, rounded up."""
-    return b.op("cdiv", b.op("add", x, b.op("sub", y, ONE)), y)
+    return quotient_of(b, b.op("add", x, b.op("sub", y, ONE)), y)
 
 
 @contextmanager
@@ -283,4 +289,4 @@ class Sweep:
         b.store(self.d, twice)
         # with an odd C1 this iteration is now in the middle of a block
         _, position = divided(b, b.op("add", j, self.pad), twice)
-        b.store(self.number, b.op("cdiv", position, self.seg))
+        b.store(self.number, quotient_of(b, position, self.seg))

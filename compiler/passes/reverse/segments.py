@@ -15,7 +15,7 @@ from ...ir.builder import Builder
 from ...ir.nodes import Const, Loop, Op, Operand, Overflow
 from ...ir.types import i32, i64
 from ...ir.walk import walk
-from .checkpoint import ONE, ZERO, LoopDriver, Record, Sweep, divided, divided_up
+from .checkpoint import ONE, ZERO, LoopDriver, Record, Sweep, divided, divided_up, quotient_of
 from .copies import Env
 from .slices import Keep, LoopInfo
 
@@ -48,7 +48,7 @@ class SegmentedDriver(LoopDriver):
         shift = b.load(sweep.slot)
         whole = b.local(ZERO, "whole")  # segments before the last
         with b.if_(b.op("gt", self.param("C1"), ZERO)) as checkpoints:
-            before = b.op("sub", b.op("cdiv", sweep.first, seg), sweep.skipped)
+            before = b.op("sub", quotient_of(b, sweep.first, seg), sweep.skipped)
             b.store(whole, b.op("max", before, ZERO))
         with b.into(checkpoints.orelse), b.if_(b.op("gt", trips, seg)):
             b.put(Overflow(self.loop, self.number))
@@ -121,7 +121,7 @@ class SegmentedDriver(LoopDriver):
         seg = self.param("S")
         self._per_block, self._block, self._number = (b.local(start, name) for start, name in _POSITION)
         with b.if_(b.op("gt", self.param("C1"), ZERO)):
-            per_block = b.op("cdiv", rec.d, seg)
+            per_block = quotient_of(b, rec.d, seg)
             last = b.op("sub", divided_up(b, n, seg), ONE)
             block, number = divided(b, last, per_block)
             for local, value in zip((self._per_block, self._block, self._number), (per_block, block, number)):
