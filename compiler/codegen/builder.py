@@ -26,6 +26,16 @@ _BYTES = {"i64": 8, "ptr": 8, "i32": 4, "double": 8, "float": 4, "i1": 1, "i8": 
 _ANNOTATIONS = {"Ptr": "ptr", "I64": "i64", "I32": "i32", "I1": "i1"}
 
 
+def _operator(op: str, result: str = "") -> Callable[[Value, Operand], Value]:
+    """A method of ``Value``: an instruction with two operands of its type."""
+
+    def emit(x: Value, y: Operand) -> Value:
+        ty = x.ty
+        return x.f.new(result or ty, f"{op} {ty} {x.text}, {x.f.as_type(y, ty)}")
+
+    return emit
+
+
 class Value:
     """A register or a literal of a function. Comparisons with ``<``, ``<=``, ``>``, ``>=`` are signed; ``//``, ``%``, ``>>`` unsigned.
 
@@ -38,70 +48,28 @@ class Value:
     def __init__(self, f: Builder, ty: str, text: str) -> None:
         self.f, self.ty, self.text = f, ty, text
 
-    def _binary(self, op: str, other: Operand, result: str = "") -> Value:
-        ty = self.ty
-        return self.f.new(result or ty, f"{op} {ty} {self.text}, {self.f.as_type(other, ty)}")
-
     def __add__(self, other: Operand) -> Value:
         if self.ty != "ptr":
-            return self._binary("add", other)
+            return _ADD(self, other)
         return self if other.__class__ is int and not other else self._step("i8", other)
 
-    def __sub__(self, other: Operand) -> Value:
-        return self._binary("sub", other)
+    __sub__, __mul__, __floordiv__, __mod__ = _operator("sub"), _operator("mul"), _operator("udiv"), _operator("urem")
+    __and__, __or__, __lshift__, __rshift__ = _operator("and"), _operator("or"), _operator("shl"), _operator("lshr")
+    __lt__, __le__ = _operator("icmp slt", "i1"), _operator("icmp sle", "i1")
+    __gt__, __ge__ = _operator("icmp sgt", "i1"), _operator("icmp sge", "i1")
+    below, above = _operator("icmp ult", "i1"), _operator("icmp ugt", "i1")  # unsigned
+
+    def __eq__(self, other: Operand) -> Value:  # type: ignore[override]
+        return _EQUAL(self, other)
+
+    def __ne__(self, other: Operand) -> Value:  # type: ignore[override]
+        return _DIFFERENT(self, other)
 
     def __rsub__(self, other: int) -> Value:
         return self.f.new(self.ty, f"sub {self.ty} {other}, {self.text}")
 
-    def __mul__(self, other: Operand) -> Value:
-        return self._binary("mul", other)
-
-    def __floordiv__(self, other: Operand) -> Value:
-        return self._binary("udiv", other)
-
-    def __mod__(self, other: Operand) -> Value:
-        return self._binary("urem", other)
-
-    def __and__(self, other: Operand) -> Value:
-        return self._binary("and", other)
-
-    def __or__(self, other: Operand) -> Value:
-        return self._binary("or", other)
-
-    def __lshift__(self, other: Operand) -> Value:
-        return self._binary("shl", other)
-
-    def __rshift__(self, other: Operand) -> Value:
-        return self._binary("lshr", other)
-
     def __invert__(self) -> Value:
-        return self._binary("xor", -1)
-
-    def __eq__(self, other: Operand) -> Value:  # type: ignore[override]
-        return self._binary("icmp eq", other, "i1")
-
-    def __ne__(self, other: Operand) -> Value:  # type: ignore[override]
-        return self._binary("icmp ne", other, "i1")
-
-    def __lt__(self, other: Operand) -> Value:
-        return self._binary("icmp slt", other, "i1")
-
-    def __le__(self, other: Operand) -> Value:
-        return self._binary("icmp sle", other, "i1")
-
-    def __gt__(self, other: Operand) -> Value:
-        return self._binary("icmp sgt", other, "i1")
-
-    def __ge__(self, other: Operand) -> Value:
-        return self._binary("icmp sge", other, "i1")
-
-    def below(self, other: Operand) -> Value:
-        """Unsigned ``<``."""
-        return self._binary("icmp ult", other, "i1")
-
-    def above(self, other: Operand) -> Value:
-        """Unsigned ``>``."""
-        return self._binary("icmp ugt", other, "i1")
+        return self.f.new(self.ty, f"xor {self.ty} {self.text}, -1")
 
     def select(self, yes: Operand, no: Operand) -> Value:
         """``yes`` where this is true, else ``no``; at least one is a ``Value``."""
@@ -141,16 +109,17 @@ class Value:
 
     def update(self, op: str, value: Operand, order: str, ty: str = "i64") -> Value:
         """``atomicrmw``: the value before."""
-        return self.f.new(ty, f"atomicrmw {op} ptr {self.text}, {ty} {self.f.as_type(value, ty)} {order}")
+        return self.f.new(ty, f"atomicrmw {op} ptr {self.f.as_type(self, 'ptr')}, {ty} {self.f.as_type(value, ty)} {order}")
 
     def exchange_if(self, old: Operand, new: Operand, orders: str, ty: str = "i64") -> Value:
         """``cmpxchg``: whether the value was ``old``, and is ``new`` now."""
         pair = f"{{ {ty}, i1 }}"
         both = f"{ty} {self.f.as_type(old, ty)}, {ty} {self.f.as_type(new, ty)} {orders}"
-        found = self.f.new(pair, f"cmpxchg ptr {self.text}, {both}")
+        found = self.f.new(pair, f"cmpxchg ptr {self.f.as_type(self, 'ptr')}, {both}")
         return self.f.new("i1", f"extractvalue {pair} {found.text}, 1")
 
 
+_ADD, _EQUAL, _DIFFERENT = _operator("add"), _operator("icmp eq", "i1"), _operator("icmp ne", "i1")
 Operand = Value | int
 Ptr = I64 = I32 = I1 = Value
 """Types of parameters, read by ``function``."""
@@ -231,10 +200,9 @@ class Builder:
     # -- text
     def new(self, ty: str, right: str) -> Value:
         """A new register."""
-        assert self._open, f"{self._definition.name}: code behind the end of a block: {right}"
         self._n = n = self._n + 1
         text = f"%r{n}"
-        self._lines.append(f"  {text} = {right}")
+        self.put(f"{text} = {right}")
         return Value(self, ty, text)
 
     def put(self, line: str) -> None:

@@ -10,63 +10,52 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from ...codegen.builder import Builder, NativeFunction, Value, build_module, external
 from ...ir.threads import new_lock
 from ..cache import load_cached
 
-_GRID = "ptr {0}f, i32 {0}gx, i32 {0}gy, i32 {0}gz, i32 {0}bx, i32 {0}by, i32 {0}bz, i32 {0}b, ptr {0}s"
-_PARAMETERS = _GRID + ", ptr {0}p"
-_LAUNCH = _PARAMETERS + ", ptr {0}e"
-_TOGETHER = """
-define i32 @qd_launch_together({params}) {{
-entry:
-  %at = getelementptr i64, ptr %e, i64 1
-  %words = load ptr, ptr %at
-  %size_at = getelementptr i64, ptr %e, i64 3
-  %size_p = load ptr, ptr %size_at
-  %size = load i64, ptr %size_p
-  %n = lshr i64 %size, 3
-  %table = alloca ptr, i64 %n
-  br label %next
-next:
-  %k = phi i64 [0, %entry], [%k1, %next]
-  %word = getelementptr i64, ptr %words, i64 %k
-  %slot = getelementptr ptr, ptr %table, i64 %k
-  store ptr %word, ptr %slot
-  %k1 = add i64 %k, 1
-  %more = icmp ult i64 %k1, %n
-  br i1 %more, label %next, label %call
-call:
-  %r = call i32 @qd_launch_parameters({grid}, ptr %table)
-  ret i32 %r
-}}
-"""
-"""``cuLaunchCooperativeKernel`` takes the address of each parameter, and no packed ones."""
-_MEMSET = "ptr {0}f, i32 {0}v, i64 {0}n, ptr {0}s"
-_WRAPPER = """
-declare i32 @{callee}({types})
-define i32 @{name}({params}) {{
-  %r = call i32 @{callee}({values})
-  switch i32 %r, label %end [ i32 201, label %bind  i32 400, label %push ]
-end:
-  ret i32 %r
-bind:
-  %set = call i32 @cuCtxSetCurrent(ptr @qd_context)
-  %again = call i32 @{callee}({values})
-  ret i32 %again
-push:
-  %slot = alloca ptr
-  %u = call i32 @cuCtxPushCurrent(ptr @qd_context)
-  %inside = call i32 @{callee}({values})
-  %o = call i32 @cuCtxPopCurrent(ptr %slot)
-  ret i32 %inside
-}}
-"""
-_HEAD = """
-@qd_context = external global i8
-declare i32 @cuCtxSetCurrent(ptr)
-declare i32 @cuCtxPushCurrent(ptr)
-declare i32 @cuCtxPopCurrent(ptr)
-"""
+_INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
+_GRID = ("ptr", *["i32"] * 7, "ptr", "ptr")
+_set_current = external("cuCtxSetCurrent", "i32", "ptr")
+_push_current = external("cuCtxPushCurrent", "i32", "ptr")
+_pop_current = external("cuCtxPopCurrent", "i32", "ptr")
+
+
+def _guarded(name: str, callee: str, *types: str) -> NativeFunction:
+    """A function of the driver, called again with our context where the thread has none, or another one."""
+    driver = external(callee, "i32", *types)
+
+    def emit(f: Builder, *args: Value) -> None:
+        result, context = f.call(driver, *args), f.symbol("qd_context")
+        with f.if_(result == _INVALID_CONTEXT):
+            f.call(_set_current, context)
+            f.ret(f.call(driver, *args))
+        with f.if_(result == _INVALID_HANDLE):
+            f.call(_push_current, context)
+            inside = f.call(driver, *args)
+            f.call(_pop_current, f.stack())
+            f.ret(inside)
+        f.ret(result)
+
+    return NativeFunction(name, "i32", types, emit)
+
+
+_launch = _guarded("qd_launch", "cuLaunchKernel", *_GRID, "ptr")
+_launch_parameters = _guarded("qd_launch_parameters", "cuLaunchCooperativeKernel", *_GRID)
+_memset = _guarded("qd_memset", "cuMemsetD32Async", "ptr", "i32", "i64", "ptr")
+
+
+def _emit_together(f: Builder, *args: Value) -> None:
+    """``cuLaunchCooperativeKernel`` takes the address of each parameter, and no packed ones."""
+    *grid, _, extra = args
+    words, count = extra[1], extra[3][0] >> 3
+    parameters = f.stack(count)
+    with f.range(count) as k:
+        parameters[k] = words.words(k)
+    f.ret(f.call(_launch_parameters, *grid, parameters))
+
+
+_launch_together = NativeFunction("qd_launch_together", "i32", _launch.types, _emit_together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +83,6 @@ _made: dict[tuple[int, Addresses], Launchers] = {}
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
-def text() -> str:
-    """The module. The context is a symbol whose address it is, so that the code is the same for all and is kept on disk."""
-    parts = [_HEAD]
-    for name, callee, signature in (
-        ("qd_launch", "cuLaunchKernel", _LAUNCH),
-        ("qd_launch_parameters", "cuLaunchCooperativeKernel", _PARAMETERS),
-        ("qd_memset", "cuMemsetD32Async", _MEMSET),
-    ):
-        values = signature.format("%")
-        types = ", ".join(x.split()[0] for x in values.split(", "))
-        parts.append(_WRAPPER.format(name=name, callee=callee, types=types, params=values, values=values))
-    parts.append(_TOGETHER.format(params=_LAUNCH.format("%"), grid=_GRID.format("%")))
-    return "".join(parts)
-
-
 def launchers(context: int, found: Addresses) -> Launchers:
     """The functions for a context, made once and never unloaded: kernels' code calls them until the process ends."""
     key = context, found
@@ -123,8 +97,9 @@ def launchers(context: int, found: Addresses) -> Launchers:
                 "cuCtxPopCurrent": found.pop_current,
                 "qd_context": context,
             }
-            exports = ["qd_launch", "qd_memset", "qd_launch_together"]
-            code = load_cached(text(), "launch", exports, imports, 1)[0]
+            # the context is a symbol, whose address it is: so the code is the same for all and is kept on disk
+            made = build_module((_launch, _memset, _launch_together))
+            code = load_cached(made.text, "launch", list(made.exports), imports, 1)[0]
             code.make_immortal()
-            _made[key] = Launchers(*(code.addresses[name] for name in exports))
+            _made[key] = Launchers(*(code.addresses[name] for name in made.exports))
         return _made[key]

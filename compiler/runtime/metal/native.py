@@ -14,6 +14,7 @@ import platform
 import sys
 from dataclasses import dataclass
 
+from ...codegen.builder import I32, I64, Builder, NativeText, Ptr, Value, build_module, external, function
 from ...ir.threads import new_lock
 from ..cache import load_cached
 
@@ -33,232 +34,124 @@ RING_ALIGN = 256
 BUFFERS = 1
 """``MTLBarrierScopeBuffers``"""
 
-_TEXT = """
-@msgSend = external global i8
-@sel_pipeline = external global i8
-@sel_shared = external global i8
-@sel_bytes = external global i8
-@sel_buffer = external global i8
-@sel_dispatch = external global i8
-@sel_barrier = external global i8
-@fill_function = external global i8
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare i32 @qd_slow(ptr, i32, i32, i32, ptr, ptr, i64)
-
-define internal i64 @word(ptr %base, i64 %k) alwaysinline {
-  %p = getelementptr i64, ptr %base, i64 %k
-  %v = load i64, ptr %p
-  ret i64 %v
-}
-define internal void @set(ptr %base, i64 %k, i64 %v) alwaysinline {
-  %p = getelementptr i64, ptr %base, i64 %k
-  store i64 %v, ptr %p
-  ret void
-}
-
-; 0, or 1 where the ring has no room: then nothing was sent
-define i32 @qd_encode(ptr %s, ptr %encoder, ptr %f, i32 %blocks, i32 %threads, i32 %shared, ptr %words, i64 %bytes) {
-  %grid = alloca [3 x i64], align 8
-  %block = alloca [3 x i64], align 8
-  %address = alloca i64
-  %by_address_i = call i64 @word(ptr %f, i64 $F_ADDRESS$)
-  %by_address = icmp ne i64 %by_address_i, 0
-  %large = icmp ugt i64 %bytes, $MOST_BYTES$
-  %through_ring = or i1 %by_address, %large
-  %used = call i64 @word(ptr %s, i64 $S_RING_USED$)
-  %size = call i64 @word(ptr %s, i64 $S_RING_SIZE$)
-  %end_exact = add i64 %used, %bytes
-  %end_more = add i64 %end_exact, $RING_ALIGN_LESS$
-  %end = and i64 %end_more, -$RING_ALIGN$
-  %over = icmp ugt i64 %end, %size
-  %no_room = and i1 %over, %through_ring
-  br i1 %no_room, label %full, label %begin
-full:
-  ret i32 1
-begin:
-  %pipeline = call i64 @word(ptr %f, i64 $F_PIPELINE$)
-  %pipeline_now = call i64 @word(ptr %s, i64 $S_PIPELINE$)
-  %same = icmp eq i64 %pipeline, %pipeline_now
-  br i1 %same, label %on_chip, label %set_pipeline
-set_pipeline:
-  %pipeline_p = inttoptr i64 %pipeline to ptr
-  call void @msgSend(ptr %encoder, ptr @sel_pipeline, ptr %pipeline_p)
-  call void @set(ptr %s, i64 $S_PIPELINE$, i64 %pipeline)
-  br label %on_chip
-on_chip:
-  %asked = zext i32 %shared to i64
-  %own = call i64 @word(ptr %f, i64 $F_SHARED$)
-  %both = add i64 %asked, %own
-  %both_15 = add i64 %both, 15
-  %total = and i64 %both_15, -16
-  %total_now = call i64 @word(ptr %s, i64 $S_SHARED$)
-  %none = icmp eq i64 %total, 0
-  %known = icmp eq i64 %total, %total_now
-  %skip = or i1 %none, %known
-  br i1 %skip, label %give, label %set_shared
-set_shared:
-  call void @msgSend(ptr %encoder, ptr @sel_shared, i64 %total, i64 0)
-  call void @set(ptr %s, i64 $S_SHARED$, i64 %total)
-  br label %give
-give:
-  br i1 %through_ring, label %ring, label %plain
-plain:
-  %nothing = icmp eq i64 %bytes, 0
-  br i1 %nothing, label %dispatch, label %set_bytes
-set_bytes:
-  call void @msgSend(ptr %encoder, ptr @sel_bytes, ptr %words, i64 %bytes, i64 0)
-  br label %dispatch
-ring:
-  %host = call i64 @word(ptr %s, i64 $S_RING_HOST$)
-  %to_i = add i64 %host, %used
-  %to = inttoptr i64 %to_i to ptr
-  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %words, i64 %bytes, i1 false)
-  call void @set(ptr %s, i64 $S_RING_USED$, i64 %end)
-  br i1 %by_address, label %set_address, label %set_buffer
-set_address:
-  %device = call i64 @word(ptr %s, i64 $S_RING_DEVICE$)
-  %there = add i64 %device, %used
-  store i64 %there, ptr %address
-  call void @msgSend(ptr %encoder, ptr @sel_bytes, ptr %address, i64 8, i64 0)
-  br label %dispatch
-set_buffer:
-  %buffer_i = call i64 @word(ptr %s, i64 $S_RING$)
-  %buffer = inttoptr i64 %buffer_i to ptr
-  call void @msgSend(ptr %encoder, ptr @sel_buffer, ptr %buffer, i64 %used, i64 0)
-  br label %dispatch
-dispatch:
-  %blocks_64 = zext i32 %blocks to i64
-  %threads_64 = zext i32 %threads to i64
-  call void @set(ptr %grid, i64 0, i64 %blocks_64)
-  call void @set(ptr %grid, i64 1, i64 1)
-  call void @set(ptr %grid, i64 2, i64 1)
-  call void @set(ptr %block, i64 0, i64 %threads_64)
-  call void @set(ptr %block, i64 1, i64 1)
-  call void @set(ptr %block, i64 2, i64 1)
-  call void @msgSend(ptr %encoder, ptr @sel_dispatch, $SIZE$ %grid, $SIZE$ %block)
-  call void @msgSend(ptr %encoder, ptr @sel_barrier, i64 $BUFFERS$)
-  %left = call i64 @word(ptr %s, i64 $S_LEFT$)
-  %fewer = sub i64 %left, 1
-  call void @set(ptr %s, i64 $S_LEFT$, i64 %fewer)
-  ret i32 0
-}
-
-; the open encoder, which nothing else uses until it is given back; null where there is none, or something else uses it
-define ptr @qd_take(ptr %s) {
-  %p = getelementptr i64, ptr %s, i64 $S_ENCODER$
-  %taken = atomicrmw xchg ptr %p, i64 0 acquire
-  %encoder = inttoptr i64 %taken to ptr
-  ret ptr %encoder
-}
-define void @qd_give(ptr %s, ptr %encoder) {
-  %p = getelementptr i64, ptr %s, i64 $S_ENCODER$
-  %given = ptrtoint ptr %encoder to i64
-  store atomic i64 %given, ptr %p release, align 8
-  ret void
-}
-
-define internal i32 @launch(ptr %f, i32 %blocks, i32 %threads, i32 %shared, ptr %s, ptr %words, i64 %bytes) {
-  %encoder = call ptr @qd_take(ptr %s)
-  %closed = icmp eq ptr %encoder, null
-  br i1 %closed, label %slow, label %open
-open:
-  %left = call i64 @word(ptr %s, i64 $S_LEFT$)
-  %over = icmp sle i64 %left, 0
-  br i1 %over, label %give_back, label %fast
-fast:
-  %full = call i32 @qd_encode(ptr %s, ptr %encoder, ptr %f, i32 %blocks, i32 %threads, i32 %shared, ptr %words, i64 %bytes)
-  %done = icmp eq i32 %full, 0
-  br i1 %done, label %out, label %give_back
-out:
-  call void @qd_give(ptr %s, ptr %encoder)
-  ret i32 0
-give_back:
-  call void @qd_give(ptr %s, ptr %encoder)
-  br label %slow
-slow:
-  %code = call i32 @qd_slow(ptr %f, i32 %blocks, i32 %threads, i32 %shared, ptr %s, ptr %words, i64 %bytes)
-  ret i32 %code
-}
-
-define i32 @qd_launch(ptr %f, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 %shared, ptr %s, ptr %p, ptr %extra) {
-  %no_words = icmp eq ptr %extra, null
-  br i1 %no_words, label %bare, label %packed
-bare:
-  %r0 = call i32 @launch(ptr %f, i32 %gx, i32 %bx, i32 %shared, ptr %s, ptr null, i64 0)
-  ret i32 %r0
-packed:
-  %words_i = call i64 @word(ptr %extra, i64 1)
-  %words = inttoptr i64 %words_i to ptr
-  %size_i = call i64 @word(ptr %extra, i64 3)
-  %size_p = inttoptr i64 %size_i to ptr
-  %bytes = load i64, ptr %size_p
-  %r1 = call i32 @launch(ptr %f, i32 %gx, i32 %bx, i32 %shared, ptr %s, ptr %words, i64 %bytes)
-  ret i32 %r1
-}
-
-define i32 @qd_memset(ptr %to, i32 %value, i64 %count, ptr %s) {
-  %words = alloca [5 x i64], align 8
-  %to_i = ptrtoint ptr %to to i64
-  %value_64 = zext i32 %value to i64
-  call void @set(ptr %words, i64 0, i64 %to_i)
-  call void @set(ptr %words, i64 1, i64 0)
-  call void @set(ptr %words, i64 2, i64 %value_64)
-  call void @set(ptr %words, i64 3, i64 %count)
-  call void @set(ptr %words, i64 4, i64 1)
-  %function_i = load i64, ptr @fill_function
-  %f = inttoptr i64 %function_i to ptr
-  %more = add i64 %count, $FILL_THREADS_LESS$
-  %blocks_64 = udiv i64 %more, $FILL_THREADS$
-  %few = icmp ult i64 %blocks_64, $FILL_BLOCKS$
-  %most = select i1 %few, i64 %blocks_64, i64 $FILL_BLOCKS$
-  %blocks = trunc i64 %most to i32
-  %none = icmp eq i64 %count, 0
-  br i1 %none, label %nothing, label %some
-nothing:
-  ret i32 0
-some:
-  %r = call i32 @launch(ptr %f, i32 %blocks, i32 $FILL_THREADS$, i32 0, ptr %s, ptr %words, i64 40)
-  ret i32 %r
-}
-
-; the launches of a table from number %from on, up to %count: the number of the first one that was not encoded
-define i64 @qd_replay(ptr %s, ptr %encoder, ptr %at, i64 %from, i64 %count, ptr %next_p) {
-entry:
-  br label %test
-test:
-  %k = phi i64 [%from, %entry], [%k1, %again]
-  %here = phi ptr [%at, %entry], [%next, %again]
-  store ptr %here, ptr %next_p
-  %left = call i64 @word(ptr %s, i64 $S_LEFT$)
-  %more = icmp slt i64 %k, %count
-  %open = icmp sgt i64 %left, 0
-  %go = and i1 %more, %open
-  br i1 %go, label %one, label %out
-one:
-  %f_i = call i64 @word(ptr %here, i64 $G_FUNCTION$)
-  %f = inttoptr i64 %f_i to ptr
-  %blocks_64 = call i64 @word(ptr %here, i64 $G_BLOCKS$)
-  %threads_64 = call i64 @word(ptr %here, i64 $G_THREADS$)
-  %shared_64 = call i64 @word(ptr %here, i64 $G_SHARED$)
-  %bytes = call i64 @word(ptr %here, i64 $G_BYTES$)
-  %blocks = trunc i64 %blocks_64 to i32
-  %threads = trunc i64 %threads_64 to i32
-  %shared = trunc i64 %shared_64 to i32
-  %words = getelementptr i64, ptr %here, i64 $G_WORDS$
-  %full = call i32 @qd_encode(ptr %s, ptr %encoder, ptr %f, i32 %blocks, i32 %threads, i32 %shared, ptr %words, i64 %bytes)
-  %done = icmp eq i32 %full, 0
-  br i1 %done, label %again, label %out
-again:
-  %k1 = add i64 %k, 1
-  %next = getelementptr i8, ptr %words, i64 %bytes
-  br label %test
-out:
-  ret i64 %k
-}
-"""
-
 FILL_THREADS, FILL_BLOCKS = 256, 1024
 """Threads of a block, and most blocks, of our own kernels that fill and copy; see ``transfers``."""
+_SLOW = external("qd_slow", "i32", "ptr", "i32", "i32", "i32", "ptr", "ptr", "i64")
+
+
+def _send(f: Builder, encoder: Value, selector: str, *args: Value | int | tuple[str, Value]) -> None:
+    f.call_address(f.symbol("msgSend"), "void", encoder, f.symbol(selector), *args)
+
+
+def _give_words(f: Builder, s: Value, encoder: Value, words: Value, nbytes: Value, end: Value, by_address: Value) -> None:
+    """Copy the words into the ring, which then is used up to ``end``, and give the encoder their address, or their buffer."""
+    used = s[S_RING_USED]
+    f.copy(s[S_RING_HOST] + used, words, nbytes)
+    s[S_RING_USED] = end
+    with f.if_(by_address):
+        address = f.stack()
+        address[0] = s[S_RING_DEVICE] + used
+        _send(f, encoder, "sel_bytes", address, 8, 0)
+    with f.else_():
+        _send(f, encoder, "sel_buffer", s[S_RING].to("ptr", "inttoptr"), used, 0)
+
+
+@function("i32")
+def qd_encode(
+    f: Builder, s: Ptr, encoder: Ptr, fn: Ptr, blocks: I32, threads: I32, shared: I32, words: Ptr, nbytes: I64
+) -> None:
+    """Encode a launch. Returns 0, or 1 where the ring has no room: then nothing was sent."""
+    by_address = fn[F_ADDRESS] != 0
+    through_ring = by_address | nbytes.above(MOST_BYTES)
+    end = (s[S_RING_USED] + nbytes + (RING_ALIGN - 1)) & -RING_ALIGN
+    f.ret(1, when=through_ring & end.above(s[S_RING_SIZE]))
+    pipeline = fn[F_PIPELINE]
+    with f.if_(pipeline != s[S_PIPELINE]):
+        _send(f, encoder, "sel_pipeline", pipeline.to("ptr", "inttoptr"))
+        s[S_PIPELINE] = pipeline
+    total = (shared.to("i64") + fn[F_SHARED] + 15) & -16
+    with f.if_((total != 0) & (total != s[S_SHARED])):
+        _send(f, encoder, "sel_shared", total, 0)
+        s[S_SHARED] = total
+    with f.if_(through_ring):
+        _give_words(f, s, encoder, words, nbytes, end, by_address)
+    with f.else_(), f.if_(nbytes != 0):
+        _send(f, encoder, "sel_bytes", words, nbytes, 0)
+    grid, block = f.stack(3), f.stack(3)
+    grid[0], grid[1], grid[2] = blocks.to("i64"), 1, 1
+    block[0], block[1], block[2] = threads.to("i64"), 1, 1
+    size = _SIZE_ON_STACK if f.constants["SIZES_ON_STACK"] else "ptr"
+    _send(f, encoder, "sel_dispatch", (size, grid), (size, block))
+    _send(f, encoder, "sel_barrier", BUFFERS)
+    s[S_LEFT] = s[S_LEFT] - 1
+    f.ret(0)
+
+
+@function("ptr")
+def qd_take(f: Builder, s: Ptr) -> None:
+    """The open encoder, which nothing else uses until it is given back; null where there is none, or something else uses it."""
+    f.ret(s.words(S_ENCODER).update("xchg", 0, "acquire"))
+
+
+@function("void")
+def qd_give(f: Builder, s: Ptr, encoder: Ptr) -> None:
+    """Give it back."""
+    s.words(S_ENCODER).store(encoder, "i64", order="release")
+
+
+@function("i32")
+def launch(f: Builder, fn: Ptr, blocks: I32, threads: I32, shared: I32, s: Ptr, words: Ptr, nbytes: I64) -> None:
+    """Launch by the open encoder, or else by ``qd_slow``."""
+    encoder = f.call(qd_take, s)
+    with f.if_(encoder != 0):
+        with f.if_(s[S_LEFT] > 0):
+            full = f.call(qd_encode, s, encoder, fn, blocks, threads, shared, words, nbytes)
+            with f.if_(full == 0):
+                f.call(qd_give, s, encoder)
+                f.ret(0)
+        f.call(qd_give, s, encoder)
+    f.ret(f.call(_SLOW, fn, blocks, threads, shared, s, words, nbytes))
+
+
+@function("i32")
+def qd_launch(
+    f: Builder, fn: Ptr, gx: I32, gy: I32, gz: I32, bx: I32, by: I32, bz: I32, shared: I32, s: Ptr, p: Ptr, extra: Ptr
+) -> None:
+    """What kernels call: the signature of ``cuLaunchKernel``."""
+    with f.if_(extra == 0):
+        f.ret(f.call(launch, fn, gx, bx, shared, s, 0, 0))
+    f.ret(f.call(launch, fn, gx, bx, shared, s, extra[1], extra[3][0]))
+
+
+@function("i32")
+def qd_memset(f: Builder, to: Ptr, value: I32, count: I64, s: Ptr) -> None:
+    """Fill 4-byte words, by the function that fills: address, bytes to the next row, word, words of a row, rows."""
+    f.ret(0, when=count == 0)
+    words = f.stack(5)
+    for k, x in enumerate((to, 0, value.to("i64"), count, 1)):
+        words[k] = x
+    blocks = (count + (FILL_THREADS - 1)) // FILL_THREADS
+    blocks = blocks.below(FILL_BLOCKS).select(blocks, FILL_BLOCKS).to("i32")
+    f.ret(f.call(launch, f.symbol("fill_function")[0], blocks, FILL_THREADS, 0, s, words, 5 * 8))
+
+
+@function("i64")
+def qd_replay(f: Builder, s: Ptr, encoder: Ptr, at: Ptr, start: I64, count: I64, following: Ptr) -> None:
+    """Encode the launches of a table from number ``start`` on, up to ``count``. Returns the number of the first one that is not encoded."""
+    k, here = f.var(start), f.var(at)
+    with f.loop():
+        row = here.value
+        following[0] = row
+        f.leave(unless=(k.value < count) & (s[S_LEFT] > 0))
+        words, nbytes = row.words(G_WORDS), row[G_BYTES]
+        blocks, threads, shared = (row[x].to("i32") for x in (G_BLOCKS, G_THREADS, G_SHARED))
+        f.leave(unless=f.call(qd_encode, s, encoder, row[G_FUNCTION], blocks, threads, shared, words, nbytes) == 0)
+        k.value, here.value = k.value + 1, words + nbytes
+    f.ret(k.value)
+
+
+_EXPORTS = qd_launch, qd_memset, qd_encode, qd_replay, qd_take, qd_give
+_SIZE_ON_STACK = "ptr byval([3 x i64]) align 8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +178,7 @@ SELECTORS = {
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Addresses of the functions of the text."""
+    """Addresses of the functions."""
 
     launch: int
     memset: int
@@ -299,18 +192,11 @@ _made: dict[Imports, Recorder] = {}
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
-def text(machine: str) -> str:
+def recorder_module(machine: str) -> NativeText:
     """The module. ``machine``: the processor, which decides how ``MTLSize`` is passed: 24 bytes on the stack of x86-64; on ARM the address
     of a copy.
     """
-    size = "ptr byval([3 x i64]) align 8" if machine.lower() in ("x86_64", "amd64") else "ptr"
-    values = {name: value for name, value in globals().items() if name[:2] in ("F_", "S_", "G_")}
-    values |= {"MOST_BYTES": MOST_BYTES, "BUFFERS": BUFFERS, "RING_ALIGN": RING_ALIGN, "RING_ALIGN_LESS": RING_ALIGN - 1}
-    values |= {"FILL_THREADS": FILL_THREADS, "FILL_THREADS_LESS": FILL_THREADS - 1, "FILL_BLOCKS": FILL_BLOCKS, "SIZE": size}
-    out = _TEXT
-    for name, value in values.items():
-        out = out.replace(f"${name}$", str(value))
-    return out
+    return build_module(_EXPORTS, {"SIZES_ON_STACK": machine.lower() in ("x86_64", "amd64")})
 
 
 def recorder(found: Imports) -> Recorder:
@@ -318,8 +204,8 @@ def recorder(found: Imports) -> Recorder:
     with _lock:
         if found not in _made:
             imports = {"msgSend": found.message, "qd_slow": found.slow, "fill_function": found.fill, **dict(found.selectors)}
-            exports = ["qd_launch", "qd_memset", "qd_encode", "qd_replay", "qd_take", "qd_give"]
-            code = load_cached(text(platform.machine()), "launch", exports, imports, 1)[0]
+            made = recorder_module(platform.machine())
+            code = load_cached(made.text, "launch", list(made.exports), imports, 1)[0]
             code.make_immortal()
-            _made[found] = Recorder(*(code.addresses[name] for name in exports))
+            _made[found] = Recorder(*(code.addresses[name] for name in made.exports))
         return _made[found]

@@ -1,192 +1,108 @@
-"""LLVM text of the recorder, second part: launches, by the pipeline of their size; fills by a kernel."""
+"""The recorder, second part: launches, by the pipeline of their size; fills by a kernel."""
 
 from __future__ import annotations
 
-LAUNCH = """
-; the pipeline of a size, 0 if there is none yet
-define internal i64 @pipeline(ptr %f, i64 %size) {
-  %n.p = getelementptr i64, ptr %f, i64 $SIZES
-  %n = load atomic i64, ptr %n.p acquire, align 8
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %0 ], [ %next, %other ]
-  %more = icmp ult i64 %i, %n
-  br i1 %more, label %compare, label %none
-compare:
-  %twice = shl i64 %i, 1
-  %at = add i64 %twice, $PIPELINES
-  %known = call i64 @get(ptr %f, i64 %at)
-  %same = icmp eq i64 %known, %size
-  br i1 %same, label %found, label %other
-other:
-  %next = add i64 %i, 1
-  br label %loop
-found:
-  %at.1 = add i64 %at, 1
-  %pipeline = call i64 @get(ptr %f, i64 %at.1)
-  ret i64 %pipeline
-none:
-  ret i64 0
-}
-; record a launch; with the lock
-define internal i32 @record(ptr %s, ptr %f, i64 %pipeline, i32 %blocks, ptr %extra) {
-  %slot = alloca i64
-  %opened = call i32 @open(ptr %s)
-  %unopened = icmp ne i32 %opened, 0
-  br i1 %unopened, label %unready, label %given
-unready:
-  ret i32 %opened
-given:
-  %none = icmp eq ptr %extra, null
-  br i1 %none, label %measured, label %some
-some:
-  %data.n = call i64 @get(ptr %extra, i64 1)
-  %size.n = call i64 @get(ptr %extra, i64 3)
-  %size.p = inttoptr i64 %size.n to ptr
-  %size = load i64, ptr %size.p
-  br label %measured
-measured:
-  %data = phi i64 [ 0, %given ], [ %data.n, %some ]
-  %bytes = phi i64 [ 0, %given ], [ %size, %some ]
-  %wanted = call i64 @get(ptr %f, i64 $BYTES)
-  %wrong = icmp ne i64 %wanted, %bytes
-  br i1 %wrong, label %refuse, label %right
-refuse:
-  ret i32 $VALIDATION_FAILED
-right:
-  %buffer = call i64 @get(ptr %s, i64 $BUFFER)
-  %data.p = inttoptr i64 %data to ptr
-  %by.address = call i64 @get(ptr %f, i64 $BY_ADDRESS)
-  %apart = icmp ne i64 %by.address, 0
-  br i1 %apart, label %place, label %bind
-place:
-  %at = call i64 @get(ptr %s, i64 $WORDS_AT)
-  %room = call i64 @get(ptr %s, i64 $WORDS_SIZE)
-  %end = add i64 %at, %bytes
-  %fits = icmp ule i64 %end, %room
-  br i1 %fits, label %copy, label %full
-full:
-  %large = icmp ugt i64 %bytes, $CHUNK
-  br i1 %large, label %refuse, label %possible
-possible:
-  %capture = call i64 @get(ptr %s, i64 $CAPTURE)
-  %without = icmp eq i64 %room, 0
-  %capturing = icmp ne i64 %capture, 0
-  %ask = or i1 %without, %capturing
-  br i1 %ask, label %serve, label %send
-serve:
-  ret i32 -$SERVE_WORDS
-send:
-  %sent = call i32 @submit(ptr %s)
-  %unsent = icmp ne i32 %sent, 0
-  br i1 %unsent, label %lost, label %anew
-lost:
-  ret i32 %sent
-anew:
-  ret i32 -$RETRY
-copy:
-  %words = call i64 @get(ptr %s, i64 $WORDS)
-  %to = add i64 %words, %at
-  %to.p = inttoptr i64 %to to ptr
-  call void @llvm.memcpy.p0.p0.i64(ptr %to.p, ptr %data.p, i64 %bytes, i1 false)
-  %device = call i64 @get(ptr %s, i64 $WORDS_DEVICE)
-  %address = add i64 %device, %at
-  store i64 %address, ptr %slot
-  %end.1 = add i64 %end, 63
-  %end.64 = and i64 %end.1, -64
-  call void @put(ptr %s, i64 $WORDS_AT, i64 %end.64)
-  br label %bind
-bind:
-  %pushed = phi ptr [ %data.p, %right ], [ %slot, %copy ]
-  %pushed.bytes = phi i64 [ %bytes, %right ], [ 8, %copy ]
-  %bound = call i64 @get(ptr %s, i64 $BOUND)
-  %same = icmp eq i64 %bound, %pipeline
-  br i1 %same, label %push, label %change
-change:
-  call void @vkCmdBindPipeline(i64 %buffer, i32 1, i64 %pipeline)
-  call void @put(ptr %s, i64 $BOUND, i64 %pipeline)
-  br label %push
-push:
-  %nothing = icmp eq i64 %pushed.bytes, 0
-  br i1 %nothing, label %go, label %values
-values:
-  %layout = call i64 @get(ptr %f, i64 $LAYOUT)
-  %pushed.size = trunc i64 %pushed.bytes to i32
-  call void @vkCmdPushConstants(i64 %buffer, i64 %layout, i32 32, i32 0, i32 %pushed.size, ptr %pushed)
-  br label %go
-go:
-  call void @vkCmdDispatch(i64 %buffer, i32 %blocks, i32 1, i32 1)
-  %r = call i32 @after(ptr %s, i64 1)
-  ret i32 %r
-}
-define i32 @qd_launch(ptr %f, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 %shared, ptr %s, ptr %p, ptr %extra) {
-  %bx.w = zext i32 %bx to i64
-  %shared.w = zext i32 %shared to i64
-  %upper = shl i64 %shared.w, 32
-  %size = or i64 %upper, %bx.w
-  %empty = icmp eq i32 %gx, 0
-  br i1 %empty, label %nothing, label %find
-nothing:
-  ret i32 0
-find:
-  %pipeline = call i64 @pipeline(ptr %f, i64 %size)
-  %unknown = icmp eq i64 %pipeline, 0
-  br i1 %unknown, label %make, label %try
-make:
-  %made = call i32 @qd_serve(i32 $SERVE_PIPELINE, ptr %s, ptr %f, i32 %bx, i32 %shared)
-  %unmade = icmp ne i32 %made, 0
-  br i1 %unmade, label %refused, label %find
-refused:
-  ret i32 %made
-try:
-  call void @enter(ptr %s)
-  %r = call i32 @record(ptr %s, ptr %f, i64 %pipeline, i32 %gx, ptr %extra)
-  call void @leave(ptr %s)
-  %wants = icmp slt i32 %r, 0
-  br i1 %wants, label %serve, label %end
-serve:
-  %want = sub i32 0, %r
-  %served = call i32 @serve(ptr %s, i32 %want)
-  %unserved = icmp ne i32 %served, 0
-  br i1 %unserved, label %denied, label %try
-denied:
-  ret i32 %served
-end:
-  ret i32 %r
-}
-define internal i32 @serve(ptr %s, i32 %want) {
-  %again = icmp eq i32 %want, $RETRY
-  br i1 %again, label %ready, label %ask
-ready:
-  ret i32 0
-ask:
-  %r = call i32 @qd_serve(i32 %want, ptr %s, ptr null, i32 0, i32 0)
-  ret i32 %r
-}
-; 4-byte words, by the function that fills: address, bytes to the next row, word, words of a row, rows
-define i32 @qd_memset(i64 %address, i32 %word, i64 %n, ptr %s) {
-  %words = alloca [5 x i64]
-  %size = alloca i64
-  %extra = alloca [5 x i64]
-  %wide = zext i32 %word to i64
-  call void @put(ptr %words, i64 0, i64 %address)
-  call void @put(ptr %words, i64 1, i64 0)
-  call void @put(ptr %words, i64 2, i64 %wide)
-  call void @put(ptr %words, i64 3, i64 %n)
-  call void @put(ptr %words, i64 4, i64 1)
-  store i64 40, ptr %size
-  %words.n = ptrtoint ptr %words to i64
-  %size.n = ptrtoint ptr %size to i64
-  call void @put(ptr %extra, i64 1, i64 %words.n)
-  call void @put(ptr %extra, i64 3, i64 %size.n)
-  %up = add i64 %n, 127
-  %parts = udiv i64 %up, $FILL_BLOCK
-  %few = icmp ult i64 %parts, $MOST_BLOCKS
-  %blocks = select i1 %few, i64 %parts, i64 $MOST_BLOCKS
-  %blocks.n = trunc i64 %blocks to i32
-  %fill.n = call i64 @get(ptr %s, i64 $FILL)
-  %fill = inttoptr i64 %fill.n to ptr
-  %r = call i32 @qd_launch(ptr %fill, i32 %blocks.n, i32 1, i32 1, i32 $FILL_BLOCK, i32 1, i32 1, i32 0, ptr %s, ptr null, ptr %extra)
-  ret i32 %r
-}
-"""
+from ....codegen.builder import I32, I64, Builder, Ptr, Value, external, function
+from ..results import VALIDATION_FAILED
+from . import words as w
+from .submit_ir import after, enter, leave, open_buffer, submit
+
+_bind_pipeline = external("vkCmdBindPipeline", "void", "i64", "i32", "i64")
+_push_constants = external("vkCmdPushConstants", "void", "i64", "i64", "i32", "i32", "i32", "ptr")
+_dispatch = external("vkCmdDispatch", "void", "i64", "i32", "i32", "i32")
+_serve = external("qd_serve", "i32", "i32", "ptr", "ptr", "i32", "i32")
+_COMPUTE_BIND_POINT, _COMPUTE_STAGE = 1, 0x20
+
+
+@function("i64")
+def find_pipeline(f: Builder, fn: Ptr, size: I64) -> None:
+    """The pipeline of a size, 0 if there is none yet."""
+    with f.range(fn.words(w.SIZES).load(order="acquire")) as i:
+        pair = fn.words(w.PIPELINES).words(i << 1)
+        with f.if_(pair[0] == size):
+            f.ret(pair[1])
+    f.ret(0)
+
+
+@function("i32")
+def serve(f: Builder, s: Ptr, want: I32) -> None:
+    """Have Python do what recording lacks: ``SERVE_*``, or nothing before it is tried again."""
+    f.ret(0, when=want == w.RETRY)
+    f.ret(f.call(_serve, want, s, 0, 0, 0))
+
+
+def finish(s: Value, code: Value) -> None:
+    """Return the code of a command, unless it asks for something that Python does, and that lets it be tried again."""
+    f = s.f
+    f.ret(code, unless=code < 0)
+    served = f.call(serve, s, 0 - code)
+    f.ret(served, unless=served == 0)
+
+
+def _place(f: Builder, s: Value, data: Value, nbytes: Value) -> Value:
+    """Copy words to the room for them; returns their address on the device."""
+    at, room = s[w.WORDS_AT], s[w.WORDS_SIZE]
+    end = at + nbytes
+    with f.if_(end.above(room)):
+        f.ret(VALIDATION_FAILED, when=nbytes.above(w.CHUNK))
+        f.ret(-w.SERVE_WORDS, when=(room == 0) | (s[w.CAPTURE] != 0))
+        sent = f.call(submit, s)
+        f.ret(sent, unless=sent == 0)
+        f.ret(-w.RETRY)
+    f.copy(s[w.WORDS] + at, data, nbytes)
+    s[w.WORDS_AT] = (end + 63) & -64
+    return s[w.WORDS_DEVICE] + at
+
+
+@function("i32")
+def record(f: Builder, s: Ptr, fn: Ptr, pipeline: I64, blocks: I32, extra: Ptr) -> None:
+    """Record a launch; with the lock."""
+    opened = f.call(open_buffer, s)
+    f.ret(opened, unless=opened == 0)
+    address, data, nbytes = f.stack(), f.var(0), f.var(0)
+    with f.if_(extra != 0):
+        data.value, nbytes.value = extra[1], extra[3][0]
+    f.ret(VALIDATION_FAILED, unless=fn[w.BYTES] == nbytes.value)
+    buffer = s[w.BUFFER]
+    with f.if_(fn[w.BY_ADDRESS] != 0):
+        address[0] = _place(f, s, data.value, nbytes.value)
+        data.value, nbytes.value = address, 8
+    with f.if_(s[w.BOUND] != pipeline):
+        f.call(_bind_pipeline, buffer, _COMPUTE_BIND_POINT, pipeline)
+        s[w.BOUND] = pipeline
+    with f.if_(nbytes.value != 0):
+        f.call(_push_constants, buffer, fn[w.LAYOUT], _COMPUTE_STAGE, 0, nbytes.value.to("i32"), data.value)
+    f.call(_dispatch, buffer, blocks, 1, 1)
+    f.ret(f.call(after, s, 1))
+
+
+@function("i32")
+def qd_launch(
+    f: Builder, fn: Ptr, gx: I32, gy: I32, gz: I32, bx: I32, by: I32, bz: I32, shared: I32, s: Ptr, p: Ptr, extra: Ptr
+) -> None:
+    """Launch a function: what kernels call."""
+    f.ret(0, when=gx == 0)
+    size, pipeline = (shared.to("i64") << 32) | bx.to("i64"), f.var()
+    with f.loop():
+        pipeline.value = f.call(find_pipeline, fn, size)
+        f.leave(unless=pipeline.value == 0)
+        made = f.call(_serve, w.SERVE_PIPELINE, s, fn, bx, shared)
+        f.ret(made, unless=made == 0)
+    with f.loop():
+        enter(s)
+        code = f.call(record, s, fn, pipeline.value, gx, extra)
+        leave(s)
+        finish(s, code)
+
+
+@function("i32")
+def qd_memset(f: Builder, address: I64, word: I32, n: I64, s: Ptr) -> None:
+    """Fill 4-byte words, by the function that fills: address, bytes to the next row, word, words of a row, rows."""
+    words, size, extra = f.stack(5), f.stack(), f.stack(5)
+    for k, x in enumerate((address, 0, word.to("i64"), n, 1)):
+        words[k] = x
+    size[0] = 5 * 8
+    extra[1], extra[3] = words, size
+    blocks = (n + (w.FILL_BLOCK - 1)) // w.FILL_BLOCK
+    blocks = blocks.below(w.MOST_BLOCKS).select(blocks, w.MOST_BLOCKS).to("i32")
+    f.ret(f.call(qd_launch, s[w.FILL], blocks, 1, 1, w.FILL_BLOCK, 1, 1, 0, s, 0, extra))

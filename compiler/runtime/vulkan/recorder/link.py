@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ....codegen.builder import build_module
 from ... import jit
 from ...cache import load_cached
-from ..results import NOT_PERMITTED, VALIDATION_FAILED
-from . import words
-from .command_ir import HOST, commands
-from .launch_ir import LAUNCH
-from .submit_ir import HEAD, SUBMIT
-
-DRIVER = (
-    *("vkBeginCommandBuffer", "vkEndCommandBuffer", "vkQueueSubmit", "vkGetSemaphoreCounterValue"),
-    *("vkCmdBindPipeline", "vkCmdPushConstants", "vkCmdDispatch", "vkCmdPipelineBarrier", "vkCmdFillBuffer"),
-    *("vkCmdCopyBuffer", "vkCmdUpdateBuffer", "vkCmdResetQueryPool", "vkCmdWriteTimestamp", "vkCmdExecuteCommands"),
-)
-"""The functions of the driver that the code calls."""
+from .command_ir import EXPORTS
 
 _WORD, _INT, _POINTER = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p
 SERVE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, _POINTER, _POINTER, _INT, _INT)
@@ -77,13 +66,6 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def text() -> str:
-    """The module."""
-    numbers = {name: value for name, value in vars(words).items() if name.isupper() and isinstance(value, int)}
-    numbers |= {"NOT_PERMITTED": NOT_PERMITTED, "VALIDATION_FAILED": VALIDATION_FAILED}
-    return re.sub(r"\$(\w+)", lambda m: str(numbers[m[1]]), "".join([HEAD, SUBMIT, LAUNCH, *commands(), HOST]))
-
-
 def make_recorder(address_of: Callable[[str], int], serve: Any) -> Recorder:
     """The recorder of a device. Its code is never unloaded: kernels call it until the process ends.
 
@@ -92,9 +74,10 @@ def make_recorder(address_of: Callable[[str], int], serve: Any) -> Recorder:
         serve: a ``SERVE`` that lives as long as the process.
     """
     wait = ctypes.WinDLL("kernel32").SwitchToThread if os.name == "nt" else jit.libc().sched_yield
-    imports = {name: address_of(name) for name in DRIVER}
-    imports |= {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in (("qd_serve", serve), ("qd_yield", wait))}
-    code = load_cached(text(), "recorder", [f"qd_{name}" for name in _ARGUMENTS], imports)[0]
+    own = {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in (("qd_serve", serve), ("qd_yield", wait))}
+    made = build_module(EXPORTS)
+    imports = {name: own[name] if name in own else address_of(name) for name in made.imports}
+    code = load_cached(made.text, "recorder", list(made.exports), imports)[0]
     code.make_immortal()
     calls: dict[str, Any] = {}
     for name, arguments in _ARGUMENTS.items():
