@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import QdrunIndexError, QdrunNameError, QdrunTypeError
 from ...ir.nodes import ArgDecl, Assert, Buffer, Const, Op, Operand, Place
-from ...ir.types import DType, i32
+from ...ir.types import DType, i32, u1
 from ..advice import similar
 from ..markers import grouped
 from ..source.parse import FunctionSource, read_function
@@ -17,6 +17,7 @@ from ..syntax import overflow
 from . import ops
 from .levels import LevelRef, Parent, activate
 from .matrix import check_index, index_limit, item_targets
+from .update_values import update_value
 from .values import Arg, Matrix, Value, count
 
 if TYPE_CHECKING:
@@ -214,12 +215,12 @@ class TensorRef:
         """Atomic update, in the tensor's type; the result is the old content. ``sub`` adds the negated value.
 
         Raises:
-            QdrunTypeError: bit operations on reals.
+            QdrunTypeError: bit operations on reals, or see ``update_value``.
         """
         if code in ("and", "or", "xor") and not self.dtype.is_int:
             raise QdrunTypeError(f"atomic_{code} takes integers; `{self.name}` holds {self.dtype}")
         where = self._written(b, index)
-        values = self._items(b, value, modular=code in _MODULAR)
+        code, values = self._changes(b, code, value)
         changes = values
         if code == "sub":  # negated in this type: that of a narrower unsigned value would wrap elsewhere
             changes = tuple(b.op("neg", x) if b.overflow != "wrap" else self._negative(b, x) for x in values)
@@ -228,6 +229,12 @@ class TensorRef:
             for old, x in zip(items, values):
                 overflow.check_update(b, code, old, x, self.name)
         return Matrix(self.element, items) if self.element else items[0]
+
+    def _changes(self, b: FrontBuilder, code: str, value: Arg) -> tuple[str, tuple[Operand, ...]]:
+        """The code of an atomic update, and its operands in the tensor's type."""
+        given = (update_value(b, code, x, self.dtype, self.name) for x in self._spread(b, value))
+        values = tuple(ops.cast_scalar(b, x, self.dtype, modular=code in _MODULAR) for x in given)
+        return "xor" if code == "sub" and self.dtype is u1 else code, values
 
     def _negative(self, b: FrontBuilder, x: Operand) -> Operand:
         return ops.cast_scalar(b, ops.to_operand(b, ops.unary(b, "-", x)), self.dtype)
@@ -243,14 +250,17 @@ class TensorRef:
         values = [self._items(b, v)[0] for v in (expected, desired)]
         return b.op("atomic", *self._written(b, index), *values, dtype=self.dtype, attr=(self.places[0], "cas"))
 
-    def _items(self, b: FrontBuilder, value: Arg, modular: bool = False) -> tuple[Operand, ...]:
-        """The value's components as this tensor's type; ``modular``: see ``literals.check_fits``."""
+    def _items(self, b: FrontBuilder, value: Arg) -> tuple[Operand, ...]:
+        """The value's components as this tensor's type."""
+        return tuple(ops.cast_scalar(b, x, self.dtype) for x in self._spread(b, value))
+
+    def _spread(self, b: FrontBuilder, value: Arg) -> tuple[Operand, ...]:
+        """The value's components: a scalar is broadcast."""
         v = ops.as_value(b, value)
         if isinstance(v, Matrix) and v.shape != self.element:
             what = f"elements of shape {self.element}" if self.element else "scalars"
             raise QdrunTypeError(f"`{self.name}` holds {what}; {ops.describe_value(v)} cannot be stored in it")
-        items = v.items if isinstance(v, Matrix) else (v,) * len(self.places)
-        return tuple(ops.cast_scalar(b, x, self.dtype, modular) for x in items)
+        return v.items if isinstance(v, Matrix) else (v,) * len(self.places)
 
     def index(self, b: FrontBuilder, index: Sequence[Arg | None]) -> tuple[Operand, ...]:
         """The checked index as i32/i64 operands, counted from 0, in the order of the places' axes.
