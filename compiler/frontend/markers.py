@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
+
 from ..errors import QdrunRuntimeError, QdrunTypeError
 
 in_python: ContextVar[Callable[[Any], None] | None] = ContextVar("qdrun_stop_grad", default=None)
@@ -158,12 +160,22 @@ def loop_config(
     kernel_only("loop_config")
 
 
+class Stopped(float):
+    """A number that is meant to be a constant: a tape does not ask where it came from."""
+
+    __slots__ = ()
+
+
 def stop_grad(x: Any) -> Any:
     """Stop the gradient. Of a field or an array: what the block around this call, and the blocks in it, read of it contribute nothing to a
     gradient; the result is None. Of a value: the value, with no gradient behind it.
     """
-    if isinstance(x, (int, float)):
+    if isinstance(x, (float, np.floating)):
+        return Stopped(x)
+    if isinstance(x, int):
         return x
+    if isinstance(x, np.ndarray):
+        return x.copy()
     stop = getattr(type(x), "__qd_stop_grad__", None) or in_python.get()
     return kernel_only("stop_grad") if stop is None else stop(x)
 

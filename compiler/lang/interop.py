@@ -75,6 +75,10 @@ class Exchange(device_arrays.SharedOnDevice):
         """Tell the program that Python is about to read the content."""
         raise NotImplementedError
 
+    def _saw(self, value: Any, index: Any = None) -> Any:
+        """Tell the program what Python has read, the content or the element at an index; ``value``."""
+        raise NotImplementedError
+
     def _hand_out(self, copy: bool | None) -> None:
         """Export the memory, unless it is a copy, and tell the recorders."""
         if copy is not True:
@@ -100,13 +104,13 @@ class Exchange(device_arrays.SharedOnDevice):
         if self._trials is not None:
             if copy is False:
                 self._refuse_sharing("copy=False")
-            return numpy_of(self._columns(array), dtype, None, self._called())
+            return self._saw(numpy_of(self._columns(array), dtype, None, self._called()))
         if self._mirror is None:
             self._hand_out(copy)
-            return numpy_of(array, dtype, copy, self._called())
+            return self._saw(numpy_of(array, dtype, copy, self._called()))
         if copy is False:
             self._refuse_host_view("copy=False")
-        return numpy_of(self._mirror.copied(array), dtype, None, self._called())
+        return self._saw(numpy_of(self._mirror.copied(array), dtype, None, self._called()))
 
     def _as_torch(self, form: Callable[[], np.ndarray], device: Any, copy: bool | None) -> Any:
         """``to_torch`` of what ``form`` gives: a view of the memory."""
@@ -115,11 +119,11 @@ class Exchange(device_arrays.SharedOnDevice):
         if self._trials is not None:
             if copy is False:
                 self._refuse_sharing("copy=False")
-            return torch_of(self._columns(array), device, None, self._called())
+            return self._saw(torch_of(self._columns(array), device, None, self._called()))
         if self._mirror is None:
             self._hand_out(copy)
-            return torch_of(array, device, copy, self._called())
-        return device_arrays.torch_of(self, array, device, copy)
+            return self._saw(torch_of(array, device, copy, self._called()))
+        return self._saw(device_arrays.torch_of(self, array, device, copy))
 
     def _called(self) -> str:
         """The name in messages."""
@@ -192,8 +196,8 @@ class Exchange(device_arrays.SharedOnDevice):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         self._looked_at()
         if copy is False:
-            return numpy_of(self.view, dtype, False, self._called())
-        return np.array(self._columns(self._form), dtype)
+            return self._saw(numpy_of(self.view, dtype, False, self._called()))
+        return self._saw(np.array(self._columns(self._form), dtype))
 
 
 # ---- out

@@ -29,7 +29,7 @@ from .launches.parts import has_several, launch_parts, parts_of
 from .launches.staged_kernel import graph_kernel
 from .launches.streams import take_stream
 from .native import enter
-from .no_gradient import is_constant, refuse_in_forward_mode, refuse_one_array_twice, refuse_without_gradient
+from .no_gradient import is_constant, refuse_in_forward_mode, refuse_one_array_twice, refuse_without_gradient, warn_without_seed
 
 T = TypeVar("T")
 _WHOLE = frozenset((int, bool))
@@ -161,6 +161,8 @@ class KernelFunction:
             raise
         if tape is not None:
             tape.record(event)
+            if result is not None:
+                tape.returned(self, args, result)
         return result
 
     def _launch(self, *args: Any, **kwargs: Any) -> Any:
@@ -283,6 +285,7 @@ class KernelGradient:
         budget = self._budget(kwargs)
         variant, bound = self._ready(args, kwargs)
         variant.refuse_overwritten()
+        warn_without_seed(program, variant, bound)
         gradient, versions = variant.gradient, program.versions
         if versions is not None:
             versions.check(variant, bound.call)

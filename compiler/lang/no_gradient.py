@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Any
 
-from ..errors import DataAccessError, NothingToDifferentiate, QdrunRuntimeError
+from ..errors import DataAccessError, NothingToDifferentiate, QdrunRuntimeError, describe, warn_user
 from ..ir.walk import kernel_places
 from ..program.memory.device_arrays import may_share
+from ..program.memory.memory_regions import MemoryRegion, access_region, tensor_regions
 from ..program.program import Program
 
 if TYPE_CHECKING:
@@ -43,6 +45,47 @@ def _no_gradient(name: str, variant: Variant) -> str:
         f"kernel `{name}` {'writes' if reads else 'touches'} nothing that has a gradient\n"
         "  do: make a field with needs_grad=True, or leave out the call of .grad()"
     )
+
+
+def warn_without_seed(program: Program, variant: Variant, bound: Bound) -> None:
+    """Warn where ``k.grad()`` finds only zeros in the gradients of what the kernel writes, so that it adds nothing.
+
+    Looks at the first gradient of each variant. In a tape, a trial or a dry run, zeros are no mistake, or nothing is known.
+    """
+    quiet = program.replaying or program.second_order or program.recording or program.rehearsal or program.tape
+    if variant.seed_checked or quiet or program.open_trial is not None:
+        return
+    variant.seed_checked = True
+    writes = {
+        access_region(program.device, variant.owners, bound.call, write)[0]: write
+        for write in variant.compiled_kernel.writes
+        if write[0].differentiable and write[0].buffer.kind != "tmp"
+    }
+    found = _tensors_at(program, set(writes))
+    if found is None or any(tensor.grad.to_numpy().any() for tensor in found):
+        return
+    named = ", ".join(f"`{tensor.name}.grad`" for tensor in found[:3]) + (", .." if len(found) > 3 else "")
+    index = "[None] = 1" if found[0].shape == () and not found[0].element_shape else ".fill(1)"
+    what = (
+        f"the gradient of kernel `{variant.head.name}` adds nothing: the gradient of all that the kernel writes is 0 ({named})"
+    )
+    hint = (
+        f"set it before, `{found[0].name}.grad{index}`; or launch the kernel in `with qd.ad.Tape(loss):`, which calls k.grad()"
+    )
+    warn_user(describe(what, getattr(next(iter(writes.values()))[2], "loc", None), hint))
+
+
+def _tensors_at(program: Program, spots: set[MemoryRegion | None]) -> list[Any] | None:
+    """The tensors with gradients that lie at some regions, small ones first; None: some region belongs to none that is known."""
+    found = [
+        (tensor, at)
+        for tensor in program.tensors()
+        if tensor.dtype.is_real and getattr(tensor, "placed", True) and tensor.grad is not None
+        if not spots.isdisjoint(at := [spot for spot, _ in tensor_regions(tensor)])
+    ]
+    if not found or not spots <= {spot for _, at in found for spot in at}:
+        return None
+    return sorted((tensor for tensor, _ in found), key=lambda tensor: prod(tensor.shape))
 
 
 def refuse_in_a_trial(program: Program, what: str) -> None:

@@ -388,6 +388,11 @@ class Program(Accounts):
         if self._rehearsal is not None:
             self._rehearsal.touched(tensor, "reads")
 
+    def saw(self, tensor: Any, value: Any, index: Any) -> None:
+        """Python has read a field or an ndarray: all of it, or the element at an index."""
+        if self._tape is not None:
+            self._tape.saw(tensor, value, index)
+
     def show(self, tensor: Any) -> None:
         """Record that the memory of a field or an ndarray escaped: other code may write to it without the program's knowledge."""
         found, memory = shown(tensor), memory_of(tensor)

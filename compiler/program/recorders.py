@@ -91,6 +91,14 @@ class TapeRecorder(WriteRecorder, Protocol):
         """Python is about to read a field or an ndarray."""
         ...
 
+    def saw(self, tensor: Any, value: Any, index: Any) -> None:
+        """Python has read a field or an ndarray: all of it, or the element at an index."""
+        ...
+
+    def returned(self, kernel: Any, args: tuple[Any, ...], result: Any) -> None:
+        """A kernel has returned something to Python."""
+        ...
+
 
 class ForwardRecorder(WriteRecorder, Protocol):
     """A block of forward mode: kernels compute tangents beside values."""

@@ -117,6 +117,7 @@ class Variant:
         self.no_gradient: str | None = (
             None  # why its gradient would do nothing; empty: it does something; None: not looked for yet
         )
+        self.seed_checked = False  # whether a gradient without a seed was looked for
         # Calls may be launched natively. An array that the kernel refers to by name may be replaced, or be an argument, too: checked at
         # each launch.
         self.native = not (captured and (self.takes_arrays or captured))

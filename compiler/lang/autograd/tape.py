@@ -32,6 +32,7 @@ from .gradient_arrays import check_loss, clear_all_gradients, fill_loss, loss_gr
 from .lost_gradients import check_broken
 from .overwrites import HostWrite, Launch, Overwrites, Timed, all_uses
 from .time_steps.steps_check import Composite
+from .zeros.python_reads import PythonReads
 from .zeros.tape_paths import PathsOfTape, recorded_by, warn_of_zeros
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Tape(PathsOfTape):
         self._hidden: list[Timed] = []
         self._host_writes: list[HostWrite] = []
         self._host_reads: dict[int, tuple[int, Any]] = {}  # the first of each tensor, by its id: launches before
+        self._python = PythonReads(validation)
         self._inside: CustomFunction | None = None  # the function with a gradient of its own that runs
         self._failed = ""
         self._step_begins: list[tuple[int, int | None]] = []  # launches before, time step
@@ -128,6 +130,8 @@ class Tape(PathsOfTape):
         """
         over, program = self._overwritten, self._program
         assert over is not None and program is not None
+        if self._python and self._inside is None:
+            self._python.passed(program, kernel, args)
         if threading.get_ident() != self._thread or self.check is not None:
             self.expect(kernel)
         program.place = self, len(self._calls)
@@ -244,6 +248,8 @@ class Tape(PathsOfTape):
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """Remember that Python writes to a field or an ndarray between two launches; the arguments are those of ``Program.wrote``."""
         if not isinstance(source, (Field, Ndarray)):
+            if self._python and source is not None and self._inside is None and self._program is not None:
+                self._python.assigned(self._program, tensor, source)
             source = None
         hidden, number = "" if self._inside is None else self._inside.name, len(self._host_writes)
         write = HostWrite(len(self._calls), tensor, index, source, hidden, parts, number=number)

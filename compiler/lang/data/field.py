@@ -348,7 +348,7 @@ class Field(Placed, TreeLeaf):
         self._looked_at()
         at = in_blocks(self._blocks, element_index(index, self.shape, self.name, self._begins))
         found = copied(self._mirror, self._form[tuple(slice(k, k + 1) for k in at)])
-        return get_element(found, (0,) * len(at), self._refuse_part)
+        return self._saw(get_element(found, (0,) * len(at), self._refuse_part), index)
 
     def _refuse_part(self, *_: Any, **__: Any) -> None:
         raise QdrunTypeError(
@@ -389,7 +389,7 @@ class Field(Placed, TreeLeaf):
             dtype, keep_dims = None if isinstance(keep_dims, bool) else keep_dims, dtype
         if self._blocks is not None:
             found = joined(self._as_numpy(lambda: self._shown(keep_dims), None, True), *self._how())
-            return found if dtype is None else numpy_of(found, dtype, True, self._called())
+            return self._saw(found if dtype is None else numpy_of(found, dtype, True, self._called()))
         return self._as_numpy(lambda: self._shown(keep_dims), dtype, copy)
 
     def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:

@@ -159,6 +159,10 @@ class Placed(Exchange):
     def _looked_at(self) -> None:
         self._owner.looked_at(self)
 
+    def _saw(self, value: Any, index: Any = None) -> Any:
+        self._owner.saw(self, value, index)
+        return value
+
     @property
     def _form(self) -> np.ndarray:
         """``view``, for its shape and strides; on a device with memory of its own the content is perhaps an old one.
@@ -208,13 +212,13 @@ class Placed(Exchange):
                 " launched next must not differ between trials"
             )
         if self._mirror is not None:
-            return mirrored_element(self._mirror, form, at, self._written)
-        return get_element(form, at, self._written)
+            return self._saw(mirrored_element(self._mirror, form, at, self._written), index)
+        return self._saw(get_element(form, at, self._written), index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         refuse_at_compile_time("writes an element of a field or an array")
         at = element_index(index, self.shape, self.name, self._begins)
-        set_element(self._written(at), self._at(at), value, self.name, self._mirror)
+        set_element(self._written(at, value), self._at(at), value, self.name, self._mirror)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -248,7 +252,7 @@ class Placed(Exchange):
         if self._level is not None and value.shape in ((), self.element_shape) and value.any():
             self.from_numpy(np.broadcast_to(value, self.shape + self.element_shape))
             return
-        fill_array(self._written(), val, self.element_shape, self.name, self._mirror)
+        fill_array(self._written(None, val), val, self.element_shape, self.name, self._mirror)
 
     def from_numpy(self, arr: Any) -> None:
         """Copy an array of shape ``shape + element_shape``; values are cast. In a batched program all trials get it; an array with the

@@ -112,6 +112,9 @@ class Tensor(Exchange):
     def _looked_at(self) -> None:
         self._impl._looked_at()
 
+    def _saw(self, value: Any, index: Any = None) -> Any:
+        return self._impl._saw(value, index)
+
     def _show(self) -> None:
         self._impl._show()
 

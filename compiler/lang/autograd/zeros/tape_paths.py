@@ -15,6 +15,7 @@ from ..custom import Replaced
 from ..gradient_arrays import has_grad, unwrapped_loss
 from ..overwrites import HostWrite, Launch, Overwrites, Timed, _Group
 from ..time_steps.steps_check import Composite
+from .python_reads import PythonReads
 
 if TYPE_CHECKING:
     from ....program.program import Program
@@ -126,11 +127,27 @@ class PathsOfTape:
     _program: Program | None
     _calls: list[Launch]
     _host_reads: dict[int, tuple[int, Any]]
+    _python: PythonReads
     _timed: Callable[[], list[Timed]]
+
+    @property
+    def inside(self) -> bool:
+        """Whether a function with a gradient of its own runs."""
+        raise NotImplementedError
 
     def looked_at(self, tensor: Any) -> None:
         """Remember that Python reads a field or an ndarray between two launches."""
         self._host_reads.setdefault(id(tensor), (len(self._calls), tensor))
+
+    def saw(self, tensor: Any, value: Any, index: Any) -> None:
+        """Remember what Python has read: all of a field or an ndarray, or the element at an index."""
+        if not self.inside:
+            self._python.read(tensor, value, index)
+
+    def returned(self, kernel: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Remember what a kernel has returned."""
+        if not self.inside:
+            self._python.returned(kernel, args, result)
 
     def gradient_paths(self, *inputs: Any) -> tuple[GradientPath, ...]:
         """Say for each input whether a gradient can reach it from the loss, and where the path is cut. For a tape that has ended.
