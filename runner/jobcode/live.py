@@ -103,7 +103,8 @@ def _named_files(code: JobCode) -> Iterator[str]:
 
 def _places(text: str, folder: str) -> Iterator[str]:
     if "\n" not in text and "\0" not in text and not text.isidentifier():
-        yield os.path.normpath(os.path.join(folder, text))
+        with suppress(UnicodeEncodeError):  # a lone surrogate, which no path has
+            yield os.fsdecode(os.fsencode(os.path.normpath(os.path.join(folder, text))))
 
 
 def _file(path: str) -> str:

@@ -362,7 +362,8 @@ def summary_text(done: Ended) -> str:
         + f" of {counted(len(done.rows), 'trial')}"
     ]
     if found is not None:
-        start = ", ".join(f"{name.removeprefix('param.')}={value_text(found[name])}" for name in varied(done.rows))
+        own = [name for name in varied(done.rows) if name in found]  # dictionaries may have other keys in each trial
+        start = ", ".join(f"{name.removeprefix('param.')}={value_text(found[name])}" for name in own)
         outputs = {
             name.removeprefix("out."): value for name, value in found.items() if name.startswith("out.") and value is not None
         }

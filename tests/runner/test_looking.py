@@ -126,6 +126,13 @@ def test_the_end_of_a_run_is_said_with_all_that_failed_and_what_the_best_descent
     assert said[-2] == f"artifacts: 1 trial left some; `qdrun results {uri} --columns trial,artifacts` names them"
 
 
+def test_the_best_trial_need_not_have_all_keys_of_a_dictionary_parameter(tmp_path):
+    rows = [{"trial": f"t{k}", "status": "done", "loss": float(k), f"param.d.{k}": k, "param.x": k} for k in range(2)]
+    times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
+    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="done", rows=rows, timing=times, exit_code=0)
+    assert summary_text(done).splitlines()[1] == "best: loss 0 at d.0=0, x=0 (trial t0)"
+
+
 def test_equal_failures_are_one_line(tmp_path):
     failed = {"status": "failed", "loss": None, "error_type": "E"}
     rows = [failed | {"trial": f"t{k}", "error": f"{'no' if k % 10 else 'other'}\nmore"} for k in range(31)]

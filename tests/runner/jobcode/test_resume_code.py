@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,14 @@ def test_what_a_rerun_uses_is_that_of_its_own_time(home, installed):
     code = read(run.files, versions(run.files).current)
     assert live_of(code)["packages"]["single"] != code.live["packages"]["single"]
     assert set(live_of(code)["packages"]) == {"single", "wide"} and "numpy" not in live_of(code)["packages"]
+
+
+def test_strings_that_no_path_has_name_no_file(run):
+    code = read(run.files, versions(run.files).current)
+    one = next(iter(code.modules.values()))
+    strings = '["\\ud800 a", "a\\x00 b", "/dev/null ", "' + "a/" * 140 + '"]'
+    code.modules[one.name] = replace(one, data=one.data + f"\nODD = {strings}\n".encode())
+    assert live_of(code)["files"] == code.live["files"]
 
 
 @pytest.mark.parametrize("how", CHANGES)
