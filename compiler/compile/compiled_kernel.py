@@ -24,7 +24,7 @@ from ..passes.dependence.gradient_flow import TaskFlow, task_flows
 from ..passes.forward.tangent import Tangent
 from ..passes.parts import split
 from ..passes.reverse.final_values import compares_contents
-from ..passes.reverse.gradient import Gradient, reverse_kernel
+from ..passes.reverse.gradient import Gradient, reverse_kernel, without_divisions
 from ..passes.simplify.slopes import without_unused_slopes
 from ..runtime.base import Device
 from ..runtime.compiled import Compiled
@@ -41,10 +41,12 @@ class KernelParts(NamedTuple):
     Attributes:
         kernels: each with the field buffers of the whole, and one for what it passes to the next.
         passed_bytes: the size of that one, in each trial of a batch.
+        whole: the kernel has a gradient as a whole, too.
     """
 
     kernels: tuple[CompiledKernel, ...]
     passed_bytes: int
+    whole: bool = True
 
 
 class CompiledKernel:
@@ -190,6 +192,8 @@ class CompiledKernel:
                     self.reverse(device)
                 except DataAccessError:
                     found = self._split(device)
+                with while_compiling():
+                    found = self._without_divisions(found)
             self._parts = found
         return self._parts
 
@@ -200,7 +204,19 @@ class CompiledKernel:
         with while_compiling():
             found = split(self.ir, check, batched=self._options.batch is not None)
         buffers = [*self.buffers, found.passed]
-        return KernelParts(tuple(CompiledKernel(part, buffers, self._options) for part in found.kernels), found.passed_bytes)
+        kernels = tuple(CompiledKernel(part, buffers, self._options) for part in found.kernels)
+        return KernelParts(kernels, found.passed_bytes, whole=False)
+
+    def _without_divisions(self, found: KernelParts) -> KernelParts:
+        """The parts, or the kernel as one part, with products in locals: a tape keeps what they need."""
+        now = found.kernels or (self,)
+        new = [without_divisions(part.ir) for part in now]
+        if not any(new):
+            return found
+        made = (
+            part if kernel is None else CompiledKernel(kernel, part.buffers, self._options) for part, kernel in zip(now, new)
+        )
+        return found._replace(kernels=tuple(made))
 
     def _has_duals(self) -> bool:
         return any(p.dual is not None and p.buffer.kind != "tmp" for p in kernel_places(self.ir))

@@ -25,7 +25,7 @@ from .args.binding import Binder, Bound, parameters
 from .args.records import is_number, result
 from .data.ndarray import Ndarray
 from .launches.bound_kernel import BoundGradient, BoundKernel, GradientOfBound
-from .launches.parts import has_several, launch_parts, parts_of
+from .launches.parts import launch_parts, may_have_parts, parts_of
 from .launches.staged_kernel import graph_kernel
 from .launches.streams import take_stream
 from .native import enter
@@ -65,7 +65,7 @@ class KernelFunction:
     @once
     def several(self) -> bool:
         """Whether a tape may launch it in parts."""
-        return self.whole is None and has_several(self.source)
+        return self.whole is None and may_have_parts(self.source)
 
     @once
     def taped(self) -> _Taped:

@@ -8,7 +8,7 @@ See Callahan, Carr and Kennedy, "Improving register allocation for subscripted v
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -143,11 +143,20 @@ def _elements(block: Block, place: Place) -> list[_Element]:
         index = next((i for i in map(index_of, group) if all(_is_before(x, first, here, inside) for x in i)), None)
         if index is None:
             return []
-        always = any(s is t for s in group for t in block)
+        always = not {id(t) for t in _certain(block)}.isdisjoint(map(id, group))
         reachable = always or place.shape is not None  # else it could leave the array
         if reachable:
             out.append(_Element(index, group, always))
     return out
+
+
+def _certain(block: Block) -> Iterator[Stmt]:
+    """The statements that a block runs whatever happens, those of loops with a literal number of iterations among them."""
+    for s in block:
+        yield s
+        if isinstance(s, Loop) and s.exit is None and isinstance(s.begin, Const) and isinstance(s.end, Const):
+            if range(int(s.begin.value), int(s.end.value), s.step):
+                yield from _certain(s.body)
 
 
 def _is_simple(s: Stmt, place: Place) -> bool:

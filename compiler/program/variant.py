@@ -161,6 +161,11 @@ class Variant:
         passed = PassedValues(self.program, found.passed_bytes) if found.passed_bytes else None
         return tuple(self._part(kernel, passed) for kernel in found.kernels)
 
+    @property
+    def reverses_whole(self) -> bool:
+        """Whether it has a gradient as a whole; in parts, it is right at factors of zero, too."""
+        return self.compiled_kernel.parts(self.program.device).whole
+
     def _part(self, kernel: CompiledKernel, passed: PassedValues | None) -> Variant:
         made = object.__new__(Variant)
         owners = self.owners if passed is None else {**self.owners, kernel.buffers[-1]: passed.memory}

@@ -7,18 +7,29 @@ from typing import Any
 
 from ...frontend.markers import Template
 from ...frontend.source.parse import FunctionSource
+from ...program.memory.device_arrays import NearArray
 from ...program.program import Program
 from ..data.ndarray import Ndarray
 
 _NUMBERS = frozenset((int, float, bool))
+_HARMLESS = frozenset("range float int bool abs min max pow round len print static ndrange".split())
+"""Functions that multiply nothing in place."""
 
 
-def has_several(source: FunctionSource) -> bool:
-    """Whether a kernel may have several tasks: it is more than one statement beside its docstring."""
+def may_have_parts(source: FunctionSource) -> bool:
+    """Whether a tape may launch a kernel in parts: it has more than one statement beside its docstring, or a product in place."""
     idle = [
         isinstance(s, ast.Pass) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in source.tree.body
     ]
-    return idle.count(False) > 1
+    return idle.count(False) > 1 or any(map(_may_multiply, ast.walk(source.tree)))
+
+
+def _may_multiply(node: ast.AST) -> bool:
+    """Whether a statement updates an element by a factor, or calls a function that may."""
+    if isinstance(node, ast.Call):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return called == "atomic_mul" or (isinstance(node.func, ast.Name) and called not in _HARMLESS)
+    return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult)
 
 
 def parts_of(kernel: Any, program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -39,8 +50,8 @@ def parts_of(kernel: Any, program: Program, args: tuple[Any, ...]) -> tuple[Any,
     if key is None and program.rehearsal is None and _are_whole(kernel):
         return ()
     if count is None:
-        variant, _ = kernel.variant(args, {})
-        count = len(variant.parts)
+        variant, bound = kernel.variant(args, {})
+        count = 0 if _keeps_nothing(program, bound) and variant.reverses_whole else len(variant.parts)
         if key is not None:
             known[key] = count
     while len(kernel.parts) < count:
@@ -61,7 +72,12 @@ def _key(kernel: Any, program: Program, args: tuple[Any, ...]) -> object:
     if any(p.annotation is Template for p in kernel.binder.params):
         return None
     forms = (type(a) if type(a) in _NUMBERS else a._key for a in args)
-    return (program.second_order is not None, *forms)
+    return (program.second_order is not None, program.recording is not None, *forms)
+
+
+def _keeps_nothing(program: Program, bound: Any) -> bool:
+    """Whether a tape can keep nothing of a launch: it is captured, or gets memory of another library's device."""
+    return program.recording is not None or any(isinstance(a, NearArray) for a in bound.call.arrays.values())
 
 
 def _part(kernel: Any, number: int) -> Any:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ...errors import DifferentiationError
+from ...errors import DataAccessError, DifferentiationError
 from ...ir.builder import Builder
 from ...ir.nodes import Assert, Axis, Block, Const, GlobalStore, Kernel, Op, Place, Stmt, Task
 from ...ir.verify import verified
 from ...ir.walk import atomic_of, place_of, walk
 from ...tape.sizing import TaskSizing, size_task
+from ..clone import clone_task
 from ..dependence.access import (
     IN_A_LOOP,
     SPLIT,
@@ -115,6 +117,30 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
     )
 
 
+def without_divisions(kernel: Kernel) -> Kernel | None:
+    """A kernel with the same effects, whose gradient divides by fewer factors of products; None: there is none.
+
+    The gradient of such a kernel may need what memory held before the launch.
+
+    Raises:
+        DifferentiationError: the kernel has no gradient.
+    """
+    products = (s for t in kernel.tasks for s in walk(t.body) if isinstance(s, Op) and s.op == "atomic")
+    if not any(atomic_of(s)[1] == "mul" and atomic_of(s)[0].differentiable for s in products):
+        return None
+    found: Kernel | None = None
+    work = _Reversal(
+        replace(kernel, tasks=[prepared(clone_task(t)) for t in kernel.tasks]), MOST_TRIPS, False, False
+    ).all_tasks()
+    for place in work.divided:
+        new = replace_elements(work.kernel if found is None else found, place)
+        if new is not None:
+            with suppress(DataAccessError):
+                reverse_kernel(new)
+                found = new
+    return None if found is None else replace(found, tasks=[clone_task(t) for t in found.tasks])
+
+
 class _Reversal:
     """Takes the tasks of a kernel, last to first."""
 
@@ -149,8 +175,30 @@ class _Reversal:
             if kernel is None:
                 raise error.final() from None
         else:
-            return self
-        return _Reversal(kernel, self._unroll, self._segmented, self._marks).all_tasks(replaced | {place})
+            return self._without_divisions(replaced)
+        return self._of(kernel).all_tasks(replaced | {place})
+
+    def _of(self, kernel: Kernel) -> _Reversal:
+        return _Reversal(kernel, self._unroll, self._segmented, self._marks)
+
+    def _without_divisions(self, replaced: frozenset[Place]) -> _Reversal:
+        """The reversal with products in locals, which divides by no factor, where it needs nothing more from before the launch."""
+        for place in self.divided - replaced:
+            kernel = replace_elements(self.kernel, place)
+            if kernel is not None:
+                try:
+                    found = self._of(kernel).all_tasks(replaced | {place})
+                except DataAccessError:
+                    continue
+                if len(found.before) <= len(self.before):
+                    return found
+        return self
+
+    @property
+    def divided(self) -> frozenset[Place]:
+        """The places with products whose gradient divides by a factor."""
+        finals = [activity.finals for activity in self.activities]
+        return frozenset(atomic_of(s)[0] for f in finals for s in f.inline | f.varying)
 
     def task(self, task: Task) -> None:
         """Reverse one task, and see what it needs."""

@@ -44,9 +44,10 @@ from .slices import Slicer
 
 ZERO, ONE = const_i64(0), const_i64(1)
 _ZERO_FACTOR = (
-    "a factor of `{0}[..] *= value` is zero, and its gradient divides by it; do: multiply in a variable, in a serial loop, and store the"
+    "a factor of `{0}[..] *= value` is zero, and its gradient divides by it; do: {1}multiply in a variable, in a serial loop, and store the"
     " product once"
 )
+_IN_A_TAPE = "launch it in a qd.ad.Tape, which keeps the other factors of such an element; or "
 
 
 class Reverse:
@@ -198,7 +199,8 @@ class Reverse:
         """A product: its factor gets the adjoint times the other factors, which are the final content over the factor."""
         b, factor, zero = self.b, at(self._env, s.args[-1]), Const(0.0, s.dtype)
         possible = b.op("or", b.op("ne", factor, zero), b.op("eq", g, zero))
-        b.put(Assert(possible, _ZERO_FACTOR.format(atomic_of(s)[0].name)))
+        in_a_tape = _IN_A_TAPE if s in self.activity.finals.inline else ""
+        b.put(Assert(possible, _ZERO_FACTOR.format(atomic_of(s)[0].name, in_a_tape)))
         self._give(s.args[-1], zero_stays_zero(b, g, b.op("mul", g, b.op("div", final, factor))))
 
     def _backward_op(self, s: Op) -> None:
