@@ -10,7 +10,7 @@ A native function is a Python function that emits its body once::
             out.value = out.value + items[i]
         f.ret(out.value)
 
-    text = build_module([total]).text
+    text = NativeModule([total]).text
 
 Addresses are stored in 8-byte words, so ``i64`` and ``ptr`` convert to each other wherever the other type is wanted.
 """
@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 _BYTES = {"i64": 8, "ptr": 8, "i32": 4, "double": 8, "float": 4, "i1": 1, "i8": 1}
 _ANNOTATIONS = {"Ptr": "ptr", "I64": "i64", "I32": "i32", "I1": "i1"}
@@ -143,8 +142,7 @@ class Variable:
         self.at.store(x, self.ty)
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFunction:
+class NativeFunction(NamedTuple):
     """A function of native code.
 
     Attributes:
@@ -185,7 +183,7 @@ _MIN = external("llvm.smin.i64", "i64", "i64", "i64")
 class Builder:
     """One function under construction: emits at the end of the open block. ``constants``: of the module."""
 
-    def __init__(self, module: _Module, definition: NativeFunction) -> None:
+    def __init__(self, module: NativeModule, definition: NativeFunction) -> None:
         self.module, self.constants, self._definition = module, module.constants, definition
         self._head: list[str] = []  # stack slots, once at the top
         self._lines: list[str] = []
@@ -195,15 +193,15 @@ class Builder:
         self._last_if = (
             -1,
             -1,
-        )  # for ``else_``: the line of the jump that ends the code of an ``if_`` (-1: none), and lines then
+        )  # for ``else_``: the line of the jump at the end of an ``if_`` (-1: none), how many lines there were
 
     # -- text
     def new(self, ty: str, right: str) -> Value:
         """A new register."""
-        self._n = n = self._n + 1
-        text = f"%r{n}"
-        self.put(f"{text} = {right}")
-        return Value(self, ty, text)
+        self._n += 1
+        made = Value(self, ty, f"%r{self._n}")
+        self.put(f"{made.text} = {right}")
+        return made
 
     def put(self, line: str) -> None:
         """An instruction without a result."""
@@ -212,8 +210,6 @@ class Builder:
 
     def as_type(self, x: Operand, ty: str) -> str:
         """An operand of a type, as text."""
-        if x.__class__ is int and ty in ("i64", "i32"):  # first, as it is most frequent
-            return str(x)
         if isinstance(x, Value):
             if x.ty == ty:
                 return x.text
@@ -259,10 +255,7 @@ class Builder:
     # -- values
     def symbol(self, name: str | NativeFunction) -> Value:
         """The address of a native function, or of an imported name."""
-        if isinstance(name, NativeFunction):
-            return Value(self, "ptr", f"@{self.module.use(name)}")
-        self.module.symbols.add(name)
-        return Value(self, "ptr", f"@{name}")
+        return Value(self, "ptr", f"@{self.module.use(name)}")
 
     def var(self, value: Operand | None = None, ty: str = "") -> Variable:
         """A variable with a first value; ``ty``: ``i64`` by default."""
@@ -386,45 +379,49 @@ class Builder:
         return "\n".join([head + " {", "entry:", *self._head, *self._lines, "}\n"])
 
 
-@dataclass(slots=True)
-class _Module:
-    constants: Mapping[str, int]
-    symbols: set[str] = field(default_factory=set)
-    used: dict[str, NativeFunction] = field(default_factory=dict)
+class NativeModule:
+    """Native functions, and all that they call, as LLVM text.
 
-    def use(self, target: NativeFunction) -> str:
-        known = self.used.setdefault(target.name, target)
-        assert known is target or known.emit is None is target.emit, f"two functions are called {target.name}"
+    Args:
+        exports: functions whose addresses are wanted.
+        constants: integers, for ``Builder.constants``.
+
+    Attributes:
+        exports: their names.
+        imports: the names that must be linked.
+    """
+
+    def __init__(self, exports: Sequence[NativeFunction], constants: Mapping[str, int] | None = None) -> None:
+        self.constants, self.exports = constants or {}, tuple(x.name for x in exports)
+        self._symbols: dict[str, None] = {}
+        self._used: dict[str, NativeFunction] = {}
+        self._waiting = list[NativeFunction]()
+        for one in exports:
+            self.use(one)
+        parts = [self._text_of(one) for one in self._waiting]  # the list grows meanwhile
+        self.text = "".join([*(f"@{name} = external global i8\n" for name in self._symbols), *parts])
+        linked = [x.name for x in self._waiting if x.emit is None and not x.name.startswith("llvm.")]
+        self.imports = (*linked, *self._symbols)
+
+    def use(self, target: NativeFunction | str) -> str:
+        """The name of a function, or of something that is imported, which becomes a part of the module."""
+        if isinstance(target, str):
+            self._symbols[target] = None
+            return target
+        known = self._used.get(target.name)
+        if known is None:
+            self._used[target.name] = target
+            self._waiting.append(target)
+        else:
+            assert known is target or known.emit is None is target.emit, f"two functions are called {target.name}"
         return target.name
 
-
-@dataclass(frozen=True, slots=True)
-class NativeText:
-    """A module. ``imports``: the names that must be linked."""
-
-    text: str
-    exports: tuple[str, ...]
-    imports: tuple[str, ...]
-
-
-def build_module(exports: Sequence[NativeFunction], constants: Mapping[str, int] | None = None) -> NativeText:
-    """The module with these functions and all that they call. ``constants``: for ``Builder.constants``."""
-    module, names = _Module(constants or {}), tuple(x.name for x in exports)
-    for one in exports:
-        module.use(one)
-    parts: list[str] = []
-    done = 0
-    while done < len(module.used):
-        one = list(module.used.values())[done]
-        done += 1
+    def _text_of(self, one: NativeFunction) -> str:
         if one.emit is None:
-            parts.append(f"declare {one.result} @{one.name}({', '.join(one.types)})\n")
-            continue
-        f, parameters = Builder(module, one), [f"%p{k}" for k in range(len(one.types))]
-        one.emit(f, *(Value(f, ty, text) for ty, text in zip(one.types, parameters)))
-        takes = ", ".join(f"{ty} {text}" for ty, text in zip(one.types, parameters))
-        linkage, inline = "" if one.name in names else "internal ", " alwaysinline" if one.inline else ""
-        parts.append(f.finish(f"define {linkage}{one.result} @{one.name}({takes}){inline}"))
-    parts += [f"@{name} = external global i8\n" for name in sorted(module.symbols)]
-    external_names = [x.name for x in module.used.values() if x.emit is None and not x.name.startswith("llvm.")]
-    return NativeText("".join(parts), names, (*external_names, *sorted(module.symbols)))
+            return f"declare {one.result} @{one.name}({', '.join(one.types)})\n"
+        f = Builder(self, one)
+        parameters = [Value(f, ty, f"%p{k}") for k, ty in enumerate(one.types)]
+        one.emit(f, *parameters)
+        linkage, inline = "" if one.name in self.exports else "internal ", " alwaysinline" if one.inline else ""
+        takes = ", ".join([f"{x.ty} {x.text}" for x in parameters])
+        return f.finish(f"define {linkage}{one.result} @{one.name}({takes}){inline}")

@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from qdrun.compiler.codegen.builder import I32, I64, Builder, Ptr, build_module, external, function
+from qdrun.compiler.codegen.builder import I32, I64, Builder, NativeModule, Ptr, external, function
 from qdrun.compiler.runtime import jit
 
 
@@ -33,7 +33,7 @@ def mixed(f: Builder, items: Ptr, n: I64, limit: I32) -> None:
 
 
 def _run(entry, result, *types):
-    made = build_module([entry], {"WORD": 1})
+    made = NativeModule([entry], {"WORD": 1})
     code = jit.load(jit.compile_text(made.text, "built"), list(made.exports), {}, "built")
     return code, ctypes.CFUNCTYPE(result, *types)(code.addresses[entry.name])
 
@@ -65,7 +65,7 @@ def test_atomics_change_memory():
 def test_mistakes_are_refused():
     def refused(error, match, emit, result="void"):
         with pytest.raises(error, match=match):
-            build_module([function(result, name="wrong")(emit)])
+            NativeModule([function(result, name="wrong")(emit)])
 
     def behind(f: Builder, x: I64) -> None:
         f.ret()

@@ -14,7 +14,7 @@ Threads start with the first job, in native code: a forked child, whose record w
 
 from __future__ import annotations
 
-from ...codegen.builder import I64, Builder, NativeText, Ptr, Variable, build_module, external, function
+from ...codegen.builder import I64, Builder, NativeModule, Ptr, Variable, external, function
 
 # Byte offsets in a pool's record. What different threads write often lies on different cache lines (128: a pair on x86, one on Apple).
 STATE, NEXT, JOB_FN, JOB_FRAME, JOB_N, JOB_CHUNK, JOB_LIMIT = 0, 128, 256, 264, 272, 280, 288
@@ -184,12 +184,12 @@ def _serial_for_up_to(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk:
     f.call(serial, fn, frame, n, chunk)
 
 
-def serial_module() -> NativeText:
+def serial_module() -> NativeModule:
     """The module for platforms without pthreads."""
-    return build_module((_serial_for, _serial_for_up_to))
+    return NativeModule((_serial_for, _serial_for_up_to))
 
 
-def pool_module(architecture: str, monotonic_clock: int, sig_setmask: int) -> NativeText:
+def pool_module(architecture: str, monotonic_clock: int, sig_setmask: int) -> NativeModule:
     """The pool's module for a processor (first part of its triple) and an operating system's constants."""
     constants = {"PROCESSOR": _PROCESSORS.get(architecture, 0), "MONOTONIC": monotonic_clock, "SIG_SETMASK": sig_setmask}
-    return build_module((qd_parallel_for, qd_parallel_for_up_to), constants)
+    return NativeModule((qd_parallel_for, qd_parallel_for_up_to), constants)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...codegen.abi import CTX_LAUNCHES, CTX_SEED
-from ...codegen.builder import build_module
+from ...codegen.builder import NativeModule
 from ...ir.threads import new_lock
 from ...ir.trials import TrialLayout
 from .. import jit
@@ -45,7 +45,7 @@ def _functions() -> dict[str, int]:
     global _code
     with _lock:
         if _code is None:
-            made = build_module(replay_ir.EXPORTS)
+            made = NativeModule(replay_ir.EXPORTS)
             imports = {n: ctypes.cast(getattr(jit.libc(), n), ctypes.c_void_p).value or 0 for n in made.imports}
             _code, _ = load_cached(made.text, "replay", list(made.exports), imports)
             _code.make_immortal()

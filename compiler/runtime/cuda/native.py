@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from ...codegen.builder import Builder, NativeFunction, Value, build_module, external
+from ...codegen.builder import Builder, NativeFunction, NativeModule, Value, external
 from ...ir.threads import new_lock
 from ..cache import load_cached
 
@@ -98,7 +98,7 @@ def launchers(context: int, found: Addresses) -> Launchers:
                 "qd_context": context,
             }
             # the context is a symbol, whose address it is: so the code is the same for all and is kept on disk
-            made = build_module((_launch, _memset, _launch_together))
+            made = NativeModule((_launch, _memset, _launch_together))
             code = load_cached(made.text, "launch", list(made.exports), imports, 1)[0]
             code.make_immortal()
             _made[key] = Launchers(*(code.addresses[name] for name in made.exports))

@@ -14,7 +14,7 @@ import platform
 import sys
 from dataclasses import dataclass
 
-from ...codegen.builder import I32, I64, Builder, NativeText, Ptr, Value, build_module, external, function
+from ...codegen.builder import I32, I64, Builder, NativeModule, Ptr, Value, external, function
 from ...ir.threads import new_lock
 from ..cache import load_cached
 
@@ -192,11 +192,11 @@ _made: dict[Imports, Recorder] = {}
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
-def recorder_module(machine: str) -> NativeText:
+def recorder_module(machine: str) -> NativeModule:
     """The module. ``machine``: the processor, which decides how ``MTLSize`` is passed: 24 bytes on the stack of x86-64; on ARM the address
     of a copy.
     """
-    return build_module(_EXPORTS, {"SIZES_ON_STACK": machine.lower() in ("x86_64", "amd64")})
+    return NativeModule(_EXPORTS, {"SIZES_ON_STACK": machine.lower() in ("x86_64", "amd64")})
 
 
 def recorder(found: Imports) -> Recorder:

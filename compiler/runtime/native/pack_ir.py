@@ -29,7 +29,7 @@ clear_error = external("PyErr_Clear", "void")
 
 def process(f: Builder, k: int) -> Value:
     """The address of an object of the interpreter (``P_*``)."""
-    return f.symbol("qd_process")[k]
+    return f.symbol("qd_process").words(k).load("ptr")
 
 
 def member(o: Value, name: str) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...codegen.builder import I64, Builder, NativeFunction, NativeText, Ptr, Value, build_module, external, function
+from ...codegen.builder import I64, Builder, NativeFunction, NativeModule, Ptr, Value, external, function
 from .launch_ir import F_CLOSED, F_SLOW, PYTHON, dec_ref, inc_ref, native
 from .pack_ir import P_BOUND, P_NONE, P_SLOW, has_type, length, member, process
 
@@ -97,6 +97,6 @@ _SLOTS = (
 """Calls of kernels, of their gradients, and of both bound to an object."""
 
 
-def launcher_module(offsets: dict[str, int]) -> NativeText:
+def launcher_module(offsets: dict[str, int]) -> NativeModule:
     """The launcher's module for an interpreter whose objects have these byte offsets."""
-    return build_module(_SLOTS, offsets)
+    return NativeModule(_SLOTS, offsets)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ....codegen.builder import I64, Builder, Ptr, build_module, external, function
+from ....codegen.builder import I64, Builder, NativeModule, Ptr, external, function
 from ....errors import DeviceError
 from ...cache import load_cached
 from ...cpu.pool import get_pool, parallel_for_addresses
@@ -151,7 +151,7 @@ class Staging:
             self._refused = True  # the driver's own way needs no more memory, and the bytes are the same
             return False
         try:
-            text = build_module([_copy]).text
+            text = NativeModule([_copy]).text
             self._code = load_cached(text, "copies", [_copy.name], parallel_for_addresses())[0]
             self._buffers = [Buffer(base + k * self._chunk, self._driver.event()) for k in range(2)]
         except BaseException:

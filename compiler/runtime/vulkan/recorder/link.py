@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.builder import build_module
+from ....codegen.builder import NativeModule
 from ... import jit
 from ...cache import load_cached
 from .command_ir import EXPORTS
@@ -75,7 +75,7 @@ def make_recorder(address_of: Callable[[str], int], serve: Any) -> Recorder:
     """
     wait = ctypes.WinDLL("kernel32").SwitchToThread if os.name == "nt" else jit.libc().sched_yield
     own = {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in (("qd_serve", serve), ("qd_yield", wait))}
-    made = build_module(EXPORTS)
+    made = NativeModule(EXPORTS)
     imports = {name: own[name] if name in own else address_of(name) for name in made.imports}
     code = load_cached(made.text, "recorder", list(made.exports), imports)[0]
     code.make_immortal()
