@@ -9,6 +9,7 @@ from typing import Any
 from ...compiler.errors import QdrunError
 from ...jobs.base import Job
 from ..study.plan import TOO_SLOW, Planned, PlannedGroup, Prepared, plan_each
+from ..study.target import notes_of
 from ..study.trials import counted
 
 WAIT_S = 2.0
@@ -58,7 +59,7 @@ class EarlyPlans:
         """
         self._known.wait(WAIT_S)
         if self._over.is_set():
-            refuse(self.all(), local=local)
+            refuse(self.all(), notes_of(self._prepared.target), local=local)
 
     def all(self) -> Sequence[Planned]:
         """All plans, once they are made. Raises what planning raised."""
@@ -68,11 +69,12 @@ class EarlyPlans:
         return self._plans
 
 
-def refuse(planned: Sequence[Planned], *, local: bool = True) -> None:
+def refuse(planned: Sequence[Planned], notes: Sequence[str] = (), *, local: bool = True) -> None:
     """Refuse a sweep of which no shape could be planned.
 
     Args:
         planned: all shapes.
+        notes: about the code of the job: that another module hides one of its files explains most of these errors.
         local: the trials run on this machine. Elsewhere, files, packages and memory may be there that are not here: only errors of the
             job's own code count.
 
@@ -84,7 +86,7 @@ def refuse(planned: Sequence[Planned], *, local: bool = True) -> None:
         return
     if not local and any(group.error.startswith(OF_THIS_MACHINE) for group in groups):
         return
-    said = failures_text(groups)
+    said = "\n".join([failures_text(groups), *notes])
     advice = "" if "\n  do: " in said else "\n  do: correct the job; `qdrun plan` builds it without running anything"
     raise CannotPlan(f"the job can be built for no trial, and nothing was started\n{said}{advice}")
 

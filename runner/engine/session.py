@@ -172,7 +172,7 @@ def submit(
     commands_of(prepared.loaded.config.callbacks, prepared.loaded.folder)
     plans: Sequence[Planned] | EarlyPlans = plan
     if plan:
-        refuse(plan, local=address is None)
+        refuse(plan, notes_of(prepared.target), local=address is None)
     else:
         plans = EarlyPlans(prepared, job)
         plans.wait(local=address is None)
@@ -310,7 +310,7 @@ def _planned(
     """
     if isinstance(plan, EarlyPlans):
         planned = plan.all()
-        refuse(planned, local=how.address is None)
+        refuse(planned, notes_of(prepared.target), local=how.address is None)
     else:
         planned = plan or plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)
     groups = [group for group, _ in planned]

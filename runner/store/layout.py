@@ -422,6 +422,9 @@ def find(run: str, where: str | os.PathLike[str] = "runs", *, newest: bool = Fal
     hint = (
         f"the latest in {files.root}: {names}" if known else f"there are no runs in {files.root}; start one with `qdrun submit`"
     )
+    inside = [folder.name for folder in all_runs(run)[-5:]] if Path(run).is_dir() else []
+    if inside:
+        hint = f"`{run}` holds runs: {', '.join(inside)}"
     raise RunNotFound(f"no run at `{run}`\n  do: give the folder of a run; {hint}")
 
 

@@ -103,6 +103,13 @@ def test_errors_of_the_jobs_own_code_are_refused_before_anything_starts(no_ray, 
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_module_that_hides_a_file_of_the_job_is_named_beside_the_error(no_ray, tmp_path):
+    (tmp_path / "colorsys.py").write_text("ONE = 1.0")
+    code, err = submitted(job(tmp_path, "import colorsys\nself.one = colorsys.ONE", compiled=False))
+    assert code == 2 and "module 'colorsys' has no attribute 'ONE'" in err
+    assert "`import colorsys` finds the installed" in err and "do: give that file another name" in err
+
+
 def test_a_missing_file_is_refused_here_and_may_be_there_on_a_cluster(no_ray, tmp_path):
     config = job(tmp_path, "Path('no such file').read_text()", compiled=False)
     code, err = submitted(config)

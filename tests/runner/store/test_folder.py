@@ -100,6 +100,9 @@ def test_runs_are_found_and_listed_wherever_they_lie(where):
         RunNotFound, match=f"no run at `nothing`\n  do: give the folder of a run; the latest in .*{folder.name}"
     ):
         find("nothing", where)
+    if "://" not in str(where):
+        with pytest.raises(RunNotFound, match=f"no run at `{where}`\n  do: .* holds runs: .*{folder.name}"):
+            find(str(where), where + "/none")
     with pytest.raises(RunNotFound, match="there are no runs in"):
         find("nothing", where + "/none")
     assert find("latest", where).uri == max((folder, other), key=lambda run: run.info()["created"]).uri
