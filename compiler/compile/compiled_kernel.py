@@ -19,7 +19,7 @@ from ..ir.walk import kernel_places, operands, task_blocks, walk
 from ..options import Options, checks
 from ..passes.dependence.access import Access, loads_of, writes_of
 from ..passes.dependence.argument_forms import Form, forms
-from ..passes.dependence.array_flow import Flows, flows_of
+from ..passes.dependence.array_flow import StoredValues, flows_of
 from ..passes.dependence.gradient_flow import TaskFlow, task_flows
 from ..passes.forward.tangent import Tangent
 from ..passes.parts import split
@@ -238,7 +238,7 @@ class CompiledKernel:
         return (*loads_of(statements), *(a for a in writes_of(statements) if id(a[2]) in used))
 
     @once
-    def flows(self) -> Flows:
+    def flows(self) -> StoredValues:
         """The places that the stored values of the forward kernel depend on."""
         return flows_of(self.ir)
 

@@ -20,7 +20,7 @@ from ..ir.nodes import Assert, Buffer, BufferKind, ClaimRow, Const, Kernel, Loop
 from ..ir.store import NODES, Codec, StoreError
 from ..ir.types import i32
 from ..passes.dependence.paths import Broken
-from ..passes.dependence.store_maps import Meeting, Spot
+from ..passes.dependence.store_maps import Spot, WritePair
 from ..passes.forward.tangent import Tangent
 from ..passes.reverse.gradient import Gradient
 from ..runtime.base import Device
@@ -53,17 +53,17 @@ class _Kept:
 CODEC = Codec(
     (
         *NODES,
-        *(sizeexpr.Lit, sizeexpr.Arg, sizeexpr.Extent, sizeexpr.Index, sizeexpr.Read, sizeexpr.Bin, sizeexpr.Cast),
+        *(sizeexpr.Lit, sizeexpr.ScalarArgument, sizeexpr.Extent, sizeexpr.Index, sizeexpr.Read, sizeexpr.Bin, sizeexpr.Cast),
         *(
             sizeexpr.Pick,
-            sizeexpr.Unknown,
+            sizeexpr.UnknownExpr,
             sizeexpr.Range,
             work.Work,
             work.LoopWork,
             row_predicates.Condition,
             row_predicates.RowPredicate,
         ),
-        *(sizing.StackSizing, sizing.LoopSizing, sizing.Region, sizing.TaskSizing, Broken, Spot, Meeting),
+        *(sizing.StackSizing, sizing.LoopSizing, sizing.StackRegion, sizing.TaskSizing, Broken, Spot, WritePair),
         *(ContextLayout, Compiled, _Kept),
     ),
     fixed={

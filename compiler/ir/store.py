@@ -42,7 +42,7 @@ class StoreError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _FieldCodec:
     """The encoder and decoder of one annotation.
 
     Attributes:
@@ -53,18 +53,18 @@ class _Form:
     """
 
     write: Callable[[Any, _Writer], Any]
-    read: Callable[[Any, _Reader], Any]
+    read: Callable[[Any, _Decoder], Any]
     python: frozenset[type]
     data: frozenset[type]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _ClassCodec:
     """A class of the table: its number, and name, setter and form of each field that is stored; ``fixed``: what the others are."""
 
     number: int
     cls: type
-    fields: tuple[tuple[str, Callable[[Any, Any], None], _Form], ...]
+    fields: tuple[tuple[str, Callable[[Any, Any], None], _FieldCodec], ...]
     fixed: tuple[tuple[Callable[[Any, Any], None], Any], ...]
     node: bool
 
@@ -80,10 +80,10 @@ class Codec:
     def __init__(self, classes: Sequence[type] = NODES, fixed: Mapping[tuple[type, str], Any] | None = None) -> None:
         self._classes, self._fixed = tuple(classes), dict(fixed or {})
         self._numbers = {cls: number for number, cls in enumerate(self._classes)}
-        self._forms: dict[Any, _Form] = {}
-        self._rows: dict[int, _Row] = {}  # made when they are needed: a process that starts meets few classes
+        self._forms: dict[Any, _FieldCodec] = {}
+        self._rows: dict[int, _ClassCodec] = {}  # made when they are needed: a process that starts meets few classes
 
-    def row(self, cls: type) -> _Row:
+    def row(self, cls: type) -> _ClassCodec:
         """The encoding of objects of a class of the table."""
         number = self._numbers[cls]
         return self._rows.get(number) or self._rows.setdefault(number, self._row(number, cls))
@@ -97,7 +97,7 @@ class Codec:
         for cls in self._classes:
             self.row(cls)
 
-    def _row(self, number: int, cls: type) -> _Row:
+    def _row(self, number: int, cls: type) -> _ClassCodec:
         hints = get_type_hints(cls)
         stored, fixed = [], []
         for f in fields(cls):
@@ -107,18 +107,18 @@ class Codec:
             else:
                 stored.append((f.name, put, self.form(_HINTS.get((cls, f.name), hints[f.name]))))
         eq: bool = cls.__dataclass_params__.eq  # type: ignore[attr-defined]
-        return _Row(number, cls, tuple(stored), tuple(fixed), not eq)
+        return _ClassCodec(number, cls, tuple(stored), tuple(fixed), not eq)
 
-    def form(self, hint: Any) -> _Form:
+    def form(self, hint: Any) -> _FieldCodec:
         """The form of an annotation."""
         if hint not in self._forms:
             self._forms[hint] = self._make(hint)
         return self._forms[hint]
 
-    def _make(self, hint: Any) -> _Form:
+    def _make(self, hint: Any) -> _FieldCodec:
         origin, args = get_origin(hint), get_args(hint)
         if hint is DType:
-            return _Form(lambda x, w: x.name, _read_dtype, frozenset((DType,)), frozenset((str,)))
+            return _FieldCodec(lambda x, w: x.name, _read_dtype, frozenset((DType,)), frozenset((str,)))
         if hint in _NUMBERS:
             return _number_form(frozenset((hint,)))
         if hint in (str, type(None)):
@@ -139,16 +139,16 @@ class Codec:
             return self._reference((hint,), tagged=False)
         raise TypeError(f"{hint!r} cannot be stored")
 
-    def _reference(self, classes: Sequence[Any], tagged: bool) -> _Form:
+    def _reference(self, classes: Sequence[Any], tagged: bool) -> _FieldCodec:
         strange = [c.__name__ for c in classes if c not in self._numbers]
         if strange:
             raise TypeError(f"{', '.join(strange)} not in the table of stored classes")
         allowed = frozenset(classes)
         if tagged:  # beside numbers, which are JSON numbers, too
-            return _Form(lambda x, w: [w.ref(x)], lambda x, r: r.get(_only(x), allowed), allowed, frozenset((list,)))
-        return _Form(lambda x, w: w.ref(x), lambda x, r: r.get(x, allowed), allowed, frozenset((int,)))
+            return _FieldCodec(lambda x, w: [w.ref(x)], lambda x, r: r.get(_only(x), allowed), allowed, frozenset((list,)))
+        return _FieldCodec(lambda x, w: w.ref(x), lambda x, r: r.get(x, allowed), allowed, frozenset((int,)))
 
-    def _union(self, args: tuple[Any, ...]) -> _Form:
+    def _union(self, args: tuple[Any, ...]) -> _FieldCodec:
         numbers = frozenset(a for a in args if a in _NUMBERS)
         classes = [a for a in args if is_dataclass(a) and a is not DType]
         forms = [self.form(a) for a in args if a not in numbers and a not in classes]
@@ -160,7 +160,7 @@ class Codec:
         read = {t: f.read for f in forms for t in f.data}
         if len(write) != sum(len(f.python) for f in forms) or len(read) != sum(len(f.data) for f in forms):
             raise TypeError(f"{args!r} are told apart neither by type nor by form")
-        return _Form(
+        return _FieldCodec(
             lambda x, w: write.get(type(x), _strange)(x, w),
             lambda x, r: read.get(type(x), _damaged)(x, r),
             frozenset(write),
@@ -208,7 +208,7 @@ class Codec:
         if type(document) is not list or len(document) != 4 or document[0] != FORMAT:
             raise StoreError(f"not a document of format {FORMAT}")
         _, values, rows, root = document
-        reader = _Reader(known, [object.__new__(self._class_of(row, node=True).cls) for row in _list(rows)])
+        reader = _Decoder(known, [object.__new__(self._class_of(row, node=True).cls) for row in _list(rows)])
         try:
             for row in _list(values):
                 value = object.__new__(self._class_of(row, node=False).cls)
@@ -223,14 +223,14 @@ class Codec:
             node.id = nodes.new_id()
         return value
 
-    def _class_of(self, row: Any, node: bool) -> _Row:
+    def _class_of(self, row: Any, node: bool) -> _ClassCodec:
         if type(row) is list and row and type(row[0]) is int and 0 <= row[0] < len(self._classes):
             found = self._rows.get(row[0]) or self.row(self._classes[row[0]])
             if found.node == node and len(row) == len(found.fields) + 1:
                 return found
         raise StoreError("damaged: a row of no class")
 
-    def _fill(self, x: Any, row: list[Any], reader: _Reader) -> None:
+    def _fill(self, x: Any, row: list[Any], reader: _Decoder) -> None:
         form = self._rows[row[0]]
         for (_, put, f), item in zip(form.fields, row[1:]):
             put(x, f.read(item, reader))
@@ -276,7 +276,7 @@ class _Writer:
         return out
 
 
-class _Reader:
+class _Decoder:
     def __init__(self, known: Sequence[object], made: list[Any]) -> None:
         self._known, self.nodes, self.values = known, made, []
 
@@ -300,7 +300,7 @@ def _setter(cls: type, name: str) -> Callable[[Any, Any], None]:
     return lambda x, value: object.__setattr__(x, name, value)
 
 
-def _write(form: _Form, x: Any, w: _Writer) -> Any:
+def _write(form: _FieldCodec, x: Any, w: _Writer) -> Any:
     if type(x) not in form.python:
         _strange(x, w)
     return form.write(x, w)
@@ -310,7 +310,7 @@ def _strange(x: Any, _: _Writer) -> Any:
     raise StoreError(f"a {type(x).__name__} does not belong here")
 
 
-def _damaged(x: Any, _: _Reader) -> Any:
+def _damaged(x: Any, _: _Decoder) -> Any:
     raise StoreError(f"damaged: a {type(x).__name__} does not belong here")
 
 
@@ -326,20 +326,20 @@ def _only(x: list[Any]) -> Any:
     return x[0]
 
 
-def _read_dtype(x: Any, _: _Reader) -> DType:
+def _read_dtype(x: Any, _: _Decoder) -> DType:
     if type(x) is not str or x not in ALL:
         raise StoreError("damaged: no scalar type")
     return ALL[x]
 
 
-def _plain_form(cls: type) -> _Form:
-    def read(x: Any, r: _Reader) -> Any:
+def _plain_form(cls: type) -> _FieldCodec:
+    def read(x: Any, r: _Decoder) -> Any:
         return x if type(x) is cls else _damaged(x, r)
 
-    return _Form(lambda x, w: x, read, frozenset((cls,)), frozenset((cls,)))
+    return _FieldCodec(lambda x, w: x, read, frozenset((cls,)), frozenset((cls,)))
 
 
-def _number_form(allowed: frozenset[type]) -> _Form:
+def _number_form(allowed: frozenset[type]) -> _FieldCodec:
     """Numbers of some types; where a float may stand, an int may, too. A NaN is its bits, as JSON has only one."""
     real = float in allowed
     if real:
@@ -348,7 +348,7 @@ def _number_form(allowed: frozenset[type]) -> _Form:
     def write(x: Any, w: _Writer) -> Any:
         return struct.pack(">d", x).hex() if math.isnan(x) else x
 
-    def read(x: Any, r: _Reader) -> Any:
+    def read(x: Any, r: _Decoder) -> Any:
         if type(x) in allowed:
             return x
         if real and type(x) is str and len(x) == 16:
@@ -358,47 +358,47 @@ def _number_form(allowed: frozenset[type]) -> _Form:
                 pass
         return _damaged(x, r)
 
-    return _Form(write if real else lambda x, w: x, read, allowed, allowed | {str} if real else allowed)
+    return _FieldCodec(write if real else lambda x, w: x, read, allowed, allowed | {str} if real else allowed)
 
 
-def _literal_form(allowed: frozenset[Any]) -> _Form:
+def _literal_form(allowed: frozenset[Any]) -> _FieldCodec:
     def check(x: Any) -> Any:
         if type(x) is not str or x not in allowed:
             raise StoreError(f"{x!r} is none of {', '.join(sorted(allowed))}")
         return x
 
-    return _Form(lambda x, w: check(x), lambda x, r: check(x), frozenset((str,)), frozenset((str,)))
+    return _FieldCodec(lambda x, w: check(x), lambda x, r: check(x), frozenset((str,)), frozenset((str,)))
 
 
-def _many_form(item: _Form, cls: type) -> _Form:
+def _many_form(item: _FieldCodec, cls: type) -> _FieldCodec:
     def write(x: Any, w: _Writer) -> Any:
         return [_write(item, y, w) for y in x]
 
-    def read(x: Any, r: _Reader) -> Any:
+    def read(x: Any, r: _Decoder) -> Any:
         return cls([item.read(y, r) for y in _list(x)])
 
-    return _Form(write, read, frozenset((cls,)), frozenset((list,)))
+    return _FieldCodec(write, read, frozenset((cls,)), frozenset((list,)))
 
 
-def _tuple_form(items: tuple[_Form, ...]) -> _Form:
+def _tuple_form(items: tuple[_FieldCodec, ...]) -> _FieldCodec:
     def write(x: Any, w: _Writer) -> Any:
         if len(x) != len(items):
             raise StoreError(f"a tuple of {len(x)} instead of {len(items)}")
         return [_write(form, y, w) for form, y in zip(items, x)]
 
-    def read(x: Any, r: _Reader) -> Any:
+    def read(x: Any, r: _Decoder) -> Any:
         if len(_list(x)) != len(items):
             raise StoreError("damaged: a tuple of another length")
         return tuple([form.read(y, r) for form, y in zip(items, x)])
 
-    return _Form(write, read, frozenset((tuple,)), frozenset((list,)))
+    return _FieldCodec(write, read, frozenset((tuple,)), frozenset((list,)))
 
 
-def _dict_form(pair: _Form) -> _Form:
+def _dict_form(pair: _FieldCodec) -> _FieldCodec:
     def write(x: Any, w: _Writer) -> Any:
         return [pair.write(item, w) for item in x.items()]
 
-    def read(x: Any, r: _Reader) -> Any:
+    def read(x: Any, r: _Decoder) -> Any:
         return dict([pair.read(item, r) for item in _list(x)])
 
-    return _Form(write, read, frozenset((dict,)), frozenset((list,)))
+    return _FieldCodec(write, read, frozenset((dict,)), frozenset((list,)))

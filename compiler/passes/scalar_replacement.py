@@ -19,7 +19,7 @@ from ..ir.nodes import Block, Const, GlobalStore, Kernel, Local, Loop, Op, Opera
 from ..ir.types import u1
 from ..ir.walk import atomic_of, index_of, inner_blocks, is_fence, place_of, walk
 from .clone import clone_task, replace_operands
-from .dependence.access import Writes, overlap
+from .dependence.access import WriteSet, overlap
 from .dependence.indexing import Linear, extents, held_axes, linear
 from .simplify.simplify import simplify_in_place
 
@@ -47,7 +47,7 @@ def _replaced(task: Task, place: Place) -> Task | None:
     if not any(place_of(s) is place for s in walk(task.body)):
         return None
     new = clone_task(task)
-    if not _Task(new).block(new.body, place):
+    if not _TaskRewriter(new).block(new.body, place):
         return None
     simplify_in_place(new)
     return new
@@ -67,10 +67,10 @@ class _Element:
     always: bool
 
 
-class _Task:
+class _TaskRewriter:
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._written, self._ranges = Writes(task), extents(task)
+        self._written, self._ranges = WriteSet(task), extents(task)
 
     def block(self, block: Block, place: Place) -> bool:
         """Replace elements in a block as a whole, or else in the blocks in it; whether any was."""

@@ -19,7 +19,7 @@ from ..ir.threads import new_lock, once
 from ..ir.walk import walk
 from ..options import Arch
 from ..passes.dependence.access import SPLIT, Access, overwritten, writes_of
-from ..passes.dependence.array_flow import Flows
+from ..passes.dependence.array_flow import StoredValues
 from ..passes.dependence.paths import Broken
 from ..runtime.base import Allocation, next_serial
 from ..runtime.mirror import clear
@@ -272,7 +272,7 @@ class Variant:
         return self.compiled_kernel.reverse(self.program.device)[0].broken
 
     @property
-    def flows(self) -> Flows:
+    def flows(self) -> StoredValues:
         """The places that the stored values depend on."""
         return self.compiled_kernel.flows
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .levels import LoopPlan
-from .sizing import LoopSizing, Region, TaskSizing
+from .sizing import LoopSizing, StackRegion, TaskSizing
 from .work import CLASSES, Inner, LoopWork, Work
 
 FEATURES = (
@@ -158,7 +158,7 @@ def task_cost(
     loops: dict[int, LoopCost] = {}
     rest = nanoseconds(task.work, count)
 
-    def visit(region: Region, runs: float) -> None:
+    def visit(region: StackRegion, runs: float) -> None:
         nonlocal rest
         for s in region.loops:
             known = trips.get(s.number)

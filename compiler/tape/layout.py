@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 
 from ..ir.types import PLANES
 from .levels import LoopPlan
-from .sizing import Region, StackSizing
+from .sizing import StackRegion, StackSizing
 
 ON_CHIP = "on chip"
 """The key of the on-chip memory among the planes. It is counted in bytes of a thread, over all planes."""
@@ -26,7 +26,7 @@ class RowLayout:
         self.plans, self.shared = plans, shared
         self.offsets: dict[str, int] = {}
 
-    def place(self, region: Region, base: Mapping[str, int]) -> dict[str, int]:
+    def place(self, region: StackRegion, base: Mapping[str, int]) -> dict[str, int]:
         """Place a region at ``base``. Returns the first free word of each plane, and the first free byte of ``ON_CHIP``."""
         own = dict(base)
         self._place_stacks(region, own)
@@ -35,7 +35,7 @@ class RowLayout:
             _raise_to(end, self.place(inner, own))
         return end
 
-    def _place_stacks(self, region: Region, at: dict[str, int]) -> None:
+    def _place_stacks(self, region: StackRegion, at: dict[str, int]) -> None:
         """Place the stacks of a region's loops one after another; the two arms of an ``if`` overlap."""
         for loop in region.loops:
             for stack in loop.stacks:
@@ -63,7 +63,7 @@ class RowLayout:
             self.offsets[f"{stack.name}.{plane}"] = first
             at[ON_CHIP] = first + slots * width * size
 
-    def _inner(self, region: Region) -> list[Region]:
+    def _inner(self, region: StackRegion) -> list[StackRegion]:
         out = [loop.inner for loop in region.loops]
         for pair in region.arms:
             for arm in pair:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .options import LoopOptions, pareto
-from .sizing import LoopSizing, Region
+from .sizing import LoopSizing, StackRegion
 
 MOST = 192
 """Maximum number of points of a front. Longer fronts are thinned evenly; the smallest and the fastest points stay."""
@@ -77,10 +77,10 @@ def thinned(keep: np.ndarray) -> np.ndarray:
     return keep[np.linspace(0, len(keep) - 1, MOST).round().astype(np.int64)]
 
 
-def region_front(region: Region, options: Mapping[int, LoopOptions], one_plane: bool) -> Front:
+def region_front(region: StackRegion, options: Mapping[int, LoopOptions], one_plane: bool) -> Front:
     """The front of a region, by the rules of ``layout.RowLayout``."""
 
-    def own(r: Region) -> Front:
+    def own(r: StackRegion) -> Front:
         out = NOTHING
         for loop in r.loops:
             if loop.stacks:
@@ -95,7 +95,7 @@ def region_front(region: Region, options: Mapping[int, LoopOptions], one_plane: 
     return together(own(region), inner)
 
 
-def _all_loops_here(region: Region) -> list[LoopSizing]:
+def _all_loops_here(region: StackRegion) -> list[LoopSizing]:
     """The loops of a region and of its arms, without those inside their bodies."""
     out = list(region.loops)
     for pair in region.arms:

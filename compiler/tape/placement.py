@@ -22,7 +22,7 @@ from .layout import ON_CHIP, RowLayout
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, three_levels, with_levels
 from .machine import Machine
 from .options import MORE_BLOCKS, REACH, LoopOptions, options_of, pareto
-from .sizing import LoopSizing, Region
+from .sizing import LoopSizing, StackRegion
 
 LEAST_SEGMENT = 8
 """Minimum iterations of an on-chip segment: shorter ones recompute too much."""
@@ -44,7 +44,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Launch:
+class PlacementInputs:
     """The inputs of a placement.
 
     Attributes:
@@ -56,7 +56,7 @@ class Launch:
         fixed_slots: slots of a loop without a bound, set by the user; 0: thinning.
     """
 
-    region: Region
+    region: StackRegion
     trips: Mapping[int, Trips]
     rows: int
     machine: Machine
@@ -87,7 +87,7 @@ def tape_of(s: LoopSizing) -> str:
     return next(k.name for k in s.stacks if k.kind == "tape")
 
 
-def place(launch: Launch, levels: int, roomy: bool = False) -> Placement:
+def place(launch: PlacementInputs, levels: int, roomy: bool = False) -> Placement:
     """The plans of a task with that many levels.
 
     1: the fastest number, which is three if checkpoints of two levels exceed the device's cache.
@@ -117,7 +117,7 @@ def place(launch: Launch, levels: int, roomy: bool = False) -> Placement:
     return Placement(plans, shared)
 
 
-def workers_of(launch: Launch, placement: Placement) -> int:
+def workers_of(launch: PlacementInputs, placement: Placement) -> int:
     """Workers of a parallel task: more than usual if every tape is on chip and the heap stays small."""
     machine, far = launch.machine, [s for s in launch.loops if tape_of(s) not in placement.shared]
     workers, row = machine.workers, machine.lanes * _heap_bytes(launch, placement.plans, placement.shared)
@@ -126,7 +126,7 @@ def workers_of(launch: Launch, placement: Placement) -> int:
     return workers
 
 
-def _heap_bytes(launch: Launch, plans: Mapping[int, LoopPlan], shared: frozenset[str] = frozenset()) -> int:
+def _heap_bytes(launch: PlacementInputs, plans: Mapping[int, LoopPlan], shared: frozenset[str] = frozenset()) -> int:
     """Bytes of a heap row. Loops without a plan have no slots."""
     words = RowLayout({n: plans.get(n, _NOTHING) for n in launch.trips}, shared).place(launch.region, {})
     return sum(n * PLANES[p] for p, n in words.items() if p != ON_CHIP)
@@ -137,7 +137,7 @@ def _far_bytes(s: LoopSizing, plan: LoopPlan, shared: frozenset[str]) -> int:
     return plan.words(s.bytes("ck1"), 0 if tape_of(s) in shared else s.bytes("tape"))
 
 
-def placed(launch: Launch, plans: Mapping[int, LoopPlan]) -> frozenset[str]:
+def placed(launch: PlacementInputs, plans: Mapping[int, LoopPlan]) -> frozenset[str]:
     """The on-chip tapes under given plans: those that fit, innermost loops first."""
     names: frozenset[str] = frozenset()
     for s in launch.loops:
@@ -150,7 +150,7 @@ def placed(launch: Launch, plans: Mapping[int, LoopPlan]) -> frozenset[str]:
 
 
 def options(
-    launch: Launch, placement: Placement, fastest: Placement, costs: Mapping[int, LoopCost], many: int
+    launch: PlacementInputs, placement: Placement, fastest: Placement, costs: Mapping[int, LoopCost], many: int
 ) -> dict[int, LoopOptions]:
     """The plans of each loop that a budget may choose from. The placement of tapes is fixed, and no plan is larger than the fastest one.
 
@@ -199,7 +199,7 @@ def _listed(plans: list[LoopPlan], sizes: list[int], cost: LoopCost) -> LoopOpti
     return LoopOptions(size[keep], time[keep], none, none, cost, tuple(plans[k] for k in keep.tolist()), plans[0].source, False)
 
 
-def _deep(region: Region, depth: int = 0) -> Iterable[tuple[int, LoopSizing]]:
+def _deep(region: StackRegion, depth: int = 0) -> Iterable[tuple[int, LoopSizing]]:
     """Each loop with its nesting depth."""
     for s in region.loops:
         yield depth, s
@@ -209,7 +209,7 @@ def _deep(region: Region, depth: int = 0) -> Iterable[tuple[int, LoopSizing]]:
             yield from _deep(arm, depth)
 
 
-def _filled(launch: Launch, loops: Iterable[LoopSizing]) -> dict[int, int]:
+def _filled(launch: PlacementInputs, loops: Iterable[LoopSizing]) -> dict[int, int]:
     """On-chip slots by loop. Loops that would get too few get none, outer loops first."""
     left = [s for s in loops if launch.least(s) * s.bytes("tape") <= launch.machine.shared]
     while left:
@@ -222,7 +222,7 @@ def _filled(launch: Launch, loops: Iterable[LoopSizing]) -> dict[int, int]:
     return {}
 
 
-def _level(launch: Launch, loops: list[LoopSizing]) -> dict[int, int]:
+def _level(launch: PlacementInputs, loops: list[LoopSizing]) -> dict[int, int]:
     """On-chip slots by loop, if each gets at most B bytes; B is the largest number with which all fit."""
     names = {tape_of(s) for s in loops}
 
@@ -236,7 +236,7 @@ def _level(launch: Launch, loops: list[LoopSizing]) -> dict[int, int]:
     return slots(bisect_left(range(launch.machine.shared + 1), True, key=lambda share: not fits(share)) - 1)
 
 
-def _cached(launch: Launch, loops: list[LoopSizing]) -> list[LoopSizing]:
+def _cached(launch: PlacementInputs, loops: list[LoopSizing]) -> list[LoopSizing]:
     """The loops that keep complete tapes in the heap: as many as the device's cache holds, smaller ones first."""
     left = loops
     while left:
@@ -248,7 +248,7 @@ def _cached(launch: Launch, loops: list[LoopSizing]) -> list[LoopSizing]:
     return left
 
 
-def _planned(launch: Launch, s: LoopSizing, slots: int, levels: int) -> LoopPlan:
+def _planned(launch: PlacementInputs, s: LoopSizing, slots: int, levels: int) -> LoopPlan:
     """The plan of a loop with that many on-chip slots; 0: its tape is in the heap."""
     trips = launch.trips[s.number]
     k, source = trips.count, trips.source

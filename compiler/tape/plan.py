@@ -11,7 +11,7 @@ from ..ir.nodes import ArgDecl, Place
 from ..ir.threads import once
 from ..ir.types import PLANES
 from .bounds.bounds import max_trips
-from .bounds.queries import Host
+from .bounds.queries import HostInputs
 from .bounds.sizeexpr import SizeExpr
 from .cost import GUESSED_TRIPS, GUESSED_WHILE, TaskCost, task_cost
 from .heap_plan import HeapPlan, PlannedLoop, TaskPlan
@@ -19,10 +19,10 @@ from .layout import ON_CHIP, RowLayout
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
 from .machine import Machine
 from .options import FASTEST_THINNING, SMALLEST_THINNING, LoopOptions
-from .placement import Launch, Placement, place, placed, workers_of
+from .placement import Placement, PlacementInputs, place, placed, workers_of
 from .placement import options as placed_options
 from .rows import TINY_STAKE, RowDemand, Rows, demand_of, iterations_of
-from .search import Ask, Choice, TooSmall, fit
+from .search import Ask, TaskChoice, TooSmall, fit
 from .sizing import LoopSizing, StackSizing, TaskSizing
 from .work import Inner
 
@@ -56,7 +56,7 @@ class PlanOptions:
     choose: Callable[[LoopSizing, int | None, str], LoopPlan] | None = field(default=None, compare=False)
 
 
-def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: PlanOptions) -> HeapPlan:
+def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: HostInputs, options: PlanOptions) -> HeapPlan:
     """Plan a launch. Deterministic; runs nothing and uses no device.
 
     Raises:
@@ -70,7 +70,7 @@ def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: P
         return plan
     keeps = [a for a in asked if a.stateful]
 
-    def planned(choices: list[Choice]) -> HeapPlan:
+    def planned(choices: list[TaskChoice]) -> HeapPlan:
         chosen = {a.task.position: c for a, c in zip(keeps, choices)}
         return HeapPlan(kernel, tuple(a.plan(chosen.get(a.task.position) or a.usual(1)) for a in asked))
 
@@ -122,7 +122,7 @@ def gate_leaves(tasks: tuple[TaskSizing, ...], options: PlanOptions) -> list[Siz
 class _Asked:
     """One task of a launch: the known facts about its loops, and its plans."""
 
-    def __init__(self, task: TaskSizing, host: Host, options: PlanOptions) -> None:
+    def __init__(self, task: TaskSizing, host: HostInputs, options: PlanOptions) -> None:
         if options.machine.side_by_side > 1 and (task.position in options.narrow or not task.parallel):
             options = replace(options, machine=replace(options.machine, lanes=1, width=1, fewer=False))
         self.task, self._host, self._options = task, host, options
@@ -189,15 +189,15 @@ class _Asked:
         return Ask(self.task, self._launch.trips, self.cost, rows, machine.side_by_side, options, small.shared)
 
     @once
-    def _launch(self) -> Launch:
+    def _launch(self) -> PlacementInputs:
         """The inputs of the placement of tapes on a device with on-chip memory."""
         o, trips = self._options, {s.number: self._trips[s.number] for s in self.stateful}
         rows = o.machine.rows if self.task.parallel else 1
         iterations = iterations_of(self.task, self._host, o.machine) if trips and rows > 1 and o.machine.shared else None
         rows = rows if iterations is None else min(rows, iterations)
-        return Launch(self.task.region, trips, rows, o.machine, o.unknown, o.fixed_slots)
+        return PlacementInputs(self.task.region, trips, rows, o.machine, o.unknown, o.fixed_slots)
 
-    def roomy(self, levels: int) -> Choice:
+    def roomy(self, levels: int) -> TaskChoice:
         """The choice with that many levels in every loop.
 
         If the rows of all lanes would exceed ``spare`` bytes: with fewer lanes or more levels, whichever is faster.
@@ -211,29 +211,29 @@ class _Asked:
         tried = (self.usual(n, lanes) for n in range(levels, 4) for lanes in self._lanes)
         return min((c for c in tried if self.plan(c).bytes <= room), key=lambda c: self.plan(c).seconds)
 
-    def usual(self, levels: int, lanes: int = 0) -> Choice:
+    def usual(self, levels: int, lanes: int = 0) -> TaskChoice:
         """The choice with that many levels in every loop, all workers and that many lanes; 0: all useful lanes."""
         o = self._options
         if not o.machine.fewer or not self.stateful:
             return self._with(levels, o.machine.lanes)
         return self._with(levels, min(lanes or self._most, self._most))
 
-    def _with(self, levels: int, lanes: int) -> Choice:
+    def _with(self, levels: int, lanes: int) -> TaskChoice:
         o = self._options
         if o.machine.shared and not o.choose:
             found = place(self._launch, levels)
-            return Choice(found.plans, self._workers(found) if levels == 1 else o.machine.workers, found.shared)
+            return TaskChoice(found.plans, self._workers(found) if levels == 1 else o.machine.workers, found.shared)
         plans = {s.number: self._usual(s, levels, o.unknown) for s in self.stateful}
-        return Choice(plans, o.machine.workers, placed(self._launch, plans) if o.machine.shared else frozenset(), lanes)
+        return TaskChoice(plans, o.machine.workers, placed(self._launch, plans) if o.machine.shared else frozenset(), lanes)
 
-    def fastest(self) -> Choice:
+    def fastest(self) -> TaskChoice:
         """The fastest choice, without a limit of memory."""
         o = self._options
         if o.machine.shared and not o.choose:
             found = place(self._launch, 1, roomy=True)
-            return Choice(found.plans, self._workers(found), found.shared)
+            return TaskChoice(found.plans, self._workers(found), found.shared)
         plans = {s.number: self._usual(s, 1, FASTEST_THINNING) for s in self.stateful}
-        return Choice(plans, o.machine.workers, lanes=self._most if self.stateful else o.machine.lanes)
+        return TaskChoice(plans, o.machine.workers, lanes=self._most if self.stateful else o.machine.lanes)
 
     def _workers(self, placement: Placement) -> int:
         """The number of workers: the usual one, or more without a predicate, which is evaluated up to the usual number only."""
@@ -251,7 +251,7 @@ class _Asked:
             return full_tape(trips.count, trips.source)
         return with_levels(trips.count, levels, None, s.bytes("ck1"), s.bytes("tape"), trips.source)
 
-    def plan(self, choice: Choice) -> TaskPlan:
+    def plan(self, choice: TaskChoice) -> TaskPlan:
         """The task under a choice."""
         task, plans = self.task, choice.plans
         machine = replace(self._options.machine, workers=choice.workers, lanes=choice.lanes)

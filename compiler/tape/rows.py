@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .bounds.bounds import max_tuples
-from .bounds.queries import Host
+from .bounds.queries import HostInputs
 from .bounds.row_count import count_passing, extent_of
 from .machine import Machine
 from .sizing import TaskSizing
@@ -65,7 +65,7 @@ class RowDemand:
         return f"gate: {self.passing} of {self.iterations} iterations pass" if self.parallel else "gate: it is closed"
 
 
-def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None = None) -> RowDemand:
+def demand_of(task: TaskSizing, host: HostInputs, machine: Machine, stake: int | None = None) -> RowDemand:
     """The number of rows that a launch of a task can use.
 
     Args:
@@ -97,7 +97,7 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
     return RowDemand(task.parallel, extent.iterations, passing, note=note)
 
 
-def iterations_of(task: TaskSizing, host: Host, machine: Machine) -> int | None:
+def iterations_of(task: TaskSizing, host: HostInputs, machine: Machine) -> int | None:
     """Maximum iterations of a task's parallel loop; in a batch, maximum threads of its trials. None: unknown."""
     count = max_tuples(task.axes, host)
     return count if count is None or not task.trials else count * machine.trial_lanes

@@ -44,7 +44,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TaskChoice:
     """The plans of a task's loops by number, its workers, its on-chip stacks, and its lanes."""
 
     plans: Mapping[int, LoopPlan]
@@ -56,12 +56,12 @@ class Choice:
 class TooSmall(Exception):
     """No plan fits. ``choices``: the smallest plan."""
 
-    def __init__(self, choices: list[Choice]) -> None:
+    def __init__(self, choices: list[TaskChoice]) -> None:
         super().__init__("no plan fits")
         self.choices = choices
 
 
-def fit(asks: Sequence[Ask], budget: int, fixed_slots: int, size: Callable[[list[Choice]], int]) -> list[Choice]:
+def fit(asks: Sequence[Ask], budget: int, fixed_slots: int, size: Callable[[list[TaskChoice]], int]) -> list[TaskChoice]:
     """The choices of the fastest plan of at most ``budget`` bytes.
 
     Args:
@@ -130,7 +130,7 @@ class _Search:
         self.numbers[len(self.numbers)] = task, loop
         return len(self.numbers) - 1
 
-    def choices(self, point: int, grown: tuple[int, int, int] | None = None) -> list[Choice]:
+    def choices(self, point: int, grown: tuple[int, int, int] | None = None) -> list[TaskChoice]:
         """The choices of a point of the front. ``grown``: a task, a loop of it, and the new segment length of that loop."""
         plans: list[dict[int, LoopPlan]] = [{} for _ in self.asks]
         crews = [(1, 1)] * len(self.asks)
@@ -145,9 +145,9 @@ class _Search:
             old = plans[task][loop]
             assert old.bound is not None
             plans[task][loop] = two_levels(old.bound, segment, old.source)
-        return [Choice(p, workers, a.shared, lanes) for p, (workers, lanes), a in zip(plans, crews, self.asks)]
+        return [TaskChoice(p, workers, a.shared, lanes) for p, (workers, lanes), a in zip(plans, crews, self.asks)]
 
-    def grown(self, within: int, budget: int) -> list[Choice]:
+    def grown(self, within: int, budget: int) -> list[TaskChoice]:
         """The best of the first ``within`` points after one two-level loop has grown into the unused bytes of the budget."""
         front = self.front
         left = budget - front.bytes[:within]

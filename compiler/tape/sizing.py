@@ -8,9 +8,9 @@ from typing import Protocol
 
 from ..ir.nodes import Block, If, Kernel, Loop, Stack, Task
 from ..ir.types import PLANES
-from .bounds.reader import Reader
+from .bounds.reader import ExprReader
 from .bounds.row_predicates import RowPredicate, gate_of
-from .bounds.sizeexpr import Arg, Bin, Cast, Extent, Lit, Range, parts
+from .bounds.sizeexpr import Bin, Cast, Extent, Lit, Range, ScalarArgument, parts
 from .work import NO_LOOP_WORK, NO_WORK, Inner, LoopWork, Work
 
 
@@ -32,7 +32,7 @@ class LoopSizing:
     exits: bool
     nest: tuple[Range, ...]
     stacks: tuple[StackSizing, ...]
-    inner: Region
+    inner: StackRegion
     work: LoopWork = NO_LOOP_WORK
 
     def bytes(self, kind: str) -> int:
@@ -45,11 +45,11 @@ class LoopSizing:
 
 
 @dataclass(frozen=True)
-class Region:
+class StackRegion:
     """Loops with stacks that are live together, and pairs of regions that exclude each other (the arms of an ``if``)."""
 
     loops: tuple[LoopSizing, ...] = ()
-    arms: tuple[tuple[Region, Region], ...] = ()
+    arms: tuple[tuple[StackRegion, StackRegion], ...] = ()
 
     def all_loops(self) -> list[LoopSizing]:
         """All loops of the region, including nested ones, in program order."""
@@ -73,7 +73,7 @@ class TaskSizing:
     name: str
     axes: tuple[Range, ...]
     parallel: bool
-    region: Region
+    region: StackRegion
     work: Work = NO_WORK
     gate: RowPredicate | None = None  # the conditions around all loops with stacks
     trials: bool = False  # of a batched kernel: the axis is the axis of trials
@@ -84,7 +84,7 @@ class TaskSizing:
         return {plane for s in self.region.all_loops() for k in s.stacks for plane, _ in k.widths}
 
 
-class Costs(Protocol):
+class CostModel(Protocol):
     """Counts the work of a task's reverse program."""
 
     def loop(self, s: Loop) -> LoopWork:
@@ -102,7 +102,7 @@ def size_task(
     position: int,
     name: str,
     stacks: Mapping[Loop, tuple[int, tuple[Stack, ...]]],
-    costs: Callable[[Callable[[Loop, bool], Inner]], Costs] | None = None,
+    costs: Callable[[Callable[[Loop, bool], Inner]], CostModel] | None = None,
 ) -> TaskSizing:
     """Collect the sizing of a primal ``task``.
 
@@ -115,7 +115,7 @@ def size_task(
         costs: creates the counter of work, from a function that numbers a loop (given whether the loop has a plan). None: work is not
             counted.
     """
-    reader = Reader(kernel, task)
+    reader = ExprReader(kernel, task)
     axes = reader.axes()
 
     def inner(s: Loop, planned: bool) -> Inner:
@@ -132,20 +132,20 @@ def _simple(r: Range) -> Range | None:
     with a value for each trial of a batch counts as an array.
     """
     ends = [e for end in (r.begin, r.end) if end is not None for e in parts(end)]
-    if r.end is None or any(isinstance(e, Arg) and e.arg.per_trial for e in ends):
+    if r.end is None or any(isinstance(e, ScalarArgument) and e.arg.per_trial for e in ends):
         return None
-    return r if all(isinstance(e, (Lit, Arg, Extent, Bin, Cast)) for e in ends) else None
+    return r if all(isinstance(e, (Lit, ScalarArgument, Extent, Bin, Cast)) for e in ends) else None
 
 
 def _region(
     block: Block,
-    reader: Reader,
+    reader: ExprReader,
     stacks: Mapping[Loop, tuple[int, tuple[Stack, ...]]],
     nest: tuple[Range, ...],
-    costs: Costs | None,
-) -> Region:
+    costs: CostModel | None,
+) -> StackRegion:
     loops: list[LoopSizing] = []
-    arms: list[tuple[Region, Region]] = []
+    arms: list[tuple[StackRegion, StackRegion]] = []
     for s in block:
         if isinstance(s, If):
             pair = _region(s.then, reader, stacks, nest, costs), _region(s.orelse, reader, stacks, nest, costs)
@@ -159,7 +159,7 @@ def _region(
                 sizes = tuple(StackSizing(k.name, k.kind, _widths(k)) for k in mine)
                 work = costs.loop(s) if costs and number >= 0 else NO_LOOP_WORK
                 loops.append(LoopSizing(number, own, s.exit is not None, nest, sizes, inner, work))
-    return Region(tuple(loops), tuple(arms))
+    return StackRegion(tuple(loops), tuple(arms))
 
 
 def _widths(stack: Stack) -> tuple[tuple[str, int], ...]:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from ..ir.nodes import ArgDecl, Buffer, Op, Place
 from ..ir.trials import TrialLayout
 from ..ir.types import i64
-from .bounds.sizeexpr import Arg, Index, Lit, Range, Read, SizeExpr, rebuilt
-from .sizing import LoopSizing, Region, TaskSizing
+from .bounds.sizeexpr import Index, Lit, Range, Read, ScalarArgument, SizeExpr, rebuilt
+from .sizing import LoopSizing, StackRegion, TaskSizing
 
 
 def batched_sizing(tasks: tuple[TaskSizing, ...], layout: TrialLayout) -> tuple[TaskSizing, ...]:
@@ -33,9 +33,9 @@ class _Batched:
             replace(t, axes=(self._lanes,), parallel=True, region=self._region(t.region), gate=None, trials=True) for t in tasks
         )
 
-    def _region(self, region: Region) -> Region:
+    def _region(self, region: StackRegion) -> StackRegion:
         arms = tuple((self._region(a), self._region(b)) for a, b in region.arms)
-        return Region(tuple(map(self._loop, region.loops)), arms)
+        return StackRegion(tuple(map(self._loop, region.loops)), arms)
 
     def _loop(self, loop: LoopSizing) -> LoopSizing:
         nest = (self._trial, *map(self._range, loop.nest))
@@ -49,7 +49,7 @@ class _Batched:
         e = rebuilt(e, self._at)
         if isinstance(e, Read) and e.place.per_trial:
             return Read(self._place(e.place), (Index(self._trial.index), *e.index))
-        if isinstance(e, Arg) and e.arg.per_trial:
+        if isinstance(e, ScalarArgument) and e.arg.per_trial:
             return Read(self._scalar(e.arg), (Index(self._trial.index),))
         return e
 

@@ -11,7 +11,7 @@ from qdrun.compiler.ir.types import f32, i16, i32, i64, u1, u64
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.tape.bounds import reductions
 from qdrun.compiler.tape.bounds.row_predicates import Condition, RowPredicate
-from qdrun.compiler.tape.bounds.sizeexpr import Arg, Bin, Cast, Index, Lit, Range, Read
+from qdrun.compiler.tape.bounds.sizeexpr import Bin, Cast, Index, Lit, Range, Read, ScalarArgument
 
 LEAST = ArgDecl("least", "scalar", f32, index=3)
 GIVEN = ArgDecl("given", "ndarray", f32, 2, index=1)
@@ -21,16 +21,16 @@ NARROW = Place("narrow", i16, Buffer("field"), 1, (500,), (2,))
 OURS = Place("ours", f32, Buffer("arg", GIVEN), 2, None, None, 0, 4)
 
 
-def gate() -> reductions.Reduction:
+def gate() -> reductions.ReductionKernel:
     i, j = (Op("index", (), i32) for _ in range(2))
     real = Read(REAL, (Index(i), Index(j)))
-    above = Bin("gt", (real, Arg(LEAST)), u1)
+    above = Bin("gt", (real, ScalarArgument(LEAST)), u1)
     other = Bin("lt", (Read(OURS, (Index(j), Index(i))), Bin("mul", (real, Lit(0.1, f32)), f32)), u1)
     axes = tuple(Range(op, Lit(0, i32), Lit(n, i32), 1) for op, n in ((i, 50), (j, 60)))
     return reductions.passing("gate", RowPredicate((Condition(above, True), Condition(other, False)), (), axes), (0, 1))
 
 
-def bounds() -> reductions.Reduction:
+def bounds() -> reductions.ReductionKernel:
     rows = Range(Op("index", (), i32), Lit(0, i32), Lit(50, i32), 1)
     at = Index(rows.index)
     one = Bin("add", (at, Lit(1, i32)), i32)

@@ -14,7 +14,7 @@ from qdrun.compiler.tape.heap_plan import HeapPlan
 from qdrun.compiler.tape.levels import full_tape, with_levels
 from qdrun.compiler.tape.machine import Machine, cpu
 from qdrun.compiler.tape.plan import PlanOptions, make_plan
-from qdrun.compiler.tape.sizing import LoopSizing, Region, StackSizing, TaskSizing
+from qdrun.compiler.tape.sizing import LoopSizing, StackRegion, StackSizing, TaskSizing
 from qdrun.compiler.tape.work import CLASSES, LoopWork, Work
 
 HERE = Loc("nests.py", 7, 0, 4, "for", "k")
@@ -44,7 +44,7 @@ class Builder:
 
     next: int = 0
 
-    def loop(self, count, x, t, amounts, inner=Region(), nest=()) -> LoopSizing:  # noqa: B008
+    def loop(self, count, x, t, amounts, inner=StackRegion(), nest=()) -> LoopSizing:  # noqa: B008
         """``x``, ``t``: words by plane of a checkpoint and of a slot of the tape."""
         number, self.next = self.next, self.next + 1
         stacks = tuple(
@@ -75,12 +75,14 @@ def regions(draw, build, planes, left, depth=0):
         if left[0] <= 0:
             break
         left[0] -= 1
-        inner = draw(regions(build, planes, left, depth + 1)) if depth < 2 and left[0] and draw(st.booleans()) else Region()
+        inner = (
+            draw(regions(build, planes, left, depth + 1)) if depth < 2 and left[0] and draw(st.booleans()) else StackRegion()
+        )
         x, t = draw(widths(planes))
         loops.append(build.loop(draw(COUNTS), x, t, draw(st.lists(st.integers(0, 9), min_size=2, max_size=3)), inner))
     if left[0] >= 2 and draw(st.booleans()):
         arms.append((draw(regions(build, planes, left, depth + 1)), draw(regions(build, planes, left, depth + 1))))
-    return Region(tuple(loops), tuple(arms))
+    return StackRegion(tuple(loops), tuple(arms))
 
 
 @st.composite

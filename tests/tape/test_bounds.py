@@ -16,7 +16,7 @@ from qdrun.compiler.tape.bounds.evaluable import known_nest
 from qdrun.compiler.tape.bounds.evaluate import Points
 from qdrun.compiler.tape.bounds.intervals import Intervals
 from qdrun.compiler.tape.bounds.queries import Space
-from qdrun.compiler.tape.bounds.sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Range, Read, Unknown, parts
+from qdrun.compiler.tape.bounds.sizeexpr import Bin, Cast, Extent, Index, Lit, Range, Read, ScalarArgument, UnknownExpr, parts
 from qdrun.compiler.tape.bounds.sizeexpr import truth as unknown
 
 N = ArgDecl("n", "scalar", i32)
@@ -47,12 +47,12 @@ def test_a_literal_bound_is_its_own_trip_count():
 
 
 def test_scalar_arguments_and_shapes_are_read_from_the_launch():
-    assert max_trips(loop(Lit(0), Arg(N)), (), Host(n=13)) == bounds.Trips(13, "argument")
+    assert max_trips(loop(Lit(0), ScalarArgument(N)), (), Host(n=13)) == bounds.Trips(13, "argument")
     assert max_trips(loop(Lit(0), Extent(A, 1)), (), Host()) == bounds.Trips(11, "shape")
 
 
 def test_an_empty_range_has_no_iterations():
-    assert max_trips(loop(Lit(0), Arg(N)), (), Host(n=-5)).count == 0
+    assert max_trips(loop(Lit(0), ScalarArgument(N)), (), Host(n=-5)).count == 0
 
 
 @given(st.integers(0, 40), st.integers(1, 40))
@@ -84,16 +84,16 @@ def test_steps_count_as_pythons_range_does(begin, end, step):
 
 
 def test_min_is_not_taken_for_max():
-    assert max_trips(loop(Lit(0), Bin("min", (Arg(N), Lit(3)))), (), Host(n=1000)).count == 3
+    assert max_trips(loop(Lit(0), Bin("min", (ScalarArgument(N), Lit(3)))), (), Host(n=1000)).count == 3
 
 
 def test_a_value_that_depends_on_the_path_is_bounded_by_its_largest_option():
-    found = max_trips(loop(Lit(0), Bin("select", (unknown(), Arg(N), Lit(3)), i64)), (), Host(n=8))
+    found = max_trips(loop(Lit(0), Bin("select", (unknown(), ScalarArgument(N), Lit(3)), i64)), (), Host(n=8))
     assert found == bounds.Trips(8, "argument, the largest over the paths that may be taken")
 
 
 def test_what_only_running_can_tell_is_unknown_and_says_why():
-    assert max_trips(loop(Lit(0), Unknown("counted")), (), Host()) == bounds.Trips(None, "counted")
+    assert max_trips(loop(Lit(0), UnknownExpr("counted")), (), Host()) == bounds.Trips(None, "counted")
     assert max_trips(loop(Lit(0), None), (), Host()) == bounds.Trips(None, "while")
 
 
@@ -253,7 +253,7 @@ def test_any_expression_is_exact_and_never_under_by_intervals(data):
 
 def test_a_bound_that_wraps_is_the_number_that_the_kernel_gets():
     n, m = 100_000, 65_536
-    square = Bin("mul", (Arg(N), Arg(N)), i32)
+    square = Bin("mul", (ScalarArgument(N), ScalarArgument(N)), i32)
     assert max_trips(loop(Lit(0), square), (), Host(n=n)).count == n * n % 2**32
     assert max_trips(loop(Lit(0), square), (), Host(n=m)).count == 0
     outer = Range(Op("index", (), i32), Lit(0, i32), Lit(70_000, i32), 1)
@@ -297,11 +297,13 @@ def test_ranges_whose_lengths_add_up_to_more_than_64_bits_hide_no_other(long, lo
 
 
 def test_what_only_running_can_tell_may_be_bounded_by_something_else():
-    unknown = Unknown("who knows")
-    assert max_trips(loop(Lit(0), Bin("min", (Arg(N), unknown))), (), Host(n=7)).count == 7
-    assert max_trips(loop(Bin("max", (Lit(2), unknown)), Bin("min", (unknown, Arg(N)))), (), Host(n=7)).count == 5
-    assert max_trips(loop(Lit(0), Bin("max", (Arg(N), unknown))), (), Host(n=7)) == bounds.Trips(None, "who knows")
-    assert max_trips(loop(Bin("max", (Lit(2), unknown)), Arg(N), 3), (), Host(n=12)).count == 10, "begin may be 3 or 4"
+    unknown = UnknownExpr("who knows")
+    assert max_trips(loop(Lit(0), Bin("min", (ScalarArgument(N), unknown))), (), Host(n=7)).count == 7
+    assert max_trips(loop(Bin("max", (Lit(2), unknown)), Bin("min", (unknown, ScalarArgument(N)))), (), Host(n=7)).count == 5
+    assert max_trips(loop(Lit(0), Bin("max", (ScalarArgument(N), unknown))), (), Host(n=7)) == bounds.Trips(None, "who knows")
+    assert max_trips(loop(Bin("max", (Lit(2), unknown)), ScalarArgument(N), 3), (), Host(n=12)).count == 10, (
+        "begin may be 3 or 4"
+    )
     outer = loop(unknown, Lit(9))
     assert max_trips(loop(Lit(0), Index(outer.index)), (outer,), Host()) == bounds.Trips(None, "who knows")
     endless = loop(Lit(0), None)

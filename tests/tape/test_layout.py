@@ -13,13 +13,13 @@ from qdrun.compiler.ir.types import i32
 from qdrun.compiler.tape.bounds.sizeexpr import Lit, Range
 from qdrun.compiler.tape.layout import RowLayout
 from qdrun.compiler.tape.levels import LoopPlan
-from qdrun.compiler.tape.sizing import LoopSizing, Region, StackSizing
+from qdrun.compiler.tape.sizing import LoopSizing, StackRegion, StackSizing
 
 PLANES = ("f4", "f8", "i4")
 
 
 @st.composite
-def regions(draw, numbers=None, depth: int = 0) -> Region:
+def regions(draw, numbers=None, depth: int = 0) -> StackRegion:
     """Loops with and without stacks, in one another and in arms of ifs."""
     numbers = itertools.count() if numbers is None else numbers
     loops = tuple(draw(loop(numbers, depth)) for _ in range(draw(st.integers(0, 2))))
@@ -28,7 +28,7 @@ def regions(draw, numbers=None, depth: int = 0) -> Region:
         arms = tuple(
             (draw(regions(numbers, depth + 1)), draw(regions(numbers, depth + 1))) for _ in range(draw(st.integers(0, 1)))
         )
-    return Region(loops, arms)
+    return StackRegion(loops, arms)
 
 
 @st.composite
@@ -39,12 +39,12 @@ def loop(draw, numbers, depth: int) -> LoopSizing:
         for kind in ("ck1", "ck2", "tape"):
             widths = {p: draw(st.integers(1, 3)) for p in PLANES if draw(st.booleans())}
             stacks.append(StackSizing(f"{kind}.{number}", kind, tuple(sorted(widths.items()))))
-    inner = draw(regions(numbers, depth + 1)) if depth < 3 else Region()
+    inner = draw(regions(numbers, depth + 1)) if depth < 3 else StackRegion()
     index = Op("index", (), i32)
     return LoopSizing(number, Range(index, Lit(0), Lit(1), 1), False, (), tuple(stacks), inner)
 
 
-def live_sets(region: Region) -> Iterator[list[tuple[LoopSizing, StackSizing]]]:
+def live_sets(region: StackRegion) -> Iterator[list[tuple[LoopSizing, StackSizing]]]:
     """Every set of stacks that are live at one time: all loops of a block, one arm of each if, and one body that runs now."""
     for chosen in itertools.product(*region.arms):
         parts = [(loop, s) for loop in region.loops for s in loop.stacks]
@@ -60,7 +60,7 @@ def live_sets(region: Region) -> Iterator[list[tuple[LoopSizing, StackSizing]]]:
                 yield parts + live
 
 
-def _own(region: Region) -> list[tuple[list[tuple[LoopSizing, StackSizing]], tuple[LoopSizing, ...]]]:
+def _own(region: StackRegion) -> list[tuple[list[tuple[LoopSizing, StackSizing]], tuple[LoopSizing, ...]]]:
     """The stacks of a region's loops; of nested ifs, the first arms (the others are met when the roles are swapped)."""
     out = [([(loop, s) for loop in region.loops for s in loop.stacks], region.loops)]
     for first, _ in region.arms:
@@ -68,14 +68,14 @@ def _own(region: Region) -> list[tuple[list[tuple[LoopSizing, StackSizing]], tup
     return out
 
 
-def swapped(region: Region) -> Iterator[Region]:
+def swapped(region: StackRegion) -> Iterator[StackRegion]:
     """The region, and with the arms of its nested ifs the other way round."""
     yield region
-    yield Region(region.loops, tuple((_swap(a), _swap(b)) for a, b in region.arms))
+    yield StackRegion(region.loops, tuple((_swap(a), _swap(b)) for a, b in region.arms))
 
 
-def _swap(region: Region) -> Region:
-    return Region(region.loops, tuple((b, a) for a, b in region.arms))
+def _swap(region: StackRegion) -> StackRegion:
+    return StackRegion(region.loops, tuple((b, a) for a, b in region.arms))
 
 
 @settings(max_examples=60, deadline=None)
@@ -113,6 +113,6 @@ def test_a_row_without_ifs_is_as_long_as_the_longest_live_set(region, random):
         assert words.get(plane, 0) == max(sizes, default=0)
 
 
-def _without_ifs(region: Region) -> Region:
+def _without_ifs(region: StackRegion) -> StackRegion:
     loops = tuple(LoopSizing(s.number, s.range, s.exits, s.nest, s.stacks, _without_ifs(s.inner), s.work) for s in region.loops)
-    return Region(loops)
+    return StackRegion(loops)

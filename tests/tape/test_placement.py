@@ -21,7 +21,7 @@ from qdrun.compiler.tape.levels import full_tape, with_levels
 from qdrun.compiler.tape.machine import CUDA_CACHE, CUDA_HEAP, CUDA_SHARED, cuda, machine
 from qdrun.compiler.tape.options import REACH
 from qdrun.compiler.tape.placement import OVER, STEP
-from qdrun.compiler.tape.sizing import Region, TaskSizing
+from qdrun.compiler.tape.sizing import StackRegion, TaskSizing
 
 GPU = cuda()
 MANY = 1 << 22
@@ -32,7 +32,9 @@ THREADS = st.sampled_from([1, 100, 65_536])
 def one_loop(count, planes=None, rows=MANY, checkpoint=None) -> tuple[TaskSizing, ...]:
     tape = planes or {"f4": 1}
     return (
-        TaskSizing(0, "t", (literal_range(rows),), True, Region((Builder().loop(count, checkpoint or tape, tape, [1, 2]),))),
+        TaskSizing(
+            0, "t", (literal_range(rows),), True, StackRegion((Builder().loop(count, checkpoint or tape, tape, [1, 2]),))
+        ),
     )
 
 
@@ -173,9 +175,9 @@ def test_a_state_too_wide_for_the_chip_lies_in_the_heap():
 def test_loops_that_are_live_together_share_by_their_needs():
     build = Builder()
     inner = build.loop(20, {"f4": 1}, {"f4": 1}, [1, 2])
-    outer = build.loop(1000, {"f4": 1}, {"f4": 1}, [1, 2], Region((inner,)))
+    outer = build.loop(1000, {"f4": 1}, {"f4": 1}, [1, 2], StackRegion((inner,)))
     beside = build.loop(1000, {"f4": 1}, {"f4": 1}, [1, 2])
-    found = plan((TaskSizing(0, "t", (literal_range(MANY),), True, Region((outer, beside))),), GPU)
+    found = plan((TaskSizing(0, "t", (literal_range(MANY),), True, StackRegion((outer, beside))),), GPU)
     slots = {row["slots"]["tape"]: row["levels"] for row in found.rows()}
     assert slots == {20: 1, 25: 2}, "the inner loop is whole; the others have what is left, in equal parts"
     assert found.tasks[0].shared_bytes == 4 * (20 + 25 + 25)

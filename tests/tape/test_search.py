@@ -20,7 +20,7 @@ from qdrun.compiler.tape.cost import refills
 from qdrun.compiler.tape.machine import cpu, machine
 from qdrun.compiler.tape.options import REACH
 from qdrun.compiler.tape.plan import fewer
-from qdrun.compiler.tape.sizing import Region, TaskSizing
+from qdrun.compiler.tape.sizing import StackRegion, TaskSizing
 
 
 def smallest(tasks, where) -> int:
@@ -125,7 +125,7 @@ def test_a_plan_is_deterministic_and_covers_every_iteration(tasks, where, share)
 def one_loop(count, words=1, rows=None, **more) -> tuple[TaskSizing, ...]:
     loop = Builder().loop(count, {"f4": words}, {"f4": words}, [2, 1, 1], **more)
     axes = () if rows is None else (literal_range(rows),)
-    return (TaskSizing(0, "t", axes, rows is not None, Region((loop,))),)
+    return (TaskSizing(0, "t", axes, rows is not None, StackRegion((loop,))),)
 
 
 @pytest.mark.parametrize("budget", [512, 800, 1600, 4000, 6000, 7600, 7999])
@@ -172,7 +172,7 @@ def test_fewer_workers_are_the_last_resort():
 def test_the_loop_that_gains_least_time_gives_way():
     cheap, dear = Builder(), Builder(5)
     loops = cheap.loop(1000, {"f4": 1}, {"f4": 1}, [1, 0]), dear.loop(1000, {"f4": 1}, {"f4": 1}, [90, 9])
-    tasks = (TaskSizing(0, "t", (), False, Region(loops)),)
+    tasks = (TaskSizing(0, "t", (), False, StackRegion(loops)),)
     first, second = plan(tasks, cpu(1), budget=4300).tasks[0].loops
     assert (first.plan.levels, second.plan.levels) == (2, 1)
 
@@ -187,7 +187,7 @@ def test_each_task_has_the_whole_budget():
 def test_tasks_in_different_planes_share_the_budget():
     build = Builder()
     loops = [build.loop(1000, {p: 1}, {p: 1}, [2, 1]) for p in ("f4", "i4")]
-    tasks = tuple(TaskSizing(k, "t", (), False, Region((s,))) for k, s in enumerate(loops))
+    tasks = tuple(TaskSizing(k, "t", (), False, StackRegion((s,))) for k, s in enumerate(loops))
     assert plan(tasks, cpu(1)).bytes == 8000
     found = plan(tasks, cpu(1), budget=5000)
     assert 4000 < found.bytes <= 5000
@@ -223,7 +223,7 @@ def test_long_loops_are_planned(count):
 
 def test_many_loops_are_planned():
     build = Builder()
-    region = Region(tuple(build.loop(100 + 37 * k, {"f4": 2}, {"f4": 1}, [k % 5, 1]) for k in range(20)))
+    region = StackRegion(tuple(build.loop(100 + 37 * k, {"f4": 2}, {"f4": 1}, [k % 5, 1]) for k in range(20)))
     tasks = (TaskSizing(0, "t", (literal_range(64),), True, region),)
     least, whole = smallest(tasks, cpu(2)), plan(tasks, cpu(2)).bytes
     times = [plan(tasks, cpu(2), budget=b).seconds for b in np.linspace(least, whole, 12).astype(int).tolist()]

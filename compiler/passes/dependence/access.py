@@ -51,7 +51,7 @@ def overlap(p: Place, q: Place) -> bool:
     return p is q or (base(p.buffer) == base(q.buffer) and may_alias(p, q))
 
 
-class Writes:
+class WriteSet:
     """The writes of some tasks. ``place in writes``: whether one of them may change the content of ``place``."""
 
     def __init__(self, *tasks: Task) -> None:
@@ -83,7 +83,7 @@ class Writes:
 
 
 def overwritten_loads(
-    loads: list[Access], writes: Writes, final: Callable[[Access, Access], bool]
+    loads: list[Access], writes: WriteSet, final: Callable[[Access, Access], bool]
 ) -> Iterator[tuple[Access, Access]]:
     """Rule 1: the loads whose element a write may change afterwards, each with the first such write.
 
@@ -138,7 +138,7 @@ def check_cross_iteration(task: Task) -> None:
     if not task.parallel:
         return
     statements = list(walk(task.body))
-    writes, ranges = Writes(task), extents(task)
+    writes, ranges = WriteSet(task), extents(task)
     for place, index, load in [*loads_of(statements), *_products(statements)]:
         if not place.differentiable:
             continue

@@ -13,7 +13,7 @@ VARIED = 1
 
 
 @dataclass(frozen=True)
-class Flows:
+class StoredValues:
     """The real values that a kernel stores.
 
     Attributes:
@@ -33,7 +33,7 @@ class Flows:
         return any(mask & VARIED and not a[0].differentiable for a, mask in self.writes)
 
 
-def flows_of(kernel: Kernel) -> Flows:
+def flows_of(kernel: Kernel) -> StoredValues:
     """Follow the real values of a kernel from its loads to its stores."""
     statements = [s for task in kernel.tasks for s in walk(task.body)]
     loads: dict[Place, list[Access]] = {}
@@ -52,7 +52,7 @@ def flows_of(kernel: Kernel) -> Flows:
                     changed = True
     stores = [a for a in writes_of(statements) if a[0].dtype.is_real and a[0].buffer.kind != "tmp"]
     out = [(a, masks.get(stored_value(a[2]), 0)) for a in stores]  # type: ignore[arg-type]
-    return Flows(tuple((a, mask) for a, mask in out if mask), tuple(loads), loads)
+    return StoredValues(tuple((a, mask) for a, mask in out if mask), tuple(loads), loads)
 
 
 def _step(s: Stmt, masks: dict[Op | Local | Place, int], bits: dict[Place, int]) -> list[tuple[Op | Local | Place, int]]:

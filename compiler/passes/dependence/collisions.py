@@ -20,17 +20,17 @@ from ...errors import DataAccessError
 from ...ir.alias import same_array
 from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, Loc, Local, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.walk import loop_names, stored_value, walk
-from ...tape.bounds.queries import Host
+from ...tape.bounds.queries import HostInputs
 from ...tape.bounds.row_predicates import Condition, distinct
-from ...tape.bounds.sizeexpr import Index, Pick, Range, Read, SizeExpr, Unknown
-from .access import Access, Writes, line_of, writes_of
+from ...tape.bounds.sizeexpr import Index, Pick, Range, Read, SizeExpr, UnknownExpr
+from .access import Access, WriteSet, line_of, writes_of
 from .indexing import Linear, axes_of, extents, held_axes, is_invariant, linear, own_element
 from .store_maps import (
     Clash,
-    Meeting,
+    FreeConditions,
     Spot,
     StoreReader,
-    Undecided,
+    WritePair,
     addresses,
     computes_reals,
     find_clash,
@@ -54,7 +54,7 @@ class Collision:
     certain: bool = True
 
 
-def check_stores(kernel: Kernel, task: Task, varied: set[Op | Local]) -> list[Meeting]:
+def check_stores(kernel: Kernel, task: Task, varied: set[Op | Local]) -> list[WritePair]:
     """Rule 3, for one task of a kernel. ``varied``: what a gradient can flow through.
 
     Returns what each launch has to prove.
@@ -62,7 +62,7 @@ def check_stores(kernel: Kernel, task: Task, varied: set[Op | Local]) -> list[Me
     Raises:
         DataAccessError: naming the lines.
     """
-    left: list[Meeting] = []
+    left: list[WritePair] = []
     for found in collisions(kernel, task, varied, lambda place: place.differentiable):
         if isinstance(found, Collision):
             raise _refusal(found)
@@ -72,7 +72,7 @@ def check_stores(kernel: Kernel, task: Task, varied: set[Op | Local]) -> list[Me
 
 def collisions(
     kernel: Kernel, task: Task, varied: set[Op | Local], kept: Callable[[Place], bool]
-) -> Iterator[Collision | Meeting]:
+) -> Iterator[Collision | WritePair]:
     """The stores of varied values to ``kept`` places that may meet another write of the element, by another iteration."""
     stores = [a for a in writes_of(walk(task.body)) if isinstance(a[2], GlobalStore) and kept(a[0])]
     if not task.parallel or not stores:
@@ -96,7 +96,7 @@ def shared_stores(task: Task) -> set[GlobalStore]:
     stores = [s for s in walk(task.body) if isinstance(s, GlobalStore) and s.place.differentiable]
     if not task.parallel or not stores:
         return set()
-    written, ranges = Writes(task), extents(task)
+    written, ranges = WriteSet(task), extents(task)
     return {s for s in stores if not own_element(s.index, s.index, written, ranges)}
 
 
@@ -125,7 +125,7 @@ def refusal(name: str, loc: Loc | None, again: str, why: str, certain: bool = Tr
     return DataAccessError(what, loc, REMEDY)
 
 
-def check_meeting(meeting: Meeting, host: Host) -> None:
+def check_meeting(meeting: WritePair, host: HostInputs) -> None:
     """Rule 3 for two writes in one launch.
 
     Raises:
@@ -176,12 +176,12 @@ class _Around:
 
 class _Collisions:
     def __init__(self, kernel: Kernel, task: Task) -> None:
-        self.task, self.writes, self.ranges = task, Writes(task), extents(task)
-        self._reader, self._undecided = StoreReader(kernel, task), Undecided()
+        self.task, self.writes, self.ranges = task, WriteSet(task), extents(task)
+        self._reader, self._undecided = StoreReader(kernel, task), FreeConditions()
         self._around: dict[int, _Around] = {}
         self._conditions(task.body, _Around())
 
-    def between(self, a: Access, b: Access) -> Iterator[Collision | Meeting]:
+    def between(self, a: Access, b: Access) -> Iterator[Collision | WritePair]:
         """What is not proven about ``a`` in one iteration and ``b`` in another naming two elements."""
         if not same_array(a[0], b[0]):
             yield Collision(a, b[2])
@@ -198,7 +198,7 @@ class _Collisions:
             yield from self._formulas(a, b, agreed)
 
     # ---- by formulas
-    def _formulas(self, a: Access, b: Access, agreed: set[Op]) -> Iterator[Collision | Meeting]:
+    def _formulas(self, a: Access, b: Access, agreed: set[Op]) -> Iterator[Collision | WritePair]:
         """``agreed``: the axes on which two iterations agree where they name one element by both writes."""
         first, second = (tuple(map(self._undecided, self._index(x))) for x in (a, b))
         writes = [(a, first)] if a[2] is b[2] else [(a, first), (b, second)]
@@ -206,10 +206,10 @@ class _Collisions:
             one = a[2] is b[2] or (first == second and not any(map(self._changing, first)))
             yield from self._asserted(a, b, agreed) if one else [Collision(a, b[2])]
             return
-        both = [not isinstance(x, Unknown) and not isinstance(y, Unknown) for x, y in zip(first, second)]
+        both = [not isinstance(x, UnknownExpr) and not isinstance(y, UnknownExpr) for x, y in zip(first, second)]
         spots = tuple(self._spot(x, tuple(e for e, known in zip(index, both) if known), agreed) for x, index in writes)
         meeting = self._meeting(a, b, spots, len(first) if all(both) else -1)
-        why = next((e.why for e in (*first, *second) if isinstance(e, Unknown)), "")
+        why = next((e.why for e in (*first, *second) if isinstance(e, UnknownExpr)), "")
         if not all(both) and not (agreed or any(both)):
             yield self._unproven(a, b, why)
         elif meeting.unknown or any(isinstance(x, Read) for e in meeting.exprs() for x in distinct(e)):
@@ -219,7 +219,7 @@ class _Collisions:
         else:
             yield from self._decided(a, b, meeting, why)
 
-    def _decided(self, a: Access, b: Access, meeting: Meeting, why: str = "") -> Iterator[Collision | Meeting]:
+    def _decided(self, a: Access, b: Access, meeting: WritePair, why: str = "") -> Iterator[Collision | WritePair]:
         """What evaluating the formulas says."""
         if meeting.asks:
             yield meeting
@@ -232,7 +232,7 @@ class _Collisions:
                 else Collision(a, b[2], told(clash, self.task.loc, meeting.shown), not clash.too_many)
             )
 
-    def _asserted(self, a: Access, b: Access, agreed: set[Op]) -> Iterator[Collision | Meeting]:
+    def _asserted(self, a: Access, b: Access, agreed: set[Op]) -> Iterator[Collision | WritePair]:
         """An index that is read from memory: refused if iterations read it at one place, else left to launches that are watched."""
         loops, writes = self._loops(a), [a] if a[2] is b[2] else [a, b]
         index = self._index(a)
@@ -289,22 +289,22 @@ class _Collisions:
     def _evaluable(self, e: SizeExpr, loops: tuple[Range, ...], reading: bool) -> bool:
         """Whether a formula can be evaluated for each iteration."""
         parts = [e, *(end for r in used_ranges((e,), loops) for end in (r.begin, r.end))]
-        if any(end is None or any(isinstance(x, Unknown) for x in distinct(end)) for end in parts):
+        if any(end is None or any(isinstance(x, UnknownExpr) for x in distinct(end)) for end in parts):
             return False
         return reading or not (computes_reals(e) or any(end is not None and reads(end) for end in parts))
 
     def _value(self, x: Operand, loops: tuple[Range, ...]) -> tuple[SizeExpr, ...] | None:
         """Formulas that decide a stored value; None: it may be another one in each iteration."""
         found = self._reader.expr(x)
-        if self._changing(found) or any(isinstance(e, (Unknown, Pick)) for e in distinct(found)):
+        if self._changing(found) or any(isinstance(e, (UnknownExpr, Pick)) for e in distinct(found)):
             return None
         out = addresses(found)
         return out if all(self._evaluable(e, loops, False) for e in out) else None
 
-    def _meeting(self, a: Access, b: Access, spots: tuple[Spot, ...], shown: int = -1, reads: bool = False) -> Meeting:
+    def _meeting(self, a: Access, b: Access, spots: tuple[Spot, ...], shown: int = -1, reads: bool = False) -> WritePair:
         loc = a[2].loc  # type: ignore[union-attr]
         again = "" if a[2] is b[2] else line_of(b[2])
-        return Meeting(a[0].name, self._reader.axes(), spots, loc, again, self.task.loc, shown, reads)
+        return WritePair(a[0].name, self._reader.axes(), spots, loc, again, self.task.loc, shown, reads)
 
     # ---- what stands around the writes
     def _conditions(self, block: Block, around: _Around) -> None:

@@ -4,7 +4,7 @@ A derivative reaches an operand only through an operation with a rule. A value a
 comparison, an index or a condition looked at; the derivative of these is zero. ``task_flows`` finds both for each task of a kernel:
 the arrays that a store depends on with a derivative, and the statement that cuts each of the other dependences.
 
-A set of dependences is one integer, see ``Flows``.
+A set of dependences is one integer, see ``DependenceSets``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cut:
     name: str = ""
 
 
-class Flows:
+class DependenceSets:
     """Sets of dependences on numbered sources, as integers.
 
     Bit k says that source k is reached with a derivative; each bit from ``sources`` on stands for a source that is reached behind a cut.
@@ -142,7 +142,7 @@ class TaskFlow:
 
 def task_flows(kernel: Kernel) -> tuple[TaskFlow, ...]:
     """The dependences of each task of a kernel, in their order."""
-    return tuple(_Task(task).found() for task in kernel.tasks)
+    return tuple(_FlowAnalysis(task).found() for task in kernel.tasks)
 
 
 def passes_on(place: Place) -> bool:
@@ -150,7 +150,7 @@ def passes_on(place: Place) -> bool:
     return place.differentiable or place.buffer.kind in ("tmp", "block", "trial", "ret")
 
 
-class _Task:
+class _FlowAnalysis:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.loaded: dict[Place | None, int] = {None: 0}
@@ -158,7 +158,7 @@ class _Task:
             place = place_of(s)
             if place is not None:
                 self.loaded.setdefault(place, len(self.loaded))
-        self.flows = Flows(len(self.loaded))
+        self.flows = DependenceSets(len(self.loaded))
         self.of: dict[Op | Local, int] = {}
         self.stored: dict[Place, int] = {}
         self.where: dict[Place, Loc | None] = {}

@@ -204,7 +204,7 @@ class Extents(dict[Op, "int | None"]):
             self.bounds[axis.index] = linear(axis.begin), linear(axis.end)
         self.several = {axis for axis, n in self.items() if n is None or n > 1}
 
-    def span(self, form: _Form) -> tuple[Linear, Linear]:
+    def span(self, form: _IndexForm) -> tuple[Linear, Linear]:
         """The interval of a sum of axis indices and further terms."""
         low, high = form.rest.plus(Linear((), form.low)), form.rest.plus(Linear((), form.high))
         for axis, c in form.axes.items():
@@ -320,7 +320,7 @@ class _Whole:
     def __init__(self, ranges: Extents, bits: int, gaps: bool) -> None:
         self._ranges, self._modulus, self._gaps = ranges, 1 << bits, gaps
 
-    def reach(self, form: _Form) -> int:
+    def reach(self, form: _IndexForm) -> int:
         """How far the values of a form lie from each other, at most. Of an axis of unknown length, those of two neighbouring iterations."""
         total = form.high - form.low
         for axis, c in form.axes.items():
@@ -328,11 +328,11 @@ class _Whole:
             total += abs(c) * (1 if n is None and not self._gaps else (1 << 31) - 1 if n is None else max(0, n - 1))
         return total
 
-    def holds(self, left: _Form, right: _Form) -> bool:
+    def holds(self, left: _IndexForm, right: _IndexForm) -> bool:
         """Whether two sums over the same axes are equal as integers where they are equal as values of their type."""
         return self.reach(left) + self.reach(right) + abs(left.rest.minus(right.rest).constant) < self._modulus
 
-    def apart(self, left: _Form, right: _Form) -> bool:
+    def apart(self, left: _IndexForm, right: _IndexForm) -> bool:
         """Whether one of two sums always lies behind the other."""
         return self.holds(left, right) and _beyond(self._ranges.span(left), self._ranges.span(right))
 
@@ -379,7 +379,7 @@ def axes_of(values: Iterable[Operand], written: Container[Place], ranges: Extent
 
 
 @dataclass(frozen=True)
-class _Form:
+class _IndexForm:
     """A sum of axis indices, a form that is the same in every iteration, and something from ``low`` to ``high``."""
 
     axes: dict[Op, int]
@@ -388,7 +388,7 @@ class _Form:
     high: int
 
 
-def _over_axes(x: Operand, written: Container[Place], ranges: Extents) -> _Form | None:
+def _over_axes(x: Operand, written: Container[Place], ranges: Extents) -> _IndexForm | None:
     """A value as such a sum, if it is one."""
     form = linear(x)
     axes: dict[Op, int] = {}
@@ -406,7 +406,7 @@ def _over_axes(x: Operand, written: Container[Place], ranges: Extents) -> _Form 
             if ends is None:
                 return None
             low, high = low + min(c * e for e in ends), high + max(c * e for e in ends)
-    return _Form(axes, Linear(tuple(rest), form.constant), low, high)
+    return _IndexForm(axes, Linear(tuple(rest), form.constant), low, high)
 
 
 def _positional(coefficients: dict[Op, int], ranges: Extents) -> bool:

@@ -9,7 +9,7 @@ from ...ir.nodes import Block, If, Loop, Stmt, Task
 Position = tuple[int, tuple[object, ...]]  # number of the statement, the loops around it
 
 
-class Order:
+class StatementOrder:
     """The positions of all statements of some tasks, one after the other.
 
     ``parallel``: whether a parallel task counts as a loop, whose iterations see each other.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...ir.alias import same_array
 from ...ir.nodes import Block, If, Loop, Op, Stmt, Task
 from ...ir.threads import once
-from .access import Access, Writes
+from .access import Access, WriteSet
 from .indexing import Extents, Linear, extents, is_invariant, linear, most_trips, own_element
 
 WIDE = 1 << 16
@@ -22,7 +22,7 @@ Step = tuple[Stmt | None, bool, int]
 in the block."""
 
 
-class Order:
+class AccessOrder:
     """The order of the accesses of one task.
 
     Args:
@@ -50,8 +50,8 @@ class Order:
         return self._earlier(way, other, then, one)
 
     @once
-    def _written(self) -> Writes:
-        return Writes(self._task)
+    def _written(self) -> WriteSet:
+        return WriteSet(self._task)
 
     @once
     def _ranges(self) -> Extents:

@@ -8,9 +8,9 @@ from ...ir.nodes import GlobalStore, Loc, Local, LocalStore, Op, Operand, Place,
 from ...ir.walk import atomic_of, index_of, stored_value
 from ..reverse.activity import Activity
 from ..reverse.derivatives import carries, rules_of
-from .access import Access, Writes, writes_of
+from .access import Access, WriteSet, writes_of
 from .indexing import extents, never_same, own_element
-from .order import Order
+from .order import StatementOrder
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ def _access(s: Op) -> Access:
 
 class _Flow:
     def __init__(self, tasks: list[Task], activities: list[Activity]) -> None:
-        self.order = Order(tasks, parallel=True)
+        self.order = StatementOrder(tasks, parallel=True)
         self.varied: set[Op | Local] = set().union(*(a.varied for a in activities))
-        self.written = Writes(*tasks)
+        self.written = WriteSet(*tasks)
         self.lost: dict[Place, list[Access]] = {}
         self.source: dict[Operand | Local, Op] = {}  # what depends on a lost value -> the load that brought it back
         self.broken: dict[Place, Broken] = {}

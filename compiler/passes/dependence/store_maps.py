@@ -19,11 +19,10 @@ from ...ir.types import DType, u1, u64
 from ...tape.bounds.enumerate import tuples
 from ...tape.bounds.evaluate import Points
 from ...tape.bounds.flow import Carried, Reaching
-from ...tape.bounds.queries import Host, Space
+from ...tape.bounds.queries import HostInputs, Space
 from ...tape.bounds.reader import MOST_PARTS, TOO_LARGE, ExactReader, first_unknown
 from ...tape.bounds.row_predicates import Condition, distinct
 from ...tape.bounds.sizeexpr import (
-    Arg,
     Bin,
     Extent,
     Index,
@@ -31,8 +30,9 @@ from ...tape.bounds.sizeexpr import (
     Pick,
     Range,
     Read,
+    ScalarArgument,
     SizeExpr,
-    Unknown,
+    UnknownExpr,
     as_type,
     inner,
     plus,
@@ -63,7 +63,7 @@ class Spot:
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
+class WritePair:
     """Two writes of a loop, or one, of which no two iterations may name one element.
 
     Attributes:
@@ -92,9 +92,9 @@ class Meeting:
         """Whether the arguments of a launch decide."""
         return any(True for _ in self.leaves())
 
-    def leaves(self) -> Iterator[Arg | Extent | Read]:
+    def leaves(self) -> Iterator[ScalarArgument | Extent | Read]:
         """What the formulas read of a launch."""
-        return (x for e in self.exprs() for x in distinct(e) if isinstance(x, (Arg, Extent, Read)))
+        return (x for e in self.exprs() for x in distinct(e) if isinstance(x, (ScalarArgument, Extent, Read)))
 
     def exprs(self) -> Iterator[SizeExpr]:
         """All formulas."""
@@ -108,7 +108,7 @@ class Meeting:
         """Why a formula cannot be evaluated; empty: all can."""
         if any(r.end is None for s in self.spots for r in s.loops):
             return "a `while` loop counts it"
-        return next((x.why for e in self.exprs() for x in distinct(e) if isinstance(x, Unknown)), "")
+        return next((x.why for e in self.exprs() for x in distinct(e) if isinstance(x, UnknownExpr)), "")
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ class StoreReader(ExactReader):
         if x.dtype is not u64:
             return super()._accepted(x, found)
         self._sizes[id(found)] = size = 1 + sum(self._sizes.get(id(e), 1) for e in inner(found))
-        return found if size <= MOST_PARTS else Unknown(TOO_LARGE)
+        return found if size <= MOST_PARTS else UnknownExpr(TOO_LARGE)
 
     def _operation(self, x: Op) -> SizeExpr:
         if x.op == "iter":
             return self.flat_number()
         if not (x.op in TABLE and TABLE[x.op].pure and TABLE[x.op].arity > 0) or x.op == "bitcast":
-            return Unknown(f"a value of `{x.op}`")
+            return UnknownExpr(f"a value of `{x.op}`")
         if x.op in ("detach", "attach"):
             return self._raw(x.args[0])
         if x.op == "select":
@@ -146,12 +146,12 @@ class StoreReader(ExactReader):
         place = x.attr
         assert isinstance(place, Place)
         if place.buffer.kind not in ("field", "arg") or place.is_grad:
-            return super()._read(x) if place.buffer.kind == "tmp" else Unknown(f"`{place.name}`")
+            return super()._read(x) if place.buffer.kind == "tmp" else UnknownExpr(f"`{place.name}`")
         return self._element(x, place)
 
     def _reaching(self, found: Reaching, dtype: DType) -> SizeExpr:
         if isinstance(found, Carried) and dtype.is_real:
-            return Unknown(f"`{found.variable.name}` is set in a loop")
+            return UnknownExpr(f"`{found.variable.name}` is set in a loop")
         return super()._reaching(found, dtype)
 
     def _select(self, cond: Operand, then: SizeExpr, orelse: SizeExpr, dtype: DType) -> SizeExpr:
@@ -159,7 +159,7 @@ class StoreReader(ExactReader):
         if unknown is not None or then == orelse:
             return unknown or then
         decides = self._raw(cond)
-        return Bin("select", (truth() if isinstance(decides, Unknown) else decides, then, orelse), dtype)
+        return Bin("select", (truth() if isinstance(decides, UnknownExpr) else decides, then, orelse), dtype)
 
 
 def reads(e: SizeExpr) -> bool:
@@ -169,10 +169,10 @@ def reads(e: SizeExpr) -> bool:
 
 def computes_reals(e: SizeExpr) -> bool:
     """Whether a value comes from real numbers, which machines may round in other ways."""
-    return any(x.dtype.is_real for x in distinct(e) if not isinstance(x, Unknown))
+    return any(x.dtype.is_real for x in distinct(e) if not isinstance(x, UnknownExpr))
 
 
-class Undecided:
+class FreeConditions:
     """Makes formulas in which a truth value that the content of arrays decides is either one."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class Undecided:
 
 def addresses(e: SizeExpr) -> tuple[SizeExpr, ...]:
     """Integers without reads: where they are equal in two iterations, ``e`` is equal, whatever the arrays hold."""
-    if isinstance(e, (Lit, Arg, Extent)):
+    if isinstance(e, (Lit, ScalarArgument, Extent)):
         return ()
     if not reads(e) and not computes_reals(e):
         return (e,)
@@ -212,7 +212,7 @@ def used_ranges(exprs: tuple[SizeExpr, ...], loops: tuple[Range, ...]) -> tuple[
     return tuple(found.values())
 
 
-def find_clash(meeting: Meeting, host: Host) -> Clash | None:
+def find_clash(meeting: WritePair, host: HostInputs) -> Clash | None:
     """Two iterations that name one element and may store different values there; None: there are none."""
     sides = []
     left = MOST_POINTS
@@ -261,7 +261,7 @@ class _Side:
     sizes: list[int]
 
 
-def _look(axes: tuple[Range, ...], spot: Spot, host: Host, most: int) -> _Side | None:
+def _look(axes: tuple[Range, ...], spot: Spot, host: HostInputs, most: int) -> _Side | None:
     """The points of a write; None when there are more than ``most``."""
     made = (*spot.index, *(t.cond for t in spot.tests), *(spot.value or ()))
     ends = tuple(end for r in spot.loops for end in r.ends)

@@ -8,7 +8,7 @@ from ...ir.nodes import GlobalStore, Local, LocalStore, Op, Operand, Place, Stmt
 from ...ir.walk import atomic_of, index_of, place_of, walk, written_places
 from ..dependence.access import Access
 from ..dependence.indexing import never_same
-from ..dependence.order import Order
+from ..dependence.order import StatementOrder
 from ..reverse.activity import refuse_bits, refuse_unknown
 from ..reverse.derivatives import carries
 
@@ -92,7 +92,7 @@ class TangentFlow:
     def broken(self) -> tuple[tuple[Access, Access], ...]:
         """Pairs of a load and an earlier store of one place: a tangent is lost in this very kernel."""
         written: set[Place] = set().union(*(written_places(t.body) for t in self._tasks))
-        order, stores = Order(self._tasks), self.lost()
+        order, stores = StatementOrder(self._tasks), self.lost()
         return tuple(
             (read, write)
             for read in self._read()

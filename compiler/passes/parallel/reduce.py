@@ -44,7 +44,7 @@ def reduce_in_place(task: Task) -> bool:
     """Find the reductions of one task; whether there are any."""
     if not task.parallel or cooperates(task):
         return False
-    reducer = _Reducer(task)
+    reducer = _ReductionPass(task)
     for group in _groups(task):
         reducer.group(group)
     if reducer.updates:
@@ -69,7 +69,7 @@ def _groups(task: Task) -> list[list[Stmt]]:
     return [accesses for key, (place, accesses) in groups.items() if key not in reduced and alone(place)]
 
 
-class _Reducer:
+class _ReductionPass:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.updates: dict[Op, Reduction] = {}

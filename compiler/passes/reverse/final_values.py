@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from ...ir.alias import same_array
 from ...ir.nodes import GlobalStore, Kernel, Local, Op, Operand, Place, Stmt, Task
 from ...ir.walk import atomic_of, walk
-from ..dependence.access import Access, LostValueError, Writes, line_of, loads_of, overlap, writes_of
+from ..dependence.access import Access, LostValueError, WriteSet, line_of, loads_of, overlap, writes_of
 from ..dependence.indexing import extents, never_same, own_element
-from ..dependence.order import Order
+from ..dependence.order import StatementOrder
 
 CLAIMS = ("min", "max")
 _ALONE = "do it in a kernel of its own"
@@ -43,12 +43,12 @@ class _Around:
     """The other accesses of the task to the elements."""
 
     task: Task
-    order: Order = field(init=False)
-    writes: Writes = field(init=False)
+    order: StatementOrder = field(init=False)
+    writes: WriteSet = field(init=False)
     loads: list[Access] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.order, self.writes = Order([self.task]), Writes(self.task)
+        self.order, self.writes = StatementOrder([self.task]), WriteSet(self.task)
         self.loads = [a for a in loads_of(self.order.statements) if a[0].differentiable]
         self.ranges = extents(self.task)
 
@@ -145,7 +145,7 @@ def _with_mates(deferred: set[Op], around: _Around) -> set[Op]:
 
 
 def _statements(task: Task) -> list[Stmt]:
-    return Order([task]).statements
+    return StatementOrder([task]).statements
 
 
 def code_of(s: Stmt) -> str:
@@ -162,7 +162,7 @@ def check_finals(accesses: list[Access], later: list[Task]) -> None:
     """
     if not accesses or not later:
         return
-    writes = Writes(*later)
+    writes = WriteSet(*later)
     for place, index, s in accesses:
         assert isinstance(s, Op)
         last: Stmt | None = None
@@ -174,7 +174,7 @@ def check_finals(accesses: list[Access], later: list[Task]) -> None:
             _check_between(s, later, writes)
 
 
-def _check_between(s: Op, later: list[Task], writes: Writes) -> None:
+def _check_between(s: Op, later: list[Task], writes: WriteSet) -> None:
     """A minimum that continues in a later task: no task before that one may read the element."""
     place, _ = atomic_of(s)
     reading: Op | None = None
@@ -182,7 +182,7 @@ def _check_between(s: Op, later: list[Task], writes: Writes) -> None:
         found = [a for a in loads_of(_statements(task)) if a[0].differentiable and overlap(a[0], place)]
         near = (a[2] for a in found if not same_array(a[0], place) or not never_same(s.args[:-1], a[1], writes))
         reading = reading or next((x for x in near if isinstance(x, Op)), None)
-        if reading is not None and any(True for _ in Writes(task).meeting(place, s.args[:-1])):
+        if reading is not None and any(True for _ in WriteSet(task).meeting(place, s.args[:-1])):
             raise _read(s, reading)
 
 

@@ -18,7 +18,7 @@ from ..dependence.access import (
     SPLIT,
     Access,
     LostValueError,
-    Writes,
+    WriteSet,
     check_cross_iteration,
     line_of,
     loads_of,
@@ -30,9 +30,9 @@ from ..dependence.access import (
 )
 from ..dependence.blocks import refuse_blocks, refuse_tapes
 from ..dependence.collisions import check_stores
-from ..dependence.ordering import Order
+from ..dependence.ordering import AccessOrder
 from ..dependence.paths import Broken, broken_paths
-from ..dependence.store_maps import Meeting
+from ..dependence.store_maps import WritePair
 from ..scalar_replacement import replace_elements
 from ..scopes import export_values
 from .activity import Activity
@@ -64,7 +64,7 @@ class Gradient:
     sizing: tuple[TaskSizing, ...]
     replayed: tuple[Access, ...] = ()
     broken: tuple[Broken, ...] = ()
-    meetings: tuple[Meeting, ...] = ()
+    meetings: tuple[WritePair, ...] = ()
     before: tuple[tuple[int, str], ...] = ()
 
 
@@ -150,12 +150,12 @@ class _Reversal:
         self.reversed: list[tuple[Task, Task, Reverse | None]] = []  # reverse task, primal, None: it has no adstacks
         self.recomputed: list[Task] = []
         self.repeated: list[Access] = []
-        self.meetings: list[Meeting] = []
-        self._orders: list[tuple[Task, Order]] = []  # of each of these: the task that it belongs to
+        self.meetings: list[WritePair] = []
+        self._orders: list[tuple[Task, AccessOrder]] = []  # of each of these: the task that it belongs to
         self._overwritten: list[tuple[Access, Access]] = []  # loads whose element is changed afterwards, and the write
         self._needed: set[Place] = set()  # temporaries that the backward pass reads
         self._after: list[Task] = []  # the tasks after the one that is being reversed
-        self._later = Writes()
+        self._later = WriteSet()
         self._reversed_last = False  # whether the task after the one that is being reversed was reversed, too
         self.before: tuple[tuple[int, str], ...] = ()  # see ``Gradient.before``
 
@@ -208,7 +208,7 @@ class _Reversal:
         check_finals(finals.accesses(), self._after)
         self._after.insert(0, task)
         self._later.add(task)
-        order = Order(task)
+        order = AccessOrder(task)
         if any(map(slices.activity.is_active, task.body)):
             check_cross_iteration(task)
             self.meetings += check_stores(self.kernel, task, slices.activity.varied)
@@ -231,11 +231,11 @@ class _Reversal:
             self._replay([*prologue_loads(again), *loads_of(walk(again.body))], task, order)
             self.recomputed.insert(0, again)
 
-    def _replay(self, loads: list[Access], task: Task, order: Order) -> None:
+    def _replay(self, loads: list[Access], task: Task, order: AccessOrder) -> None:
         self._overwritten += overwritten_loads(loads, self._later, order.final)
         self._note(loads, task, order)
 
-    def _note(self, reads: list[Access], task: Task, order: Order) -> None:
+    def _note(self, reads: list[Access], task: Task, order: AccessOrder) -> None:
         self._needed |= {place for place, _, _ in reads if place.buffer.kind == "tmp"}
         self.repeated += reads
         self._orders += [(task, order)] * len(reads)
@@ -248,7 +248,7 @@ class _Reversal:
         """
         if not self._overwritten:
             return
-        writes, number = Writes(*self.kernel.tasks), {id(t): k for k, t in enumerate(self.kernel.tasks)}
+        writes, number = WriteSet(*self.kernel.tasks), {id(t): k for k, t in enumerate(self.kernel.tasks)}
         owner = {id(s): number[id(t)] for t in self.kernel.tasks for s in walk(t.body)}
         for load, write in self._overwritten:
             if load[0].buffer.kind == "tmp" or not all(
@@ -269,7 +269,7 @@ class _Reversal:
         for s in walk(new.body):
             if isinstance(s, Op) and s.op == "atomic":
                 s.attr = (atomic_of(s)[0].grad, "mul")
-        self._replay([*prologue_loads(new), *loads_of(walk(new.body))], task, Order(new))
+        self._replay([*prologue_loads(new), *loads_of(walk(new.body))], task, AccessOrder(new))
         self.reversed.append((new, task, None))
 
 

@@ -66,7 +66,7 @@ class _Restater:
         if not counters:
             return before, after
         hoist = _Hoist(loop, Builder(before))
-        for v, steps in _Steps(loop, counters, self._written).found():
+        for v, steps in _InductionWalk(loop, counters, self._written).found():
             if not all(hoist.possible(x) for x, _ in steps):
                 continue
             first, step = hoist.b.load(v), _total(hoist, steps, v.dtype)
@@ -121,7 +121,7 @@ def _wrapped(value: int, dtype: DType) -> Const:
     return Const(whole - (1 << dtype.bits) if dtype.kind == "i" and whole >> (dtype.bits - 1) else whole, dtype)
 
 
-class _Steps:
+class _InductionWalk:
     """Follows locals through one iteration that another one follows."""
 
     def __init__(self, loop: Loop, counters: list[Local], written: Written) -> None:

@@ -9,7 +9,7 @@ from ...ir.nodes import Block, GlobalStore, Loop, Op, Operand, Task
 from ...ir.types import i64
 from ...ir.walk import atomic_of, inner_blocks, operands, walk
 from ..clone import clone_task, replace_operands
-from ..dependence.access import Writes
+from ..dependence.access import WriteSet
 from ..dependence.indexing import extents, own_element
 
 
@@ -56,7 +56,7 @@ def _taken_apart(task: Task) -> Task:
     if not any(s in read or atomic_of(s)[1] == "xchg" for s in _candidates(task)):
         return task
     new = clone_task(task)
-    writes, ranges = Writes(new), extents(new)
+    writes, ranges = WriteSet(new), extents(new)
     used = {x for s in walk(new.body) for x in operands(s) if isinstance(x, Op)}
     apart = {
         s

@@ -24,8 +24,8 @@ from ...runtime.base import Allocation
 from ...tape.bounds import reductions
 from ...tape.bounds.enumerate import span
 from ...tape.bounds.formulas import NotReducible
-from ...tape.bounds.queries import Extent, Space
-from ...tape.bounds.reductions import Reduction
+from ...tape.bounds.queries import IterationRange, Space
+from ...tape.bounds.reductions import ReductionKernel
 from ...tape.bounds.row_predicates import RowPredicate
 from ...tape.bounds.sizeexpr import Read, depends, parts
 from ..memory.device_arrays import InOrder, NearArray
@@ -54,7 +54,7 @@ MOST_TURNS = 1 << 40
 class _Loaded:
     """A kernel that answers a question, in one program: its entry, its launch context and status record (host memory)."""
 
-    reduction: Reduction
+    reduction: ReductionKernel
     entry: Callable[[int], None]
     context: np.ndarray
     status: np.ndarray
@@ -75,7 +75,7 @@ class DeviceReducers:
         self.offsets = arg_offsets(args)
         self._loaded: dict[object, _Loaded | None] = {}
 
-    def loaded(self, key: object, make: Callable[[str], Reduction]) -> _Loaded | None:
+    def loaded(self, key: object, make: Callable[[str], ReductionKernel]) -> _Loaded | None:
         """The kernel of a question; None: no kernel can be sure to give numpy's answer, or the device lacks a type that it needs."""
         if key not in self._loaded:
             try:
@@ -84,7 +84,7 @@ class DeviceReducers:
                 self._loaded[key] = None
         return self._loaded[key]
 
-    def _load(self, made: Reduction) -> _Loaded:
+    def _load(self, made: ReductionKernel) -> _Loaded:
         program, device = self.program, self.program.device
         # Each operation as exact as numpy's, whatever the gradient itself is compiled with.
         kernel, buffers = CACHE.lowered_kernel(made.kernel, replace(program.options, fast_math=False), device)
@@ -190,7 +190,7 @@ class LaunchReducer:
         numbers = {f"{what}{k}": n for k, w in enumerate(window) for what, n in zip(("begin", "end"), w)}
         return reductions.decoded(self._kernels.run(loaded, numbers, self._call), dtype)
 
-    def passing(self, gate: RowPredicate, extent: Extent) -> int | None:
+    def passing(self, gate: RowPredicate, extent: IterationRange) -> int | None:
         """See ``queries.Reducer``."""
         if not self._answers(x.place for x in gate.leaves() if isinstance(x, Read)):
             return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...ir.nodes import Loc, Place
-from ...passes.dependence.gradient_flow import RANK, Cut, Edge, Flows, Kind, TaskFlow, bits_of
+from ...passes.dependence.gradient_flow import RANK, Cut, DependenceSets, Edge, Kind, TaskFlow, bits_of
 from ..memory.memory_regions import MemoryRegion, access_region, may_meet, tensor_regions
 from ..rehearsal import Hidden, Rehearsal
 
@@ -162,7 +162,7 @@ class PathSearch:
 
     def __init__(self, inputs: Sequence[tuple[str, Any]], objective: Any, name: str) -> None:
         self._names, self._name = [name for name, _ in inputs], name
-        self._flows = Flows(len(inputs))
+        self._flows = DependenceSets(len(inputs))
         self._state: dict[Node, int] = {}
         self._bases: dict[object, set[MemoryRegion]] = {}
         self._goal = [spot for spot, _ in tensor_regions(objective)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...compile.fast_math_note import fast_math_note
 from ...tape.bounds.bounds import max_tuples
-from ...tape.bounds.reader import Reader
+from ...tape.bounds.reader import ExprReader
 from ...tape.machine import machine
 from .gradient_plans import LaunchHost
 
@@ -26,7 +26,7 @@ def parallel_iterations(kernel: Any, args: tuple[Any, ...]) -> tuple[int | None,
     """
     variant, call = _launch(kernel, args)
     ir, host = variant.compiled_kernel.ir, LaunchHost(call, variant.owners)
-    return tuple(max_tuples(Reader(ir, task).axes(), host) if task.parallel else 1 for task in ir.tasks)
+    return tuple(max_tuples(ExprReader(ir, task).axes(), host) if task.parallel else 1 for task in ir.tasks)
 
 
 def launch_note(kernel: Any, args: tuple[Any, ...], arch: str) -> str:

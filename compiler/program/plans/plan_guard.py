@@ -21,8 +21,8 @@ from ...codegen.abi import arg_words
 from ...ir.nodes import ArgDecl, Buffer, Place
 from ...runtime.base import Allocation
 from ...runtime.native.guard import word_numbers
-from ...tape.bounds.queries import Host, reducer_of
-from ...tape.bounds.sizeexpr import Arg, Extent, Read, SizeExpr
+from ...tape.bounds.queries import HostInputs, reducer_of
+from ...tape.bounds.sizeexpr import Extent, Read, ScalarArgument, SizeExpr
 from ..memory.data_versions import DataVersions
 from ..memory.memory_regions import EXTERNAL, memory_base
 
@@ -69,7 +69,7 @@ class _Watched:
         found = [(ctypes.addressof(c), c.value) for c in self._counters]
         return found if sum(value for _, value in found) == self.seen else None
 
-    def changed(self, host: Host) -> bool:
+    def changed(self, host: HostInputs) -> bool:
         """Whether the content may be another than when it was ``look``ed at."""
         version = self.version()
         if version is not None and version == self.seen:
@@ -82,7 +82,7 @@ class _Watched:
         self.seen = version
         return False
 
-    def look(self, host: Host) -> None:
+    def look(self, host: HostInputs) -> None:
         """Remember what there is now. The version is read first: a write in between is seen the next time."""
         self.seen, self._content = self.version(), None
         reducer = reducer_of(host)
@@ -98,7 +98,7 @@ def _decisive(args: list[ArgDecl], exprs: list[SizeExpr]) -> tuple[int, ...]:
     """The words of the arguments and extents that are read by bounds and gates."""
     at, out = word_numbers(args), set[int]()
     for e in exprs:
-        if isinstance(e, Arg):
+        if isinstance(e, ScalarArgument):
             out.add(at[e.arg.index])
         elif isinstance(e, Extent):
             out.add(at[e.arg.index] + 1 + e.axis)
@@ -175,7 +175,7 @@ class PlanInputs:
         """
         args, exprs = list(args), list(exprs)
         places = [e.place for e in exprs if isinstance(e, Read)]
-        reals = {e.arg for e in exprs if isinstance(e, Arg)}
+        reals = {e.arg for e in exprs if isinstance(e, ScalarArgument)}
         wanted = [d for d in args if d.kind == "ndarray" or (not d.per_trial and (d.dtype.is_int or d in reals))]
         scalars = [d for d in wanted if d.kind == "scalar"]
         return cls(
@@ -224,11 +224,11 @@ class PlanInputs:
                 return False
         return True
 
-    def changed(self, host: Host) -> bool:
+    def changed(self, host: HostInputs) -> bool:
         """Whether an array may have changed since it was last observed."""
         return any(w.changed(host) for w in self.watched)
 
-    def look(self, host: Host) -> None:
+    def look(self, host: HostInputs) -> None:
         """Remember the content of the arrays."""
         for w in self.watched:
             w.look(host)

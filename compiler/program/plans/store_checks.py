@@ -11,9 +11,9 @@ import numpy as np
 from ...ir.nodes import ArgDecl, Buffer, Place
 from ...ir.trials import TrialLayout
 from ...passes.dependence.collisions import check_meeting
-from ...passes.dependence.store_maps import Meeting
+from ...passes.dependence.store_maps import WritePair
 from ...runtime.base import Allocation
-from ...tape.bounds.sizeexpr import Arg, Extent, Read
+from ...tape.bounds.sizeexpr import Extent, Read, ScalarArgument
 from ..call import Call
 from .gradient_plans import LaunchHost
 
@@ -30,7 +30,7 @@ class StoreChecks:
         trials: of a batched program.
     """
 
-    def __init__(self, meetings: Sequence[Meeting], owners: Mapping[Buffer, Allocation], trials: TrialLayout | None) -> None:
+    def __init__(self, meetings: Sequence[WritePair], owners: Mapping[Buffer, Allocation], trials: TrialLayout | None) -> None:
         self._asked = tuple(m for m in meetings if not m.reads)
         self._watched = tuple(m for m in meetings if m.reads)
         self._owners, self._trials = owners, trials
@@ -58,14 +58,14 @@ class StoreChecks:
         for meeting in self._watched if watched else ():
             self._check(meeting, host, call)
 
-    def _value(self, leaf: Arg | Extent | Read, host: LaunchHost, call: Call) -> object:
+    def _value(self, leaf: ScalarArgument | Extent | Read, host: LaunchHost, call: Call) -> object:
         """What a launch gives for a leaf, as a part of a key."""
         if isinstance(leaf, Extent):
             return host.extent(leaf.arg, leaf.axis)
-        assert isinstance(leaf, Arg)
+        assert isinstance(leaf, ScalarArgument)
         return call.columns[leaf.arg.index].tobytes() if leaf.arg.per_trial else host.scalar(leaf.arg)
 
-    def _check(self, meeting: Meeting, host: LaunchHost, call: Call) -> None:
+    def _check(self, meeting: WritePair, host: LaunchHost, call: Call) -> None:
         if self._trials is None or not any(map(_per_trial, meeting.leaves())):
             check_meeting(meeting, host)
             return
@@ -73,8 +73,8 @@ class StoreChecks:
             check_meeting(meeting, _OfTrial(host, call, trial, self._trials.count))
 
 
-def _per_trial(leaf: Arg | Extent | Read) -> bool:
-    return leaf.arg.per_trial if isinstance(leaf, Arg) else isinstance(leaf, Read) and leaf.place.per_trial
+def _per_trial(leaf: ScalarArgument | Extent | Read) -> bool:
+    return leaf.arg.per_trial if isinstance(leaf, ScalarArgument) else isinstance(leaf, Read) and leaf.place.per_trial
 
 
 class _OfTrial:

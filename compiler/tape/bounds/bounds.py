@@ -14,8 +14,8 @@ from .enumerate import largest, total
 from .evaluable import Unknowable, known_nest
 from .evaluate import Points
 from .intervals import Intervals
-from .queries import Host, Space, reducer_of
-from .sizeexpr import Arg, Extent, Pick, Range, Read, parts
+from .queries import HostInputs, Space, reducer_of
+from .sizeexpr import Extent, Pick, Range, Read, ScalarArgument, parts
 
 FEW = 1 << 12
 """Index tuples that are evaluated before other methods are tried."""
@@ -38,7 +38,7 @@ class Trips:
     source: str
 
 
-def max_trips(loop: Range, nest: tuple[Range, ...], host: Host) -> Trips:
+def max_trips(loop: Range, nest: tuple[Range, ...], host: HostInputs) -> Trips:
     """The largest trip count of ``loop`` over all values of the indices around it (``nest``, outermost first)."""
     if loop.end is None:
         return Trips(None, "while")
@@ -51,7 +51,7 @@ def max_trips(loop: Range, nest: tuple[Range, ...], host: Host) -> Trips:
     return _Search(loop, used, host).trips()
 
 
-def max_tuples(axes: tuple[Range, ...], host: Host) -> int | None:
+def max_tuples(axes: tuple[Range, ...], host: HostInputs) -> int | None:
     """Upper bounds of the number of index tuples of a nest, outermost first. None: unknown."""
     total = 1
     for k, axis in enumerate(axes):
@@ -63,7 +63,7 @@ def max_tuples(axes: tuple[Range, ...], host: Host) -> int | None:
 
 
 def _source(loop: Range, used: tuple[Range, ...]) -> str:
-    kinds: dict[type, str] = {Arg: "argument", Extent: "shape", Read: "array"}
+    kinds: dict[type, str] = {ScalarArgument: "argument", Extent: "shape", Read: "array"}
     exprs = [e for r in (loop, *used) for end in r.ends for e in parts(end)]
     names = [name for kind, name in kinds.items() if any(isinstance(e, kind) for e in exprs)]
     source = " and ".join(names) or "literal"
@@ -76,7 +76,7 @@ def _source(loop: Range, used: tuple[Range, ...]) -> str:
 class _Search:
     """Looks for the largest count over the tuples of ``used`` indices."""
 
-    def __init__(self, loop: Range, used: tuple[Range, ...], host: Host) -> None:
+    def __init__(self, loop: Range, used: tuple[Range, ...], host: HostInputs) -> None:
         self.loop, self.used, self.host = loop, used, host
 
     def trips(self) -> Trips:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir.nodes import Op
-from .sizeexpr import Bin, Cast, Index, Pick, Range, SizeExpr, Unknown, inner
+from .sizeexpr import Bin, Cast, Index, Pick, Range, SizeExpr, UnknownExpr, inner
 
 
 class Unknowable(Exception):
@@ -67,7 +67,7 @@ class _Nest:
             Unknowable: some part of it cannot be evaluated.
         """
         if id(e) not in self._visited:
-            if isinstance(e, Unknown):
+            if isinstance(e, UnknownExpr):
                 raise Unknowable(e.why)
             if isinstance(e, Index):
                 self._use(e.op)

@@ -12,8 +12,8 @@ from ...ir.meaning import cast, evaluate, scalar
 from ...ir.nodes import Op
 from ...ir.ops import TABLE
 from ...ir.types import limits, u1
-from .queries import Host, reducer_of, single
-from .sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Pick, Range, Read, SizeExpr
+from .queries import HostInputs, reducer_of, single
+from .sizeexpr import Bin, Cast, Extent, Index, Lit, Pick, Range, Read, ScalarArgument, SizeExpr
 
 Values = Any
 """An array that broadcasts to the points, or a numpy scalar for all."""
@@ -40,7 +40,7 @@ class Points:
         runs: indices that count along a dimension of their own: what they read of an array is a part of it, and no copy.
     """
 
-    host: Host
+    host: HostInputs
     size: int = 1
     values: dict[Op, Values] = field(default_factory=dict)
     runs: Mapping[Op, Run] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Points:
         match e:
             case Lit():
                 return scalar(e.value, e.dtype), False
-            case Arg():
+            case ScalarArgument():
                 return scalar(self.host.scalar(e.arg), e.dtype), False
             case Extent():
                 return scalar(self.host.extent(e.arg, e.axis), e.dtype), False

@@ -10,15 +10,9 @@ from dataclasses import dataclass
 
 from ...ir.nodes import Block, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.walk import atomic_of
+from .sizeexpr import UnknownExpr
 
 Variable = Local | Place
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """Nothing was stored, or the stored value is unknown. ``why`` is shown in plans."""
-
-    why: str
 
 
 @dataclass(frozen=True)
@@ -28,16 +22,9 @@ class Before:
     place: Place
 
 
-@dataclass(frozen=True)
-class Given:
-    """A stored value."""
-
-    value: Operand
-
-
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """A choice between two values by a condition."""
+class Phi:
+    """The value where two branches join: one of two, by a condition."""
 
     cond: Operand
     then: Reaching
@@ -64,11 +51,12 @@ class Carried:
     symbol: Op
 
 
-Reaching = Nothing | Before | Given | Choice | Carried
-NEVER = Nothing("a variable that was never set")
+Reaching = UnknownExpr | Before | Operand | Phi | Carried
+"""The definitions that reach a load: a stored operand, or what stands for it."""
+NEVER = UnknownExpr("a variable that was never set")
 
 
-class Flow:
+class ReachingDefinitions:
     """The values that reach each load of a variable in a task.
 
     Attributes:
@@ -83,14 +71,14 @@ class Flow:
     def __init__(self, task: Task, reals: bool = False) -> None:
         self._parallel, self._reals = task.parallel, reals
         self.at: dict[Op, Reaching] = {}
-        self._now: dict[Variable, Reaching] = {r.local: Nothing("a running total") for r in task.reductions}
+        self._now: dict[Variable, Reaching] = {r.local: UnknownExpr("a running total") for r in task.reductions}
         self._changed: dict[Variable, Reaching | None] = {}  # in the block that is walked: what was there before
         self._stored: dict[int, set[Variable]] = {}  # by block, inner blocks included
         self._note(task.body)
         if self._parallel:  # what an iteration finds depends on the others
             for v in self._stored[id(task.body)]:
                 if isinstance(v, Place):
-                    self._now[v] = Nothing(f"`{v.name}`, which is written by the same loop")
+                    self._now[v] = UnknownExpr(f"`{v.name}`, which is written by the same loop")
         self._block(task.prologue)
         self._block(task.body)
         self.end = {v: x for v, x in self._now.items() if isinstance(v, Place)}
@@ -141,9 +129,9 @@ class Flow:
         if v is None or (isinstance(v, Place) and self._parallel):
             return
         if isinstance(s, (LocalStore, GlobalStore)):
-            self._set(v, Given(s.value))
+            self._set(v, s.value)
         else:
-            self._set(v, Nothing(f"`{v.name}` is updated atomically"))
+            self._set(v, UnknownExpr(f"`{v.name}` is updated atomically"))
 
     def _get(self, v: Variable) -> Reaching:
         return self._now.get(v) or (Before(v) if isinstance(v, Place) else NEVER)
@@ -169,7 +157,7 @@ class Flow:
         then, orelse = self._arm(s.then), self._arm(s.orelse)
         for v in _ordered(then, orelse):
             a, b = then.get(v) or self._get(v), orelse.get(v) or self._get(v)
-            self._set(v, a if b is NEVER else b if a is NEVER else Choice(s.cond, a, b))
+            self._set(v, a if b is NEVER else b if a is NEVER else Phi(s.cond, a, b))
 
     def _loop(self, s: Loop) -> None:
         stored = sorted(self._stored[id(s.body)], key=_order) if id(s.body) in self._stored else []

@@ -8,7 +8,7 @@ from ...ir.builder import Builder, convert
 from ...ir.nodes import ArgDecl, Buffer, Const, Op, Operand, Place
 from ...ir.ops import TABLE
 from ...ir.types import DType, i64, u1
-from .sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Pick, Read, SizeExpr
+from .sizeexpr import Bin, Cast, Extent, Index, Lit, Pick, Read, ScalarArgument, SizeExpr
 
 FALSE = Const(False, u1)
 BOOLEAN = frozenset("and or xor not eq ne select".split())
@@ -23,7 +23,7 @@ class NotReducible(Exception):
 
 
 @dataclass
-class Inputs:
+class FormulaArguments:
     """The arguments of a kernel that computes formulas, in the order of their first use.
 
     Attributes:
@@ -76,7 +76,7 @@ class Formulas:
     """
 
     b: Builder
-    inputs: Inputs
+    inputs: FormulaArguments
     indices: dict[Op, Operand] = field(default_factory=dict)
     _known: dict[int, Value] = field(default_factory=dict)
     _kept: list[SizeExpr] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Formulas:
 
     def _value(self, e: SizeExpr) -> Value:
         match e:
-            case Arg():
+            case ScalarArgument():
                 return self.b.op("arg", dtype=e.dtype, attr=self.inputs.arg(e.arg)), FALSE
             case Extent():
                 return self._extent(e.arg, e.axis, e.dtype), FALSE

@@ -12,8 +12,8 @@ from ...ir.meaning import cast
 from ...ir.nodes import Op
 from ...ir.types import DType, limits
 from .evaluate import Points
-from .queries import Host, Interval, reducer_of, shape_of
-from .sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Pick, Range, Read, SizeExpr
+from .queries import HostInputs, Interval, reducer_of, shape_of
+from .sizeexpr import Bin, Cast, Extent, Index, Lit, Pick, Range, Read, ScalarArgument, SizeExpr
 
 Linear = dict[SizeExpr | None, int]
 """A sum of leaves, each times a number; that of None is the constant."""
@@ -30,7 +30,7 @@ class Intervals:
         of_index: the interval of each index that was ``add``ed.
     """
 
-    host: Host
+    host: HostInputs
     of_index: dict[Op, Interval] = field(default_factory=dict)
     _known: dict[int, Interval] = field(default_factory=dict)
 
@@ -67,7 +67,7 @@ class Intervals:
 
     def _of(self, e: SizeExpr) -> Interval:
         match e:
-            case Lit() | Arg() | Extent():
+            case Lit() | ScalarArgument() | Extent():
                 value = int(Points(self.host).eval(e)[0])
                 return value, value
             case Index(op=op) | Pick(range=Range(index=op)):

@@ -22,7 +22,7 @@ Values = Any
 Interval = tuple[int, int]
 
 
-class Host(Protocol):
+class HostInputs(Protocol):
     """The inputs of a launch that the host can read before it. An attribute ``reducer`` answers for arrays on a device."""
 
     def scalar(self, arg: ArgDecl) -> int | float:
@@ -39,7 +39,7 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True)
-class Extent:
+class IterationRange:
     """The iterations of a task: first index and number of indices of each axis; ``used``: the axes that the gate's conditions read."""
 
     begins: tuple[int, ...]
@@ -67,7 +67,7 @@ class Space:
 
     loop: Range
     used: tuple[Range, ...]
-    host: Host
+    host: HostInputs
     few: int = 0
 
 
@@ -92,7 +92,7 @@ class Reducer(Protocol):
         """
         ...
 
-    def passing(self, gate: RowPredicate, extent: Extent) -> int | None:
+    def passing(self, gate: RowPredicate, extent: IterationRange) -> int | None:
         """Count the tuples of the used indices of ``extent`` that pass a row predicate."""
         ...
 
@@ -101,12 +101,12 @@ class Reducer(Protocol):
         ...
 
 
-def reducer_of(host: Host) -> Reducer | None:
+def reducer_of(host: HostInputs) -> Reducer | None:
     """The reducer for arrays on a device; None for a host that has all arrays itself."""
     return getattr(host, "reducer", None)
 
 
-def shape_of(host: Host, place: Place) -> tuple[int, ...]:
+def shape_of(host: HostInputs, place: Place) -> tuple[int, ...]:
     """The extents of an array, without reading its content."""
     if place.shape is not None:
         return place.shape
@@ -115,7 +115,7 @@ def shape_of(host: Host, place: Place) -> tuple[int, ...]:
     return tuple(host.extent(owner, k) for k in range(place.ndim))
 
 
-def single(host: Host, place: Place, index: list[tuple[Values, Values]]) -> tuple[Values, Values] | None:
+def single(host: HostInputs, place: Place, index: list[tuple[Values, Values]]) -> tuple[Values, Values] | None:
     """A read of one element of an array that lies elsewhere, and whether it is undefined; None: read the array itself.
 
     Args:

@@ -9,10 +9,9 @@ from ...ir.nodes import ArgDecl, Const, Kernel, Loop, Op, Operand, Place, Task
 from ...ir.threads import once
 from ...ir.types import DType, limits, u1, u64
 from ...ir.walk import written_places
-from .flow import Before, Carried, Choice, Flow, Given, Nothing, Reaching, is_variable
+from .flow import Before, Carried, Phi, Reaching, ReachingDefinitions, is_variable
 from .sizeexpr import (
     OPS,
-    Arg,
     Bin,
     Cast,
     Extent,
@@ -21,8 +20,9 @@ from .sizeexpr import (
     Pick,
     Range,
     Read,
+    ScalarArgument,
     SizeExpr,
-    Unknown,
+    UnknownExpr,
     any_of,
     as_type,
     inner,
@@ -57,7 +57,7 @@ class _Unclear(Exception):
 
 
 @dataclass
-class Reader:
+class ExprReader:
     """Expressions of one task of a kernel."""
 
     kernel: Kernel
@@ -68,16 +68,16 @@ class Reader:
     _carried: dict[Op, Carried] = field(default_factory=dict)  # by symbol
     _meanings: dict[Op, SizeExpr] = field(default_factory=dict)  # of symbols
     _open: list[Op] = field(default_factory=list)  # symbols whose meaning is being found
-    _chosen: dict[int, SizeExpr] = field(default_factory=dict)  # by identity of a ``Choice``
+    _chosen: dict[int, SizeExpr] = field(default_factory=dict)  # by identity of a ``Phi``
 
     @once
     def _written(self) -> set[Place]:
         return set().union(*(written_places(t.body) for t in self.kernel.tasks))
 
     @once
-    def flow(self) -> Flow:
+    def flow(self) -> ReachingDefinitions:
         """Which stores reach which loads."""
-        return Flow(self.task)
+        return ReachingDefinitions(self.task)
 
     # ---- what others ask for
     def expr(self, x: Operand) -> SizeExpr:
@@ -102,7 +102,7 @@ class Reader:
         known = self._known.get(x)
         if known is None:
             if self._depth >= DEEPEST:
-                return Unknown(TOO_DEEP)
+                return UnknownExpr(TOO_DEEP)
             self._depth += 1
             found = self._expr(x)
             self._depth -= 1
@@ -112,18 +112,18 @@ class Reader:
     def _accepted(self, x: Operand, found: SizeExpr) -> SizeExpr:
         """The expression of a value, or what stands for one that is too large."""
         if x.dtype is u64:
-            found = Unknown("a value of type u64")
-        if isinstance(found, Unknown) and x.dtype.bits <= 8 and x.dtype.is_int:
+            found = UnknownExpr("a value of type u64")
+        if isinstance(found, UnknownExpr) and x.dtype.bits <= 8 and x.dtype.is_int:
             found = any_of(x.dtype)
         self._sizes[id(found)] = size = 1 + sum(self._sizes.get(id(e), 1) for e in inner(found))
-        return found if size <= MOST_PARTS else Unknown(TOO_LARGE)
+        return found if size <= MOST_PARTS else UnknownExpr(TOO_LARGE)
 
     def _expr(self, x: Operand) -> SizeExpr:
         if isinstance(x, Const):
             return Lit(x.value, x.dtype)
         if x.op == "arg":
             assert isinstance(x.attr, ArgDecl)
-            return Arg(x.attr)
+            return ScalarArgument(x.attr)
         if x.op == "shape":
             assert isinstance(x.attr, tuple)
             return Extent(x.attr[0], x.attr[1], x.dtype)
@@ -132,38 +132,38 @@ class Reader:
         if x.op == "cast":
             return self._cast(x)
         if x.op == "load":
-            return self._reaching(self.flow.at[x], x.dtype) if x in self.flow.at else Unknown("a real variable")
+            return self._reaching(self.flow.at[x], x.dtype) if x in self.flow.at else UnknownExpr("a real variable")
         if x.op == "gload":
             return self._read(x)
         return self._operation(x)
 
     def _operation(self, x: Op) -> SizeExpr:
-        unknown = Unknown(f"`{x.op}` of a value known only while running")
+        unknown = UnknownExpr(f"`{x.op}` of a value known only while running")
         if x.op not in OPS or (x.dtype is u1 and x.op in NO_TRUTHS) or not x.dtype.is_int:
             return unknown
         if not all(a.dtype.is_int or (x.op in COMPARISONS and _plain(a)) for a in x.args):
             return unknown
         args = tuple(map(self._raw, x.args))
-        if isinstance(args[0], Unknown) and len(args) == 2 and isinstance(args[1], Lit):
+        if isinstance(args[0], UnknownExpr) and len(args) == 2 and isinstance(args[1], Lit):
             most = int(args[1].value)
             if x.op == "mod" and most > 0:
                 return pick(Lit(0), Lit(most), x.dtype)
             if x.op == "and" and most >= 0:
                 return pick(Lit(0), Lit(most + 1), x.dtype)
-        if any(isinstance(a, Unknown) for a in args) and x.op not in ("min", "max", "select"):
+        if any(isinstance(a, UnknownExpr) for a in args) and x.op not in ("min", "max", "select"):
             return first_unknown(args) or args[0]
         return Bin(x.op, args, x.dtype)
 
     def _cast(self, x: Op) -> SizeExpr:
         arg = x.args[0]
         if arg.dtype.is_real and not _plain(arg):
-            return Unknown("a cast of a real value")
+            return UnknownExpr("a cast of a real value")
         found = self._raw(arg)
         if x.dtype.is_real:
-            return Unknown("a real value")
+            return UnknownExpr("a real value")
         if isinstance(found, Lit) and found.dtype.is_int and x.dtype.holds(found.dtype):
             return Lit(int(found.value), x.dtype)
-        return found if isinstance(found, Unknown) else Cast(found, x.dtype)
+        return found if isinstance(found, UnknownExpr) else Cast(found, x.dtype)
 
     def _read(self, x: Op) -> SizeExpr:
         place = x.attr
@@ -171,9 +171,11 @@ class Reader:
         if is_variable(place) and x in self.flow.at:
             return self._reaching(self.flow.at[x], place.dtype)
         if place in self._written or place.buffer.kind not in ("field", "arg"):
-            return Unknown(f"`{place.name}` is written by the same kernel")
+            return UnknownExpr(f"`{place.name}` is written by the same kernel")
         if place.dtype.is_real and (place.differentiable or place.dual is not None or place.is_grad):
-            return Unknown("a value with a gradient")  # it changes with every step of an optimisation, and the plan should not
+            return UnknownExpr(
+                "a value with a gradient"
+            )  # it changes with every step of an optimisation, and the plan should not
         return self._element(x, place)
 
     def _element(self, x: Op, place: Place) -> SizeExpr:
@@ -184,10 +186,10 @@ class Reader:
     # ---- variables
     def _reaching(self, found: Reaching, dtype: DType) -> SizeExpr:
         match found:
-            case Nothing():
-                return Unknown(found.why)
-            case Given():
-                return self._raw(found.value)
+            case UnknownExpr():
+                return found
+            case Op() | Const():
+                return self._raw(found)
             case Before():
                 return self._before(found.place)
             case Carried():
@@ -198,9 +200,9 @@ class Reader:
             known = self._chosen[id(found)] = self._choice(found, dtype)
         return known
 
-    def _choice(self, found: Choice, dtype: DType) -> SizeExpr:
+    def _choice(self, found: Phi, dtype: DType) -> SizeExpr:
         if self._depth >= DEEPEST:
-            return Unknown(TOO_DEEP)
+            return UnknownExpr(TOO_DEEP)
         self._depth += 1
         then, orelse = self._reaching(found.then, dtype), self._reaching(found.orelse, dtype)
         self._depth -= 1
@@ -215,8 +217,8 @@ class Reader:
         for task in reversed(tasks):
             if place in written_places(task.body):
                 serial = not task.axes
-                return Reader(self.kernel, task).final(place) if serial else Unknown(f"`{place.name}` is set by a loop")
-        return Unknown(f"`{place.name}` is written by the same kernel")
+                return ExprReader(self.kernel, task).final(place) if serial else UnknownExpr(f"`{place.name}` is set by a loop")
+        return UnknownExpr(f"`{place.name}` is written by the same kernel")
 
     # ---- what loops carry from one iteration to the next
     def _closed(self, e: SizeExpr) -> SizeExpr:
@@ -230,7 +232,7 @@ class Reader:
             nonlocal left
             left -= 1
             if left < 0:
-                return Unknown(TOO_LARGE)
+                return UnknownExpr(TOO_LARGE)
             if isinstance(x, Index) and x.op in self._carried and x.op not in self._open:
                 return at(self._meaning(x.op))
             if id(x) not in known:
@@ -247,7 +249,7 @@ class Reader:
             try:
                 known = self._formula(carried)
             except _Unclear:
-                known = Unknown(f"`{carried.variable.name}` is counted in a loop")
+                known = UnknownExpr(f"`{carried.variable.name}` is counted in a loop")
             finally:
                 self._open.pop()
             self._meanings[symbol] = known
@@ -266,7 +268,7 @@ class Reader:
             self._open.pop()
         found = [x for e in (before, step, *over.ends) for x in parts(e)]
         mine = [x.op for x in parts(step) if isinstance(x, Index) and x.op in self._carried]
-        if any(isinstance(x, Unknown) for x in found) or any(
+        if any(isinstance(x, UnknownExpr) for x in found) or any(
             self._carried[op].loop is c.loop and op is not c.top for op in mine
         ):
             raise _Unclear  # not known, or variables that go round
@@ -306,17 +308,17 @@ class Reader:
         return _added(before, pick(times(n, low), plus(times(n, high), Lit(1))), dtype)
 
 
-class ExactReader(Reader):
+class ExactReader(ExprReader):
     """Expressions of exactly what a kernel computes, reals included."""
 
     @once
-    def flow(self) -> Flow:
+    def flow(self) -> ReachingDefinitions:
         """Which stores reach which loads."""
-        return Flow(self.task, reals=True)
+        return ReachingDefinitions(self.task, reals=True)
 
     def _cast(self, x: Op) -> SizeExpr:
         arg = self._raw(x.args[0])
-        return arg if isinstance(arg, Unknown) else Cast(arg, x.dtype)
+        return arg if isinstance(arg, UnknownExpr) else Cast(arg, x.dtype)
 
     def flat_number(self) -> SizeExpr:
         """The number of an iteration, of which a lane is the remainder: axes row by row."""
@@ -331,9 +333,9 @@ class ExactReader(Reader):
         return number
 
 
-def first_unknown(exprs: Iterable[SizeExpr]) -> Unknown | None:
+def first_unknown(exprs: Iterable[SizeExpr]) -> UnknownExpr | None:
     """The first of them that is unknown."""
-    return next((e for e in exprs if isinstance(e, Unknown)), None)
+    return next((e for e in exprs if isinstance(e, UnknownExpr)), None)
 
 
 def _added(before: SizeExpr, more: SizeExpr, dtype: DType) -> SizeExpr:
@@ -434,10 +436,10 @@ def _has(e: SizeExpr, op: Op) -> bool:
 def _simple(e: SizeExpr) -> SizeExpr:
     """An operation of something unknown is unknown, but where the other operands may bound it."""
     made = rebuilt(e, _simple)
-    unknown = next((x for x in inner(made) if isinstance(x, Unknown)), None)
+    unknown = next((x for x in inner(made) if isinstance(x, UnknownExpr)), None)
     if unknown is None or (isinstance(made, Bin) and made.op in ("min", "max")):
         return made
     if isinstance(made, Bin) and made.op == "select":
         cond, then, orelse = made.args
-        return Bin("select", (truth() if isinstance(cond, Unknown) else cond, then, orelse), made.dtype)
+        return Bin("select", (truth() if isinstance(cond, UnknownExpr) else cond, then, orelse), made.dtype)
     return unknown

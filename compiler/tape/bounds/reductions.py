@@ -11,7 +11,7 @@ from ...ir.builder import Builder
 from ...ir.nodes import Axis, Block, Buffer, Const, Kernel, Op, Operand, Place, Task
 from ...ir.types import DType, i64, u64
 from .evaluate import MOST
-from .formulas import FALSE, Formulas, Inputs, NotReducible, Value
+from .formulas import FALSE, FormulaArguments, Formulas, NotReducible, Value
 from .row_predicates import RowPredicate
 from .sizeexpr import Range, Read, depends
 
@@ -20,11 +20,11 @@ ZERO, ONE = Const(0, i64), Const(1, i64)
 
 
 @dataclass(frozen=True, eq=False)
-class Reduction:
+class ReductionKernel:
     """A kernel, what it takes, and how many words it returns."""
 
     kernel: Kernel
-    inputs: Inputs
+    inputs: FormulaArguments
     results: int
 
 
@@ -32,7 +32,7 @@ class _Making:
     """A kernel while it is made: the prologue with the bounds of its axes, and the body."""
 
     def __init__(self) -> None:
-        self.inputs = Inputs()
+        self.inputs = FormulaArguments()
         self.prologue: Block = []
         self.body: Block = []
         self.before = Formulas(Builder(self.prologue), self.inputs)
@@ -55,13 +55,13 @@ class _Making:
         self._returns.append(value.dtype)
         self.b.atomic(code, place, (), value)
 
-    def made(self, name: str) -> Reduction:
+    def made(self, name: str) -> ReductionKernel:
         """The kernel."""
         task = Task(f"{name}_0", self.body, self.axes, self.prologue)
-        return Reduction(Kernel(name, self.inputs.args, [task], self._returns), self.inputs, len(self._returns))
+        return ReductionKernel(Kernel(name, self.inputs.args, [task], self._returns), self.inputs, len(self._returns))
 
 
-def passing(name: str, gate: RowPredicate, used: tuple[int, ...]) -> Reduction:
+def passing(name: str, gate: RowPredicate, used: tuple[int, ...]) -> ReductionKernel:
     """How many index tuples pass a gate; one whose conditions read outside of an array passes.
 
     The numbers ``begin{k}`` and ``end{k}`` are the indices of axis k, for each of ``used``.
@@ -83,7 +83,7 @@ def passing(name: str, gate: RowPredicate, used: tuple[int, ...]) -> Reduction:
     return m.made(name)
 
 
-def ends(name: str, read: Read, dtype: DType) -> Reduction:
+def ends(name: str, read: Read, dtype: DType) -> ReductionKernel:
     """The least and the most element of a part of an array, in an integer type, as ``decoded`` reads them.
 
     The numbers ``begin{k}`` and ``end{k}`` are the indices along axis k; they lie inside.
@@ -104,7 +104,7 @@ def decoded(words: list[int], dtype: DType) -> tuple[int, int]:
     return (low, high) if dtype is u64 else (low - SIGN, high - SIGN)
 
 
-def trips(name: str, loop: Range, used: tuple[Range, ...]) -> Reduction:
+def trips(name: str, loop: Range, used: tuple[Range, ...]) -> ReductionKernel:
     """The largest trip count of a loop over all tuples of ``used`` indices, and the sum of all counts, which may have wrapped.
 
     Ranges that use no index are axes; the others are loops, outermost first, the first of which is shared by ``lanes`` threads. Numbers,

@@ -13,14 +13,14 @@ import numpy as np
 
 from ...ir.types import DType
 from .evaluate import Points, Run, Values
-from .queries import Extent, Host, reducer_of
+from .queries import HostInputs, IterationRange, reducer_of
 from .row_predicates import RowPredicate, distinct
 from .sizeexpr import Index, Range
 
 FIRST_BLOCK, LARGEST_BLOCK = 1 << 12, 1 << 18  # iterations
 
 
-def extent_of(gate: RowPredicate, host: Host) -> Extent | None:
+def extent_of(gate: RowPredicate, host: HostInputs) -> IterationRange | None:
     """The iterations of a launch; None when a bound cannot be read (an index outside of an array)."""
     point = Points(host)
     begins, sizes = [], []
@@ -31,10 +31,10 @@ def extent_of(gate: RowPredicate, host: Host) -> Extent | None:
         begins.append(int(begin))
         sizes.append(max(0, int(end) - int(begin)))
     used = {x.op for t in gate.tests for x in distinct(t.cond) if isinstance(x, Index)}
-    return Extent(tuple(begins), tuple(sizes), tuple(k for k, r in enumerate(gate.axes) if r.index in used))
+    return IterationRange(tuple(begins), tuple(sizes), tuple(k for k, r in enumerate(gate.axes) if r.index in used))
 
 
-def count_passing(gate: RowPredicate, extent: Extent, host: Host, enough: int) -> int:
+def count_passing(gate: RowPredicate, extent: IterationRange, host: HostInputs, enough: int) -> int:
     """Count the passing iterations, up to at least ``enough``. An iteration with conditions that read outside of an array passes.
 
     Args:
@@ -59,7 +59,7 @@ def count_passing(gate: RowPredicate, extent: Extent, host: Host, enough: int) -
     return found * others
 
 
-def _passing(gate: RowPredicate, axes: list[Range], windows: tuple[range, ...], host: Host) -> int:
+def _passing(gate: RowPredicate, axes: list[Range], windows: tuple[range, ...], host: HostInputs) -> int:
     shape = tuple(map(len, windows))
     runs = {r.index: Run(k, w.start, len(w)) for k, (r, w) in enumerate(zip(axes, windows))}
     block = Points(host, math.prod(shape), {op: _along(op.dtype, run, len(shape)) for op, run in runs.items()}, runs)

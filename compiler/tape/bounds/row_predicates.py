@@ -15,7 +15,7 @@ from ...ir.types import DType, f16, f32
 from ...ir.walk import walk
 from .flow import NEVER, Carried, Reaching
 from .reader import MOST_PARTS, TOO_LARGE, ExactReader, first_unknown
-from .sizeexpr import Arg, Bin, Extent, Index, Lit, Range, Read, SizeExpr, Unknown, inner
+from .sizeexpr import Bin, Extent, Index, Lit, Range, Read, ScalarArgument, SizeExpr, UnknownExpr, inner
 
 EXACT_REAL = frozenset("add sub mul div neg abs min max sqrt select lt le gt ge eq ne cast isnan isinf detach".split())
 """Operations on reals that have one right result: IEEE 754 rounds them."""
@@ -25,7 +25,7 @@ INTEGER = frozenset(
 
 
 @dataclass(frozen=True)
-class Around:
+class RowScope:
     """The block in which an iteration of a task needs its row: the innermost one that contains all loops with stacks.
 
     ``arms``: the ``if``s around the block, outermost first, each with whether the block is in its first arm.
@@ -67,17 +67,17 @@ class RowPredicate:
     def leaves(self) -> tuple[SizeExpr, ...]:
         """Everything that a count reads of a launch: elements, arguments and extents."""
         exprs = (*(t.cond for t in self.tests), *(end for r in self.axes for end in r.ends))
-        return tuple(x for e in exprs for x in distinct(e) if isinstance(x, (Read, Arg, Extent)))
+        return tuple(x for e in exprs for x in distinct(e) if isinstance(x, (Read, ScalarArgument, Extent)))
 
 
-def around_stacks(task: Task, stacked: Set[Loop]) -> Around:
+def around_stacks(task: Task, stacked: Set[Loop]) -> RowScope:
     """The block around all loops of ``stacked``. It lies in no loop: in one, an iteration would meet it more than once."""
     block, loc, arms = task.body, task.loc, []
     while True:
         holders = [s for s in block if _holds([s], stacked)]
         only = holders[0] if len(holders) == 1 else None
         if not isinstance(only, If) or (_holds(only.then, stacked) and _holds(only.orelse, stacked)):
-            return Around(tuple(arms), block, loc)
+            return RowScope(tuple(arms), block, loc)
         first = _holds(only.then, stacked)
         arms.append((only, first))
         block, loc = only.then if first else only.orelse, only.loc or loc
@@ -97,13 +97,13 @@ def gate_of(kernel: Kernel, task: Task, stacked: Set[Loop]) -> RowPredicate | No
     dropped: list[str] = []
     for s, first in arms:
         cond = reader.expr(s.cond)
-        if isinstance(cond, Unknown):
+        if isinstance(cond, UnknownExpr):
             dropped.append(cond.why)
         else:
             tests.append(Condition(cond, first))
     axes = reader.axes()
     for end in (end for r in axes for end in r.ends):
-        if isinstance(end, Unknown):
+        if isinstance(end, UnknownExpr):
             return RowPredicate((), (*dropped, f"how many iterations there are: {end.why}"), ())
     return RowPredicate(tuple(tests), tuple(dict.fromkeys(dropped)), axes)
 
@@ -118,14 +118,14 @@ class _Reader(ExactReader):
     def expr(self, x: Operand) -> SizeExpr:
         """The expression of a value. Parts that stand in several places count once."""
         found = self._raw(x)
-        return Unknown(TOO_LARGE) if sum(not isinstance(e, Lit) for e in distinct(found)) > MOST_PARTS else found
+        return UnknownExpr(TOO_LARGE) if sum(not isinstance(e, Lit) for e in distinct(found)) > MOST_PARTS else found
 
     def _accepted(self, x: Operand, found: SizeExpr) -> SizeExpr:
-        return Unknown("the index of a loop") if isinstance(found, Index) and found.op not in self._indices else found
+        return UnknownExpr("the index of a loop") if isinstance(found, Index) and found.op not in self._indices else found
 
     def _operation(self, x: Op) -> SizeExpr:
         if x.op not in (EXACT_REAL if any(a.dtype.is_real for a in x.args) else INTEGER):
-            return Unknown(f"a value of `{x.op}`")
+            return UnknownExpr(f"a value of `{x.op}`")
         args = tuple(map(self._raw, x.args))
         return first_unknown(args) or (args[0] if x.op == "detach" else Bin(x.op, args, x.dtype))
 
@@ -133,16 +133,16 @@ class _Reader(ExactReader):
         place = x.attr
         assert isinstance(place, Place)
         if place in self._written:
-            return Unknown(f"`{place.name}`, which the same kernel writes")
+            return UnknownExpr(f"`{place.name}`, which the same kernel writes")
         if place.buffer.kind not in ("field", "arg") or place.is_grad:
-            return Unknown(f"`{place.name}`, which the gradient may write")
+            return UnknownExpr(f"`{place.name}`, which the gradient may write")
         return self._element(x, place)
 
     def _reaching(self, found: Reaching, dtype: DType) -> SizeExpr:
         if found is NEVER:
             return Lit(0, dtype)
         if isinstance(found, Carried):
-            return Unknown(f"`{found.variable.name}` is set in a loop")
+            return UnknownExpr(f"`{found.variable.name}` is set in a loop")
         return super()._reaching(found, dtype)
 
     def _select(self, cond: Operand, then: SizeExpr, orelse: SizeExpr, dtype: DType) -> SizeExpr:

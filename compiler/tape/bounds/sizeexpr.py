@@ -1,7 +1,7 @@
 """SizeExpr: a loop bound as an integer expression that the host can evaluate before a launch.
 
 Leaves are literals, scalar arguments, ndarray extents, indices of enclosing loops and axes, and elements of fields and ndarrays
-that the kernel does not write. A value that depends on the path taken is a ``Pick``. What is known only at run time is ``Unknown``.
+that the kernel does not write. A value that depends on the path taken is a ``Pick``. What is known only at run time is ``UnknownExpr``.
 
 Every expression has the type that the kernel computes it in, and wraps as it does.
 """
@@ -25,7 +25,7 @@ class Lit:
 
 
 @dataclass(frozen=True)
-class Arg:
+class ScalarArgument:
     """A scalar argument of the launch."""
 
     arg: ArgDecl
@@ -100,7 +100,7 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownExpr:
     """Known only at run time. ``why`` is shown in plans."""
 
     why: str
@@ -111,7 +111,7 @@ class Unknown:
         return i64
 
 
-SizeExpr = Union[Lit, Arg, Extent, Index, Read, Bin, Cast, Pick, Unknown]
+SizeExpr = Union[Lit, ScalarArgument, Extent, Index, Read, Bin, Cast, Pick, UnknownExpr]
 
 OPS = frozenset(
     "add sub mul floordiv mod cdiv crem min max neg abs sgn pow and or xor bitnot shl shr sar popcnt clz"
