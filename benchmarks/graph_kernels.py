@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from qdrun.compiler.runtime.gpu.graphs import Graphs
+from qdrun.compiler.runtime.gpu.graphs import GpuGraphs
 
 SOURCE = """
 import {package} as qd
@@ -113,7 +113,7 @@ def main() -> None:
     sides: dict[str, dict[tuple[str, int], tuple[float, np.ndarray]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         ours = loaded("qdrun", folder)
-        for side, decides in (("graph", nullcontext()), ("host", patch.object(Graphs, "conditional", False))):
+        for side, decides in (("graph", nullcontext()), ("host", patch.object(GpuGraphs, "conditional", False))):
             with decides, ours.qd.init(arch=getattr(ours.qd, args.arch)):
                 sides[side] = measured(ours, counts, args.size, args.repeats)
         if args.peer:

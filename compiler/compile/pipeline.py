@@ -37,7 +37,7 @@ from ..passes.reciprocals import share_reciprocals
 from ..passes.reverse.gradient import Gradient, reverse_kernel
 from ..passes.simplify.simplify import simplify
 from ..passes.simplify.slopes import without_slopes, without_unused_slopes
-from ..runtime.compiled import Options as DeviceOptions
+from ..runtime.compiled import CompileOptions as DeviceOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,8 +19,8 @@ from ..frontend.signature import ArrayArg, RecordArg, ScalarArg, TemplateArg
 from ..ir.nodes import ArgDecl
 from ..ir.types import DType
 from ..program.memory.lifetimes import is_mortal
-from ..runtime.native.launch import ArgSpec, Launch, Members, Packed, Same, Watched, arg_row, members
-from ..runtime.native.watch import ITSELF, Entry, Row, Watch, dict_offset
+from ..runtime.native.launch import ArgSpec, Members, NativeLaunch, Packed, Same, WatchedArg, arg_row, members
+from ..runtime.native.watch import ITSELF, Watch, WatchEntry, WatchRow, dict_offset
 from ..runtime.native.watch_ir import (
     ENTRY_AGAIN,
     ENTRY_ANY,
@@ -54,7 +54,7 @@ PATIENCE = 8
 
 
 def enter(
-    lists: dict[object, list[Launch]], kernel: object, executable: Executable, bound: Bound, answer: Answer | None = None
+    lists: dict[object, list[NativeLaunch]], kernel: object, executable: Executable, bound: Bound, answer: Answer | None = None
 ) -> None:
     """Launch calls like this one natively from now on, where that can be.
 
@@ -79,7 +79,7 @@ def enter(
 
 
 def _add(
-    launches: list[Launch], owner: tuple[Executable, int], executable: Executable, bound: Bound, answer: Answer | None
+    launches: list[NativeLaunch], owner: tuple[Executable, int], executable: Executable, bound: Bound, answer: Answer | None
 ) -> None:
     if any(x.owner == owner for x in launches) or executable.program.closed:
         return
@@ -137,7 +137,7 @@ def _record(value: Any, spec: RecordArg, decls: Iterator[ArgDecl], keys: dict[in
         return None
     parts: list[tuple[str, ArgSpec | Same | Members]] = []
     for name, member in spec.members.items():
-        part: ArgSpec | Same | Members | Watched | None = None
+        part: ArgSpec | Same | Members | WatchedArg | None = None
         if isinstance(member, (ScalarArg, ArrayArg)):
             d = next(decls)
             part = None if isinstance(member, ScalarArg) and member.per_trial else _plain(d, keys.get(d.index), direct)
@@ -145,7 +145,7 @@ def _record(value: Any, spec: RecordArg, decls: Iterator[ArgDecl], keys: dict[in
             part = _record(getattr(value, name), member, decls, keys, direct)
         elif isinstance(member, TemplateArg) and not (member.arrays or member.numbers):
             part = _template(getattr(value, name), member, [], keys, {})
-        if part is None or isinstance(part, Watched):
+        if part is None or isinstance(part, WatchedArg):
             return None
         parts.append((name, part))
     return members(cls, parts)
@@ -166,7 +166,7 @@ def _is_read(cls: type, name: str) -> bool:
 
 def _template(
     value: Any, spec: TemplateArg, decls: list[ArgDecl], keys: dict[int, object], watches: dict[int, Watch]
-) -> Same | Watched | None:
+) -> Same | WatchedArg | None:
     """How a compile-time object is packed: by identity, if that determines its meaning."""
     if value is not spec.value:
         return None  # a tensor is around it
@@ -188,7 +188,7 @@ def _template(
     hows = [arg_row(ArgSpec(d, keys.get(d.index))) for d in decls]
     watch = watches.get(id(value)) or Watch(value)
     watch.fill(rows, list(zip(arrays.values(), hows)), hows[len(arrays) :])
-    return Watched(watch, sum(map(arg_words, decls)))
+    return WatchedArg(watch, sum(map(arg_words, decls)))
 
 
 class _Rows:
@@ -203,18 +203,18 @@ class _Rows:
         self._visited, self._arrays, self._placed = found.visited, {x: k for k, x in enumerate(arrays)}, set[int]()
         self._numbers = {(id(owner), name): k for k, (_, owner, name, _) in enumerate(found.numbers)}
 
-    def made(self) -> list[Row] | None:
+    def made(self) -> list[WatchRow] | None:
         """The rows; None: the launcher cannot see all of it."""
-        rows: list[Row] = []
+        rows: list[WatchRow] = []
         for owner, whole in self._visited:
             if isinstance(owner, list):
                 entries = [self._entry(x) for x in (owner if whole else owner[:FIRST])]
-                rows.append(Row(ROW_LIST if whole else ROW_FIRST, owner, tuple(entries)))
+                rows.append(WatchRow(ROW_LIST if whole else ROW_FIRST, owner, tuple(entries)))
             elif isinstance(owner, dict):
                 if type(owner) is not dict or not all(isinstance(key, (str, int)) for key in owner):
                     return None
                 entries = [self._entry(x, key) for key, x in owner.items()]
-                rows.append(Row(ROW_DICT, owner, tuple(entries), ITSELF))
+                rows.append(WatchRow(ROW_DICT, owner, tuple(entries), ITSELF))
             elif isinstance(owner, tuple):  # which cannot change; what it holds has rows of its own
                 if not _is_leaf(owner):
                     return None  # keeping it may keep the object alive
@@ -223,36 +223,36 @@ class _Rows:
                 at = None if members is None else dict_offset(owner)
                 if members is None or at is None:
                     return None
-                rows.append(Row(ROW_DICT, owner, tuple(members), at))
+                rows.append(WatchRow(ROW_DICT, owner, tuple(members), at))
         return rows
 
-    def _members(self, owner: Any) -> list[Entry] | None:
+    def _members(self, owner: Any) -> list[WatchEntry] | None:
         """The entries of an object whose attributes are those of its dict; None: it has others."""
         fields, held = field_names(owner), _dict_of(owner)
         if held is None or (fields is not None and not (fields <= held.keys() and _are_plain(type(owner), fields))):
             return None
-        out: list[Entry] = []
+        out: list[WatchEntry] = []
         for name, value in held.items():
             number = self._numbers.get((id(owner), name))
             if fields is not None and name not in fields:
-                out.append(Entry(ENTRY_ANY, name))
+                out.append(WatchEntry(ENTRY_ANY, name))
             elif number is None:
                 out.append(self._entry(value, name))
             elif type(value) in (int, float, bool):
-                out.append(Entry(ENTRY_NUMBER, name, number))
+                out.append(WatchEntry(ENTRY_NUMBER, name, number))
             else:
                 return None  # a number of numpy's
         return out
 
-    def _entry(self, value: Any, name: object = None) -> Entry:
+    def _entry(self, value: Any, name: object = None) -> WatchEntry:
         array = unwrap(value)
         if isinstance(array, Ndarray):
             kind = ENTRY_AGAIN if id(array) in self._placed else ENTRY_ARRAY
             self._placed.add(id(array))
-            return Entry(kind, name, self._arrays[id(array)])
+            return WatchEntry(kind, name, self._arrays[id(array)])
         if isinstance(value, (list, tuple, dict, Tensor)) or is_container(value):
-            return Entry(ENTRY_SAME, name, value)
-        return Entry(ENTRY_TYPE, name, type(value))  # objects of this type are not searched
+            return WatchEntry(ENTRY_SAME, name, value)
+        return WatchEntry(ENTRY_TYPE, name, type(value))  # objects of this type are not searched
 
 
 def _is_leaf(value: Any) -> bool:

@@ -29,7 +29,7 @@ from ..ir.threads import Living
 from ..ir.trials import TRIAL_PARAMS
 from ..runtime.base import Allocation
 from ..runtime.cpu.device import register_context, unregister_context
-from ..runtime.native.launch import Launch, Packed, make_launch
+from ..runtime.native.launch import NativeLaunch, Packed, make_launch
 from ..runtime.status import error_of, raise_status, take_status
 from ..tape.heap_plan import HeapPlan
 from .call import Call
@@ -178,9 +178,11 @@ class Executable:
         if self.program.device.dead:  # a forked child cannot even touch the context
             self.program.synchronize()
 
-    def native_launch(self, args: Sequence[Packed], owner: object, answer: Callable[[], object] | None = None) -> Launch | None:
-        """A native launch, or None: there are too many arguments. ``args``: how each is taken; ``owner``: see ``Launch``; ``answer``: see
-        ``make_launch``.
+    def native_launch(
+        self, args: Sequence[Packed], owner: object, answer: Callable[[], object] | None = None
+    ) -> NativeLaunch | None:
+        """A native launch, or None: there are too many arguments. ``args``: how each is taken; ``owner``: see ``NativeLaunch``;
+        ``answer``: see ``make_launch``.
         """
         program, device = self.program, self.program.device
         return make_launch(

@@ -19,7 +19,7 @@ from ..errors import QdrunIndexError, QdrunRuntimeError
 from ..ir.nodes import Loc
 from ..ir.threads import Living, Turns
 from ..options import Arch, Options
-from ..runtime.native.launch import Launch
+from ..runtime.native.launch import NativeLaunch
 from .factory import TensorFactory
 from .launch_lock import wait_until
 from .layout.tree import SNode, leaves_of
@@ -77,8 +77,8 @@ class Program(Accounts):
         self._new = True  # nothing was done in it yet: `with qd.init()`, not `with program`
         self._owned = False  # a `with` block closes it
         self._outer: weakref.ref[Program] | None = None
-        self.native_launches: dict[object, list[Launch]] = {}
-        self.native_gradients: dict[object, list[Launch]] = {}
+        self.native_launches: dict[object, list[NativeLaunch]] = {}
+        self.native_gradients: dict[object, list[NativeLaunch]] = {}
         self._first_order = self.native_launches, self.native_gradients  # while second derivatives are computed
         self._on_host: Program | None = None
         self._beside: list[weakref.ref[Program]] = []  # programs that recorded when this one became current

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import new_lock
 from ..ir.trials import TrialLayout
-from .compiled import Compiled, Options
+from .compiled import Compiled, CompileOptions
 from .host_memory import reserved_bytes, zeroed
 from .inventory import ProcessBytes
 from .mirror import Link, Mirror
@@ -321,7 +321,7 @@ class Device(ABC):
         """Record a launch, where a driver does not record what it is given. The number by which a failure of it is known."""
         raise NotImplementedError(self.name)
 
-    def keep_source(self, compiled: Compiled, source: Callable[[], tuple[Kernel, Options]]) -> None:  # noqa: B027
+    def keep_source(self, compiled: Compiled, source: Callable[[], tuple[Kernel, CompileOptions]]) -> None:  # noqa: B027
         """The source of a compiled kernel of a batched program, for a device that compiles it again in recorded launches."""
 
     def expect(self, form: np.ndarray, name: str) -> None:  # noqa: B027
@@ -336,11 +336,11 @@ class Device(ABC):
         """Give the bytes back to the system."""
 
     @abstractmethod
-    def compile(self, kernel: Kernel, options: Options) -> Compiled:
+    def compile(self, kernel: Kernel, options: CompileOptions) -> Compiled:
         """A verified kernel, ready to run."""
 
     def variant(
-        self, compiled: Compiled, far: frozenset[str], source: Callable[[], tuple[Kernel, Options]] | None = None
+        self, compiled: Compiled, far: frozenset[str], source: Callable[[], tuple[Kernel, CompileOptions]] | None = None
     ) -> Compiled:
         """The same kernel with these tapes in the heap, where there is on-chip memory. ``source``: gives what was compiled, and how."""
         return compiled

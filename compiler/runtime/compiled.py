@@ -10,7 +10,7 @@ from . import jit
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CompileOptions:
     """The options of a kernel's compilation.
 
     ``plain``: atomics that no other iteration can affect; ``lanes``, ``narrow``: see ``target.SimdWidth``; ``fast_math``: a GPU may

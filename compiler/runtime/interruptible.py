@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class _Work(Generic[T]):
+class _ThreadCall(Generic[T]):
     """A call in a thread, and what became of it."""
 
     def __init__(self, call: Callable[[], T]) -> None:
@@ -48,7 +48,7 @@ def interruptible(call: Callable[[], T]) -> T:
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
-    work = _Work(call)
+    work = _ThreadCall(call)
     try:
         threading.Thread(target=work.run, name="qdrun-compiler", daemon=True).start()
     except RuntimeError:  # the interpreter ends, or the system gives no thread

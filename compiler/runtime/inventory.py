@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class BackendLine:
     """One line of the inventory. ``usable`` says whether programs can run on it; ``detail`` says what it is, or why not.
 
     A GPU has a line for each device: ``index`` is its number in this process, ``uuid`` the name that it keeps everywhere, ``pci`` its
@@ -47,7 +47,7 @@ class ProcessBytes:
 UNMEASURED = ProcessBytes(driver=0, unit=1, frame=0, measured="")
 
 
-class Held(ABC):
+class DeviceHandle(ABC):
     """A device that this process has taken.
 
     Attributes:

@@ -61,7 +61,7 @@ _linker: _Linker | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostCpu:
     """The processor that code is compiled for."""
 
     triple: str
@@ -70,10 +70,10 @@ class Host:
 
 
 @cache
-def host() -> Host:
+def host() -> HostCpu:
     """The processor of this machine, as LLVM names it."""
     _initialise()
-    return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    return HostCpu(llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
 
 
 @cache

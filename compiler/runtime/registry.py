@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DeviceError, QdrunRuntimeError
 from .cpu import inventory as cpu
-from .inventory import Backend, Held, ProcessBytes
+from .inventory import BackendLine, DeviceHandle, ProcessBytes
 
 if TYPE_CHECKING:
     from .gpu.device import GpuDevice
@@ -33,7 +33,7 @@ TEST_DEVICES = "qdrun.tests.devices"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BackendEntry:
     """A backend of GPUs.
 
     Attributes:
@@ -104,10 +104,12 @@ def _loadable(library: str) -> bool:
 BACKENDS = {
     entry.name: entry
     for entry in (
-        Entry("cuda", _find_cuda, "no such device on this machine: no NVIDIA driver is loaded", _cuda),
-        Entry("amdgpu", _find_amdgpu, "no such device on this machine: no AMD GPU driver is loaded (no /dev/kfd)", _amdgpu),
-        Entry("vulkan", _find_vulkan, "no such device on this machine: no Vulkan loader is installed", _vulkan),
-        Entry("metal", _find_metal, "no such device on this machine: Metal is a part of macOS", _metal),
+        BackendEntry("cuda", _find_cuda, "no such device on this machine: no NVIDIA driver is loaded", _cuda),
+        BackendEntry(
+            "amdgpu", _find_amdgpu, "no such device on this machine: no AMD GPU driver is loaded (no /dev/kfd)", _amdgpu
+        ),
+        BackendEntry("vulkan", _find_vulkan, "no such device on this machine: no Vulkan loader is installed", _vulkan),
+        BackendEntry("metal", _find_metal, "no such device on this machine: Metal is a part of macOS", _metal),
     )
 }
 
@@ -171,7 +173,7 @@ def open_gpu(name: str, which: int | str | None = None, byte_limit: int | None =
     return GpuDevice(*driver, byte_limit)
 
 
-def hold(name: str, which: int | str | None = None, *, shared: bool = False) -> Held:
+def hold(name: str, which: int | str | None = None, *, shared: bool = False) -> DeviceHandle:
     """Take a device for this process, as programs with these options will, and say which one it is.
 
     ``shared``: several programs will run on it at once, each on a thread of its own.
@@ -199,15 +201,15 @@ def keep_namespaces() -> None:
         importlib.import_module("cuda")
 
 
-def devices() -> list[Backend]:
+def devices() -> list[BackendLine]:
     """Every backend: whether this machine has the hardware and whether this version can use it."""
     return [cpu.row(), *(row for entry in BACKENDS.values() for row in _rows(entry))]
 
 
-def _rows(entry: Entry) -> list[Backend]:
+def _rows(entry: BackendEntry) -> list[BackendLine]:
     """A line for each device. What a backend needs of other packages is loaded only where there is hardware for it."""
     if not entry.detect():
-        return [Backend(entry.name, False, False, entry.missing)]
+        return [BackendLine(entry.name, False, False, entry.missing)]
     backend = entry.load()
     from .gpu.find import rows
 

@@ -44,7 +44,7 @@ def _levels(
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _Adjacency:
     """Which unknowns share an entry: both directions of each edge, by the first end, on the host and for kernels."""
 
     first: np.ndarray
@@ -53,15 +53,15 @@ class _Graph:
     neighbours: Any
 
     @staticmethod
-    def of(n: int, rows: np.ndarray, columns: np.ndarray) -> _Graph:
+    def of(n: int, rows: np.ndarray, columns: np.ndarray) -> _Adjacency:
         off = rows != columns
         keys = np.sort(np.concatenate([rows[off] * n + columns[off], columns[off] * n + rows[off]]))
         keys = keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
         first, then = np.divmod(keys, n)
         begins = np.searchsorted(first, np.arange(n + 1))
-        return _Graph(first, then, _kernel_array(begins), _kernel_array(np.append(then, 0)))
+        return _Adjacency(first, then, _kernel_array(begins), _kernel_array(np.append(then, 0)))
 
-    def within(self, part: np.ndarray) -> _Graph:
+    def within(self, part: np.ndarray) -> _Adjacency:
         """The edges that do not leave a part."""
         inside = (part[self.first] == part[self.then]) & (part[self.first] >= 0)
         return replace(self, first=self.first[inside], then=self.then[inside])
@@ -98,7 +98,7 @@ def nested_dissection(n: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
     Returns:
         The old number of each new unknown.
     """
-    graph = _Graph.of(n, rows, columns)
+    graph = _Adjacency.of(n, rows, columns)
     degree = np.bincount(graph.first, minlength=n)
     position = np.full(n, -1)
     part = np.where(degree > max(16, 10 * np.sqrt(n)), -1, 0)
@@ -112,7 +112,7 @@ def nested_dissection(n: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
 
 
 def _dissected(
-    graph: _Graph, degree: np.ndarray, part: np.ndarray, begins: np.ndarray, position: np.ndarray
+    graph: _Adjacency, degree: np.ndarray, part: np.ndarray, begins: np.ndarray, position: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Give their positions to the separators of all parts, and to the parts that have none.
 

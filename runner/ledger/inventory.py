@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ...compiler.runtime.inventory import Backend
+from ...compiler.runtime.inventory import BackendLine
 from ...compiler.runtime.registry import devices as backends
 from ..packing import DeviceSpec, Pool
 from . import amd, memory
@@ -124,7 +124,7 @@ def one_pool(rows: Iterable[Found]) -> list[Found]:
     return out
 
 
-def _amd(row: Backend, card: amd.AmdCard, index: int, lanes: int, node: str) -> Found:
+def _amd(row: BackendLine, card: amd.AmdCard, index: int, lanes: int, node: str) -> Found:
     name = card.uuid or card.pci
     return Found(
         id=f"{row.name}:{name}" if node else f"{row.name}:{index}",
@@ -191,7 +191,7 @@ def pretended(count: int, total: int, node: str = "", lanes: int = LANES, backen
     return [replace(row, id=f"{backend}:{name}", index=k, uuid=name, pool=name, ray_id=str(k)) for k, name in enumerate(names)]
 
 
-def _host(row: Backend, threads: int, lanes: int | None, node: str) -> Found:
+def _host(row: BackendLine, threads: int, lanes: int | None, node: str) -> Found:
     total, free = memory.host()
     model, threads = row.model, max(1, min(threads, row.threads))
     most = row.threads // threads
@@ -211,7 +211,7 @@ def _host(row: Backend, threads: int, lanes: int | None, node: str) -> Found:
     return with_lanes(found, min(lanes or most, most))
 
 
-def _card(row: Backend, card: memory.Card | None, lanes: int, node: str) -> Found:
+def _card(row: BackendLine, card: memory.Card | None, lanes: int, node: str) -> Found:
     name = row.uuid or row.pci
     return Found(
         id=f"{row.name}:{name}" if node else f"{row.name}:{row.index}",
@@ -233,7 +233,7 @@ def _card(row: Backend, card: memory.Card | None, lanes: int, node: str) -> Foun
     )
 
 
-def _visible(row: Backend) -> str:
+def _visible(row: BackendLine) -> str:
     names = [name.strip() for name in os.environ.get(VISIBLE.get(row.name, ""), "").split(",") if name.strip()]
     return names[row.index] if row.index < len(names) else str(row.index)
 

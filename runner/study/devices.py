@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...compiler.runtime.inventory import Backend
+from ...compiler.runtime.inventory import BackendLine
 from ...compiler.runtime.registry import devices as inventory
 from ..config.model import EMULATED, INTERPRETER, SOFTWARE, Loaded
 from ..ledger.inventory import Found
@@ -43,7 +43,7 @@ class ChosenDevice:
         return INTERPRETER if self.interpreted else self.backend
 
 
-def devices() -> list[Backend]:
+def devices() -> list[BackendLine]:
     """One row per backend name of a config, the CPU first."""
     return inventory()
 
@@ -58,7 +58,7 @@ def memory_bytes() -> int:
     return _cpu().memory_bytes
 
 
-def _cpu() -> Backend:
+def _cpu() -> BackendLine:
     return next(row for row in inventory() if row.name == "cpu")
 
 
@@ -123,7 +123,7 @@ def places_of_cluster(loaded: Loaded, there: Sequence[Found]) -> list[ChosenDevi
     return [_place(loaded, rows, name, local=False) for name in names]
 
 
-def _place(loaded: Loaded, rows: Sequence[Backend], backend: str, local: bool) -> ChosenDevice:
+def _place(loaded: Loaded, rows: Sequence[BackendLine], backend: str, local: bool) -> ChosenDevice:
     wanted = loaded.config.device
     here = [
         row for row in rows if row.name == backend and row.usable and (wanted.id is not None or _roomy(row, wanted.min_memory))
@@ -135,7 +135,7 @@ def _place(loaded: Loaded, rows: Sequence[Backend], backend: str, local: bool) -
     return ChosenDevice(backend, devices=len(here), memory_bytes=min(free_for_trials(row.memory_bytes) for row in here))
 
 
-def _names(loaded: Loaded, rows: Sequence[Backend]) -> list[str]:
+def _names(loaded: Loaded, rows: Sequence[BackendLine]) -> list[str]:
     """The backends that a config wants, the most wanted first."""
     wanted = loaded.config.device.backends
     if wanted != AUTO:
@@ -143,7 +143,7 @@ def _names(loaded: Loaded, rows: Sequence[Backend]) -> list[str]:
     return [*(name for name in dict.fromkeys(row.name for row in rows if row.usable) if name != "cpu"), "cpu"]
 
 
-def _choose(loaded: Loaded, rows: Sequence[Backend], names: Sequence[str], local: bool) -> str:
+def _choose(loaded: Loaded, rows: Sequence[BackendLine], names: Sequence[str], local: bool) -> str:
     """The first backend of ``names`` that has a device with ``device.min_memory`` here; elsewhere, the first.
 
     Raises:
@@ -168,12 +168,12 @@ def _choose(loaded: Loaded, rows: Sequence[Backend], names: Sequence[str], local
     raise document.error(document.problem(("device", "backend"), what, allowed=(*usable, "auto"), hint=hint))
 
 
-def _room(row: Backend) -> int:
+def _room(row: BackendLine) -> int:
     """Bytes for trials of a device."""
     return row.memory_bytes if row.name == "cpu" else free_for_trials(row.memory_bytes)
 
 
-def _roomy(row: Backend, least: int | None) -> bool:
+def _roomy(row: BackendLine, least: int | None) -> bool:
     return least is None or _room(row) >= least
 
 
@@ -182,7 +182,7 @@ def emulated(device: int | str | None) -> bool:
     return isinstance(device, str) and device.partition(":")[0] in (EMULATED, SOFTWARE)
 
 
-def _named(loaded: Loaded, backend: str, here: Sequence[Backend], local: bool) -> ChosenDevice:
+def _named(loaded: Loaded, backend: str, here: Sequence[BackendLine], local: bool) -> ChosenDevice:
     """The device that ``device.id`` names, by index, UUID or PCI address."""
     wanted, document = loaded.config.device.id, loaded.document
     known: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ def _named(loaded: Loaded, backend: str, here: Sequence[Backend], local: bool) -
     raise document.error(document.problem(("device", "id"), what, allowed=known, hint=hint))
 
 
-def _is(row: Backend, wanted: int | str | None) -> bool:
+def _is(row: BackendLine, wanted: int | str | None) -> bool:
     if isinstance(wanted, int):
         return row.index == wanted
     name = str(wanted).lower()

@@ -7,7 +7,7 @@ import platform
 import time
 
 from ...compiler.errors import QdrunError
-from ...compiler.runtime.inventory import Held
+from ...compiler.runtime.inventory import DeviceHandle
 from ...compiler.runtime.registry import hold
 from .spec import WorkerSpec
 
@@ -21,7 +21,7 @@ class DeviceMismatch(QdrunError, RuntimeError):
     """The process of a worker has another device than the one that it was started for."""
 
 
-def take_device(spec: WorkerSpec, name: str) -> Held:
+def take_device(spec: WorkerSpec, name: str) -> DeviceHandle:
     """Take the device of a worker.
 
     Raises:

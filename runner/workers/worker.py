@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...compiler.errors import QdrunError
-from ...compiler.runtime.inventory import Held
+from ...compiler.runtime.inventory import DeviceHandle
 from ...jobs.base import Job, Stopped
 from ...jobs.core.debug import BOUNDS, Debug
 from ..clock import now
@@ -74,7 +74,7 @@ class Worker:
         self.name = worker_name(self.folder.name, spec.device, spec.number)
         self._owner = Owner(spec.owner, spec.token, 0, "", 0.0)
         self._wear, self._wear_lock = Wear(spec.recycle_after, spec.grow_bytes, spec.recycle_s), threading.Lock()
-        self._held: Held | None = None
+        self._held: DeviceHandle | None = None
         self._jobs: dict[tuple[Any, ...], type[Job[Any]]] = {}
         self._looked = self._checked = 0.0
         self._who = {"pid": os.getpid(), "host": platform.node()}

@@ -10,7 +10,7 @@ import pytest
 from runner_helpers import only_run
 from typer.testing import CliRunner
 
-from qdrun.compiler.runtime.inventory import Backend
+from qdrun.compiler.runtime.inventory import BackendLine
 from qdrun.runner.cli.app import app
 from qdrun.runner.config.model import ConfigError
 from qdrun.runner.ledger import inventory
@@ -41,11 +41,11 @@ def config(folder, sweep, *, device=None, job="Chains", params=None, more=""):
 
 def pretend(monkeypatch, *cards, threads=8, ram=64 * GIB):
     """A machine with these cards (bytes of each) and so many threads."""
-    rows = [Backend("cpu", True, True, f"zen, {threads} threads", threads, ram, model="zen")]
+    rows = [BackendLine("cpu", True, True, f"zen, {threads} threads", threads, ram, model="zen")]
     for k, size in enumerate(cards):
         uuid, pci = f"GPU-0000000{k}-aaaa", f"0000:0{k}:00.0"
         rows.append(
-            Backend("cuda", True, True, f"NVIDIA H200, sm_90, {uuid}, {pci}", RESIDENT, size, k, uuid, pci, "NVIDIA H200")
+            BackendLine("cuda", True, True, f"NVIDIA H200, sm_90, {uuid}, {pci}", RESIDENT, size, k, uuid, pci, "NVIDIA H200")
         )
     monkeypatch.setattr(devices, "inventory", lambda: rows)
     monkeypatch.setattr(inventory, "backends", lambda: rows)

@@ -8,7 +8,7 @@ import pytest
 from runner_helpers import FAKES
 from typer.testing import CliRunner
 
-from qdrun.compiler.runtime.inventory import Backend
+from qdrun.compiler.runtime.inventory import BackendLine
 from qdrun.runner.cli.app import app
 from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.engine import session
@@ -59,7 +59,9 @@ def go(config, *options):
 
 def gpu(index, memory=80 * GIB):
     uuid, pci = f"GPU-0000000{index}-aaaa", f"0000:0{index}:00.0"
-    return Backend("cuda", True, True, f"NVIDIA H200, sm_90, {uuid}, {pci}", 270_336, memory, index, uuid, pci, "NVIDIA H200")
+    return BackendLine(
+        "cuda", True, True, f"NVIDIA H200, sm_90, {uuid}, {pci}", 270_336, memory, index, uuid, pci, "NVIDIA H200"
+    )
 
 
 @pytest.fixture
@@ -163,7 +165,7 @@ def test_a_device_is_named_by_index_uuid_or_pci_address(two_gpus, tmp_path, name
     ],
 )
 def test_a_wrong_device_is_refused_with_its_line(two_gpus, monkeypatch, tmp_path, device, local, words):
-    rows = [*devices.inventory(), Backend("vulkan", False, False, "no such device on this machine")]
+    rows = [*devices.inventory(), BackendLine("vulkan", False, False, "no such device on this machine")]
     monkeypatch.setattr(devices, "inventory", lambda: rows)
     with pytest.raises(ConfigError) as error:
         prepare(write(tmp_path, device), local=local)
@@ -184,7 +186,7 @@ def test_auto_knows_gpus_of_other_backends_and_leaves_programs_on_the_processor_
     cpu = [row for row in devices.inventory() if row.name == "cpu"]
     uuid = "GPU-00000000-aaaa-bbbb-cccc-000000000001"
     for usable, taken in ((True, backend), (False, "cpu")):
-        row = Backend(backend, usable, True, "only for programs that name it", 65_536, 24 * GIB, 0, uuid, "", "GPU")
+        row = BackendLine(backend, usable, True, "only for programs that name it", 65_536, 24 * GIB, 0, uuid, "", "GPU")
         monkeypatch.setattr(devices, "inventory", lambda row=row: [*cpu, row])
         monkeypatch.setattr("qdrun.runner.ledger.inventory.backends", devices.inventory)
         assert prepare(write(tmp_path, {"backend": "auto"}))[0].place.backend == taken

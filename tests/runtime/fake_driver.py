@@ -8,7 +8,7 @@ import numpy as np
 
 from qdrun.compiler.runtime.cuda.kind import CUDA
 from qdrun.compiler.runtime.cuda.results import device_error as failure
-from qdrun.compiler.runtime.gpu.driver import DeviceInfo, Function, text_image
+from qdrun.compiler.runtime.gpu.driver import DeviceInfo, LoadedFunction, text_image
 from qdrun.tests.devices.processor.hardware import emulated_target
 
 INFOS = (
@@ -159,7 +159,7 @@ class FakeDriver:
 
     def function(self, module, name):
         self._note("function", name)
-        return Function(next(self._numbers), 2048 if name.endswith("1") else 0, 40, 0)
+        return LoadedFunction(next(self._numbers), 2048 if name.endswith("1") else 0, 40, 0)
 
     def unload(self, module):
         self._note("unload", module)

@@ -98,7 +98,7 @@ def parallel_for_up_to():
 
 def compiled(text, messages=(), prints=(), name="k"):
     """``text`` defines ``void @qd_k(ptr args)``."""
-    code, _ = device.load_text(text, name, ["qd_k"], device.Options(offline_cache=False))
+    code, _ = device.load_text(text, name, ["qd_k"], device.CompileOptions(offline_cache=False))
     layout = ContextLayout({}, {}, 16)
     return device.Compiled(
         name, code.addresses["qd_k"], layout, list(messages), ["task"] * len(messages), list(prints), 1, 0.0, False, code

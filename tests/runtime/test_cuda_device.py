@@ -21,7 +21,7 @@ from qdrun.compiler.errors import DeviceError, OutOfMemory, QdrunRuntimeError
 from qdrun.compiler.ir.nodes import Buffer, Const, GlobalStore, Kernel, Place, Print, Task
 from qdrun.compiler.ir.types import f32, i32
 from qdrun.compiler.runtime import cache
-from qdrun.compiler.runtime.compiled import Options
+from qdrun.compiler.runtime.compiled import CompileOptions
 from qdrun.compiler.runtime.gpu.code import GpuCode, frame_bytes
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.compiler.runtime.gpu.find import find
@@ -148,7 +148,7 @@ def test_while_a_graph_is_recorded_nothing_is_allocated_and_frees_wait(fake):
     for call, what in (
         (lambda: fake.allocate(64, "adstack"), "adstack needs 64 bytes"),
         (lambda: fake.host_words(8, "context"), "context needs 64 bytes"),
-        (lambda: fake.compile(kernel, Options()), "kernel `k` is compiled"),
+        (lambda: fake.compile(kernel, CompileOptions()), "kernel `k` is compiled"),
         (fake.synchronize, "the host waits for the device"),
     ):
         with pytest.raises(QdrunRuntimeError, match=f"^{what} while a graph is recorded\n  do: "):
@@ -218,7 +218,7 @@ def test_code_that_cannot_be_unloaded_is_said_and_the_rest_is_unloaded(fresh):
     driver = FakeDriver()
     device = GpuDevice(driver)
     for name in ("k1", "k2", "k3"):
-        _ = device.compile(store_kernel(name), Options(offline_cache=False)).functions
+        _ = device.compile(store_kernel(name), CompileOptions(offline_cache=False)).functions
     gc.collect()
     cache.LOADED.release()
     gc.collect()
@@ -259,7 +259,7 @@ def test_a_module_is_loaded_once_for_all_programs_of_a_device(tmp_path, monkeypa
         GpuDevice(EmulatedDriver(), "emulated:1"),
     )
     kernel = store_kernel(value=41.0)
-    a, b, c = (d.compile(kernel, Options()) for d in (one, two, other))
+    a, b, c = (d.compile(kernel, CompileOptions()) for d in (one, two, other))
     assert a.code is b.code and b.from_cache and not a.from_cache
     assert c.code is not a.code and c.functions[0].handle != a.functions[0].handle
     assert a.object_bytes and a.lanes == 1 and a.function_names == ("qd_k_0",)
@@ -270,7 +270,7 @@ def test_a_module_is_loaded_once_for_all_programs_of_a_device(tmp_path, monkeypa
 def test_a_kernel_is_restored_by_its_key(tmp_path, monkeypatch):
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
     device = GpuDevice(EmulatedDriver(), "emulated")
-    made = device.compile(store_kernel(value=42.0), Options())
+    made = device.compile(store_kernel(value=42.0), CompileOptions())
     found = device.restore(made, made.code.key, ["qd_k"])
     assert found is not None and found.address and found.functions[0].handle and found.gpu.handles
     with pytest.raises(QdrunRuntimeError, match="was restored, and its IR is not at hand"):
@@ -282,7 +282,7 @@ def test_a_kernel_is_restored_by_its_key(tmp_path, monkeypatch):
 
 def test_functions_and_stack_frames_are_known_before_a_launch():
     device = GpuDevice(FakeDriver())
-    made = device.compile(store_kernel(tasks=2, value=43.0), Options(offline_cache=False))
+    made = device.compile(store_kernel(tasks=2, value=43.0), CompileOptions(offline_cache=False))
     assert made.frames == (0, 2048) and [f.registers for f in made.functions] == [40, 40]
     assert frame_bytes(made, device.info) == 4 * 256 * 1024
     assert device.driver.names()[-3:] == ["load_module", "function", "function"]
@@ -290,7 +290,7 @@ def test_functions_and_stack_frames_are_known_before_a_launch():
 
 
 def test_code_that_does_not_fit_the_device_is_out_of_memory(fresh, fake):
-    made = fake.compile(store_kernel(value=44.0), Options(offline_cache=False))
+    made = fake.compile(store_kernel(value=44.0), CompileOptions(offline_cache=False))
     words = np.zeros(made.layout.words, np.uint64)
     fake.driver.failures["load_module"] = 2
     with pytest.raises(OutOfMemory, match="the code of kernel `k` does not fit: the device has no more memory"):
@@ -306,11 +306,11 @@ def test_code_that_does_not_fit_the_device_is_out_of_memory(fresh, fake):
 def test_code_stays_while_a_program_is_open_and_goes_with_the_last_one(fresh):
     driver = FakeDriver()
     device, other = GpuDevice(driver), GpuDevice(driver)
-    made = device.compile(store_kernel(value=45.0), Options(offline_cache=False))
+    made = device.compile(store_kernel(value=45.0), CompileOptions(offline_cache=False))
     assert made.functions
     del made
     gc.collect()
-    assert device.compile(store_kernel(value=45.5), Options(offline_cache=False)).functions
+    assert device.compile(store_kernel(value=45.5), CompileOptions(offline_cache=False)).functions
     device.close()
     assert "unload" not in driver.names()  # it would wait for the other program
     other.close()
@@ -321,11 +321,11 @@ def test_code_stays_while_a_program_is_open_and_goes_with_the_last_one(fresh):
 def test_much_code_that_nobody_uses_goes_at_once(fresh, monkeypatch):
     device = GpuDevice(FakeDriver())
     for value in (45.1, 45.2, 45.3):
-        assert device.compile(store_kernel(value=value), Options(offline_cache=False)).functions
+        assert device.compile(store_kernel(value=value), CompileOptions(offline_cache=False)).functions
         gc.collect()
     assert "unload" not in device.driver.names()
     monkeypatch.setattr(shared, "MOST_UNUSED", 10)
-    assert device.compile(store_kernel(value=45.4), Options(offline_cache=False)).functions
+    assert device.compile(store_kernel(value=45.4), CompileOptions(offline_cache=False)).functions
     assert device.driver.names().count("unload") >= 3  # all of them: everybody waits for the first only
     device.close()
 
@@ -334,18 +334,18 @@ def test_code_that_is_used_last_is_kept_by_its_bytes(fresh, monkeypatch):
     device = GpuDevice(FakeDriver())
     sizes = []
     for value in (45.61, 45.62, 45.63):
-        made = device.compile(store_kernel(value=value), Options(offline_cache=False))
+        made = device.compile(store_kernel(value=value), CompileOptions(offline_cache=False))
         sizes.append(
             len(made.code.object_bytes) + len(made.code._tracker.object_bytes)
         )  # the host's entry is code by itself, too
     memo = cache.CodeTable(most_bytes=2 * max(sizes))
     monkeypatch.setattr(cache, "LOADED", memo)
     for value in (45.61, 45.62, 45.61, 45.63):
-        assert device.compile(store_kernel(value=value), Options(offline_cache=False)).functions
+        assert device.compile(store_kernel(value=value), CompileOptions(offline_cache=False)).functions
     gc.collect()
     assert sum(isinstance(x, GpuCode) for x in memo._loaded.values()) == 2 and len(device._holdings.shared.unused) >= 1
     before = device.driver.names().count("load_module")
-    assert device.compile(store_kernel(value=45.61), Options(offline_cache=False)).functions
+    assert device.compile(store_kernel(value=45.61), CompileOptions(offline_cache=False)).functions
     assert device.driver.names().count("load_module") == before
     device.close()
 
@@ -353,7 +353,7 @@ def test_code_that_is_used_last_is_kept_by_its_bytes(fresh, monkeypatch):
 def test_a_full_device_gives_code_up_that_nobody_uses(fresh, monkeypatch):
     monkeypatch.setattr(cache, "LOADED", cache.CodeTable())
     device = GpuDevice(FakeDriver())
-    assert device.compile(store_kernel(value=45.7), Options(offline_cache=False)).functions
+    assert device.compile(store_kernel(value=45.7), CompileOptions(offline_cache=False)).functions
     gc.collect()
     assert "unload" not in device.driver.names()  # nobody uses it, and it is kept for the next one
     with pytest.raises(OutOfMemory):
@@ -363,20 +363,20 @@ def test_a_full_device_gives_code_up_that_nobody_uses(fresh, monkeypatch):
 
 
 def test_the_words_of_a_context(fake):
-    made = fake.compile(store_kernel(value=46.0), Options(offline_cache=False))
+    made = fake.compile(store_kernel(value=46.0), CompileOptions(offline_cache=False))
     words = np.zeros(32, np.uint64)
     fake.fill_context(words, made)
     assert words[CTX_GPU] == fake.table.ctypes.data and words[CTX_SCRATCH] == fake.scratch_address
     assert words[CTX_FUNCTIONS] == made.gpu.handles and words[CTX_PRINT] == 0
     assert fake.table[TABLE_STREAM] == fake.stream and fake.table[TABLE_PROCESSORS] == 4
-    printing = fake.compile(Kernel("p", [], [Task("p_0", [Print(("hello\n",))])]), Options(offline_cache=False))
+    printing = fake.compile(Kernel("p", [], [Task("p_0", [Print(("hello\n",))])]), CompileOptions(offline_cache=False))
     fake.fill_context(words, printing)
     assert words[CTX_PRINT] != 0
 
 
 # ---- failures
 def test_a_failure_that_stays_ends_the_device_and_names_the_kernel(fake):
-    made = fake.compile(store_kernel("bad", value=47.0), Options(offline_cache=False))
+    made = fake.compile(store_kernel("bad", value=47.0), CompileOptions(offline_cache=False))
     words = np.zeros(32, np.uint64)
     fake.fill_context(words, made)
     fake.table[8 + int(fake.table[TABLE_LAUNCHES]) % 16] = words.ctypes.data  # what a launch leaves
@@ -392,7 +392,7 @@ def test_a_failure_that_stays_ends_the_device_and_names_the_kernel(fake):
         lambda: fake.host_words(1, "context"),
         lambda: fake.upload(1, 1, 1),
         lambda: fake.download(1, 1, 1),
-        lambda: fake.compile(store_kernel(), Options()),
+        lambda: fake.compile(store_kernel(), CompileOptions()),
     )
     for call in later:
         with pytest.raises(DeviceError, match=r"^the device has failed before: kernel `bad` failed") as e:
@@ -404,7 +404,7 @@ def test_a_failure_that_stays_ends_the_device_and_names_the_kernel(fake):
 def test_several_kernels_may_have_failed(fake):
     contexts = [np.zeros(32, np.uint64) for _ in range(3)]
     for k, words in enumerate(contexts):
-        fake.fill_context(words, fake.compile(store_kernel(f"k{k}", value=50.0 + k), Options(offline_cache=False)))
+        fake.fill_context(words, fake.compile(store_kernel(f"k{k}", value=50.0 + k), CompileOptions(offline_cache=False)))
         fake.table[8 + k] = words.ctypes.data
         fake.table[TABLE_LAUNCHES] += 1
         if k == 0:

@@ -10,7 +10,7 @@ from qdrun.compiler.errors import DeviceError
 from qdrun.compiler.runtime.cuda import driver as nvidia
 from qdrun.compiler.runtime.cuda import native
 from qdrun.compiler.runtime.cuda.native import Addresses, launchers
-from qdrun.compiler.runtime.gpu.driver import Function
+from qdrun.compiler.runtime.gpu.driver import LoadedFunction
 
 Code = IntEnum("Code", {"CUDA_SUCCESS": 0, "CUDA_ERROR_INVALID_PTX": 218, "CUDA_ERROR_LAUNCH_FAILED": 719})
 OURS, OTHERS = 0xC0, 0xD0
@@ -153,7 +153,7 @@ def test_what_is_shared_with_other_libraries_calls_the_drivers_functions(d, driv
         *((lambda w=w: driver.memset_rows(*rows, w, 2, 5), None, (f"cuMemsetD2D{8 * w}Async", *rows, 2, 5)) for w in (1, 2, 4)),
         (lambda: driver.fetch(64, 32, 8, 5), None, ("cuMemcpyDtoHAsync", 64, 32, 8, 5)),
         (
-            lambda: driver.function(3, "f"), Function(7, 5, 5, 5), ("cuModuleGetFunction", 3, b"f"),
+            lambda: driver.function(3, "f"), LoadedFunction(7, 5, 5, 5), ("cuModuleGetFunction", 3, b"f"),
             *(("cuFuncGetAttribute", function + k, 7) for k in ("LOCAL_SIZE_BYTES", "NUM_REGS", "SHARED_SIZE_BYTES")),
         ),
         (lambda: driver.unload(3), None, ("cuModuleUnload", 3)),

@@ -23,7 +23,7 @@ from qdrun.compiler.ir.nodes import (
 )
 from qdrun.compiler.ir.types import f32, f64, i32, u1, u8, u64
 from qdrun.compiler.runtime import registry
-from qdrun.compiler.runtime.compiled import Options
+from qdrun.compiler.runtime.compiled import CompileOptions
 from qdrun.compiler.runtime.cpu.device import CpuDevice, register_context, unregister_context
 from qdrun.compiler.runtime.registry import devices
 from qdrun.compiler.runtime.status import raise_status, read_word
@@ -92,7 +92,7 @@ def kernel_of(*body):
 
 def run(kernel):
     d, c = CpuDevice(), context()
-    k = d.compile(kernel, Options(offline_cache=False))
+    k = d.compile(kernel, CompileOptions(offline_cache=False))
     c.words[1] = d.pool.address
     register_context(c.address, k)
     try:
@@ -106,11 +106,11 @@ def test_a_kernel_of_the_ir_compiles_runs_and_is_found_again():
     buffer = Buffer("field")
     place = Place("x", f32, buffer, 1, (4,), (4,))
     kernel = kernel_of(GlobalStore(place, (Const(2, i32),), Const(1.5, f32)))
-    k = d.compile(kernel, Options())
+    k = d.compile(kernel, CompileOptions())
     c.words[1], c.words[k.layout.buffers[buffer]] = d.pool.address, data.ctypes.data
     run_plainly(k, c)
     assert data.tolist() == [0, 0, 1.5, 0] and k.object_bytes and k.seconds > 0
-    assert d.compile(kernel, Options()).from_cache
+    assert d.compile(kernel, CompileOptions()).from_cache
 
 
 def test_prints_go_to_standard_output(capsys):

@@ -14,9 +14,9 @@ from qdrun.compiler.errors import QdrunAssertionError
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Const, Loc
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u8, u64
 from qdrun.compiler.runtime.native import launch, objects
-from qdrun.compiler.runtime.native.launch import ArgSpec, Same, Watched, arg_row, make_launch
+from qdrun.compiler.runtime.native.launch import ArgSpec, Same, WatchedArg, arg_row, make_launch
 from qdrun.compiler.runtime.native.launch_ir import F_WORDS
-from qdrun.compiler.runtime.native.watch import ITSELF, Entry, Row, Watch, dict_offset
+from qdrun.compiler.runtime.native.watch import ITSELF, Watch, WatchEntry, WatchRow, dict_offset
 from qdrun.compiler.runtime.native.watch_ir import (
     ENTRY_AGAIN,
     ENTRY_ARRAY,
@@ -343,17 +343,17 @@ def watched(s, arrays, numbers=(), rows=()):
     for name, value in vars(s).items():
         if id(value) in places:
             again = any(e.kind == ENTRY_ARRAY and e.value == places[id(value)] for e in out)
-            out.append(Entry(ENTRY_AGAIN if again else ENTRY_ARRAY, name, places[id(value)]))
+            out.append(WatchEntry(ENTRY_AGAIN if again else ENTRY_ARRAY, name, places[id(value)]))
         elif name in numbers:
-            out.append(Entry(ENTRY_NUMBER, name, numbers.index(name)))
+            out.append(WatchEntry(ENTRY_NUMBER, name, numbers.index(name)))
         elif isinstance(value, (list, Holder)):
-            out.append(Entry(ENTRY_SAME, name, value))
+            out.append(WatchEntry(ENTRY_SAME, name, value))
         else:
-            out.append(Entry(ENTRY_TYPE, name, type(value)))
+            out.append(WatchEntry(ENTRY_TYPE, name, type(value)))
     watch, how = Watch(s), arg_row(ArgSpec(array(1), KEY))
     hows = [arg_row(ArgSpec(scalar(f64))) for _ in numbers]
-    watch.fill([Row(ROW_DICT, s, tuple(out), dict_offset(s)), *rows], [(a, how) for a in arrays], hows)
-    return Watched(watch, 2 * len(arrays) + len(numbers))
+    watch.fill([WatchRow(ROW_DICT, s, tuple(out), dict_offset(s)), *rows], [(a, how) for a in arrays], hows)
+    return WatchedArg(watch, 2 * len(arrays) + len(numbers))
 
 
 def test_an_object_is_watched_for_what_comes_with_each_launch():
@@ -397,7 +397,10 @@ CHANGES = {
 def test_what_python_must_look_at_is_noticed(change):
     s, a, b, c = Holder(), array_of(1, 2), array_of(3, 4), array_of(5, 6)
     s.a, s.n, s.b, s.dt, s.items, s.arrays = a, 3, b, 0.5, [1, 2], [c]
-    lists = [Row(ROW_FIRST, s.items, (Entry(ENTRY_TYPE, None, int),)), Row(ROW_LIST, s.arrays, (Entry(ENTRY_ARRAY, None, 2),))]
+    lists = [
+        WatchRow(ROW_FIRST, s.items, (WatchEntry(ENTRY_TYPE, None, int),)),
+        WatchRow(ROW_LIST, s.arrays, (WatchEntry(ENTRY_ARRAY, None, 2),)),
+    ]
     arg = watched(s, [a, b, c], ["dt"], lists)
     r = Rig(arg)
     s.items.append(3)
@@ -410,7 +413,9 @@ def test_what_python_must_look_at_is_noticed(change):
 def test_a_dict_is_watched_item_by_item():
     s, a, b = Holder(), array_of(1, 2), array_of(3, 4)
     s.a, held = a, {"n": 1, 7: b}
-    row = Row(ROW_DICT, held, (Entry(ENTRY_TYPE, "n", int), Entry(ENTRY_ARRAY, next(k for k in held if k == 7), 1)), ITSELF)
+    row = WatchRow(
+        ROW_DICT, held, (WatchEntry(ENTRY_TYPE, "n", int), WatchEntry(ENTRY_ARRAY, next(k for k in held if k == 7), 1)), ITSELF
+    )
     r = Rig(watched(s, [a, b], rows=[row]))
     assert r.call(s) is None and r.words(5)[1:] == [1, 2, 3, 4]
     held["n"], held[7] = 2, array_of(5, 6)

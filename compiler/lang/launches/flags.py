@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import QdrunTypeError
 from ...program.memory.device_arrays import is_torch
-from ...runtime.gpu.driver import Word
+from ...runtime.gpu.driver import DeviceFlag
 from ...runtime.recording import Unrecordable
 from ..data.field import Field
 from ..data.ndarray import Ndarray
@@ -38,7 +38,7 @@ def number_of(flag: Flag, arguments: Sequence[Any]) -> int:
     )
 
 
-def word_of(flag: Flag, arguments: Sequence[Any]) -> Word:
+def word_of(flag: Flag, arguments: Sequence[Any]) -> DeviceFlag:
     """The place of a flag on the device.
 
     Raises:
@@ -47,11 +47,11 @@ def word_of(flag: Flag, arguments: Sequence[Any]) -> Word:
     return place_of(flag, unwrap(flag.value(arguments)))
 
 
-def place_of(flag: Flag, value: Any) -> Word:
+def place_of(flag: Flag, value: Any) -> DeviceFlag:
     """The place of an array that is a flag. See ``word_of``."""
     if not _is_integer(value) or value._mirror is None:
         raise Unrecordable(f"the number of {flag.use} is not on the device\n  do: make it a qd.ndarray or a qd.field")
-    return Word(value._mirror.device_address(value._form), value.dtype.size)
+    return DeviceFlag(value._mirror.device_address(value._form), value.dtype.size)
 
 
 def _is_integer(value: Any) -> bool:

@@ -13,7 +13,7 @@ from ...codegen.abi import CTX_STATUS_DEVICE
 from ...errors import DeviceError, QdrunRuntimeError
 from ...program.graph import Graph, record
 from ...program.program import Program
-from ...runtime.gpu.driver import Word
+from ...runtime.gpu.driver import DeviceFlag
 from ..data.ndarray import Ndarray
 from .flags import word_of
 from .stages import Loop, Pause, Stage, Work
@@ -75,7 +75,7 @@ class RecordedCall:
         self._kernels[work](*self._values)
         for launch in recording.launched[before:]:
             if launch.executable.compiled.messages:
-                self._device.pause_graph(Word(int(launch.executable.context[CTX_STATUS_DEVICE]), 8), FAILED)
+                self._device.pause_graph(DeviceFlag(int(launch.executable.context[CTX_STATUS_DEVICE]), 8), FAILED)
 
     def _loop(self, loop: Loop) -> None:
         word = word_of(loop.flag, self._values)

@@ -14,7 +14,7 @@ from ...errors import QdrunRuntimeError
 from .. import jit
 from ..cache import disk_cache, key_of
 from ..gpu.compiling import Generator, generate
-from ..gpu.driver import Image, Texts
+from ..gpu.driver import CodeImage, Texts
 from .code_object import CodeObject, Malformed, check, read_code
 from .link import LinkError, link
 
@@ -97,7 +97,7 @@ def compile_object(text: str, name: str, chip: str, *, listing: bool = False) ->
     return image
 
 
-def build(texts: Texts, chip: str, keep: bool = True, *, listing: bool = False) -> Image:
+def build(texts: Texts, chip: str, keep: bool = True, *, listing: bool = False) -> CodeImage:
     """The code object of a kernel's device functions.
 
     Args:
@@ -113,11 +113,11 @@ def build(texts: Texts, chip: str, keep: bool = True, *, listing: bool = False) 
     disk = disk_cache() if keep else None
     found = disk.get(key) if disk else None
     if found is not None:
-        return Image(found[0], key, True)
+        return CodeImage(found[0], key, True)
     image = compile_object(texts.device, texts.name, chip, listing=listing)
     if disk:
         disk.put(key, image, {"name": texts.name, "chip": chip, "versions": jit.versions()})
-    return Image(image, key, False)
+    return CodeImage(image, key, False)
 
 
 def code_of(image: bytes, name: str) -> CodeObject:

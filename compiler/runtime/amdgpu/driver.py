@@ -8,7 +8,7 @@ import ctypes
 from typing import Any
 
 from ...errors import DeviceError
-from ..gpu.driver import DeviceInfo, Image, Texts
+from ..gpu.driver import CodeImage, DeviceInfo, Texts
 from ..gpu.library import LibraryDriver, LibraryNames, text_of
 from . import build
 from .kind import AMDGPU, dotted
@@ -220,7 +220,7 @@ class HipDriver(LibraryDriver):
         self._call(doing, self.d.hipMemcpy2DAsync, dst, dst_step, src, src_step, nbytes, rows, kind, stream)
 
     # ---- code
-    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:
+    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> CodeImage:
         """A code object, by LLVM and our linker."""
         return build.build(texts, info.chip, keep)
 

@@ -6,7 +6,7 @@ from ...codegen.amdgpu.chips import CHIPS
 from ...codegen.amdgpu.hardware import amdgpu_target
 from ...codegen.gpu.hardware import GpuTarget
 from ...errors import DeviceError
-from ..gpu.driver import DeviceInfo, Kind
+from ..gpu.driver import DeviceInfo, DriverTraits
 from ..inventory import UNMEASURED
 from .results import RESULTS
 
@@ -29,7 +29,7 @@ def _target(info: DeviceInfo) -> GpuTarget:
     return amdgpu_target(info.chip)
 
 
-AMDGPU = Kind(
+AMDGPU = DriverTraits(
     arch="amdgpu",
     name="hip",
     title="AMDGPU",

@@ -26,7 +26,7 @@ class LinkError(ValueError):
 
 
 @dataclass(slots=True)
-class _Part:
+class _OutputSection:
     """A section of the file that is being written."""
 
     name: str
@@ -35,7 +35,7 @@ class _Part:
     data: bytearray
     align: int
     entry_bytes: int = 0
-    link: _Part | None = None
+    link: _OutputSection | None = None
     info: int = 0
     offset: int = 0
     address: int = 0
@@ -70,12 +70,14 @@ def link(data: bytes, listing: str = "") -> bytes:
     parts = _parts_of(source)
     exported = [s for s in source.symbols if _is_exported(s) and s.section in parts]
     names = _Strings()
-    dynsym = _Part(".dynsym", elf.DYNSYM, ALLOC, bytearray(elf.SYMBOL_BYTES * (1 + len(exported))), 8, elf.SYMBOL_BYTES, info=1)
-    hashes = _Part(".hash", elf.HASH, ALLOC, _hash_table(exported), 4, 4, dynsym)
-    dynstr = _Part(".dynstr", elf.STRTAB, ALLOC, names.data, 1)
+    dynsym = _OutputSection(
+        ".dynsym", elf.DYNSYM, ALLOC, bytearray(elf.SYMBOL_BYTES * (1 + len(exported))), 8, elf.SYMBOL_BYTES, info=1
+    )
+    hashes = _OutputSection(".hash", elf.HASH, ALLOC, _hash_table(exported), 4, 4, dynsym)
+    dynstr = _OutputSection(".dynstr", elf.STRTAB, ALLOC, names.data, 1)
     offsets = [names.add(s.name) for s in exported]
     dynsym.link = dynstr
-    dynamic = _Part(".dynamic", elf.DYNAMIC, ALLOC | WRITE, bytearray(16 * 6), 8, 16, dynstr)
+    dynamic = _OutputSection(".dynamic", elf.DYNAMIC, ALLOC | WRITE, bytearray(16 * 6), 8, 16, dynstr)
     notes = [p for p in parts.values() if p.type == elf.NOTE]
     fixed = [p for p in parts.values() if p.type != elf.NOTE and not p.flags & EXEC]
     code = [p for p in parts.values() if p.flags & EXEC]
@@ -101,7 +103,7 @@ def link(data: bytes, listing: str = "") -> bytes:
     dynamic.data[:] = b"".join(struct.pack("<QQ", *fact) for fact in facts)
     rest = _symbol_table(source, parts, where, exported)
     if listing:
-        rest.append(_Part(LISTING, elf.PROGBITS, 0, bytearray(listing.encode()), 1))
+        rest.append(_OutputSection(LISTING, elf.PROGBITS, 0, bytearray(listing.encode()), 1))
     return _file(source, segments, loaded, rest, dynamic, notes, end)
 
 
@@ -109,7 +111,7 @@ def _is_exported(s: Symbol) -> bool:
     return not s.is_local and s.visibility in (elf.DEFAULT, elf.PROTECTED) and s.section != 0
 
 
-def _parts_of(source: Elf) -> dict[int, _Part]:
+def _parts_of(source: Elf) -> dict[int, _OutputSection]:
     """The sections that are loaded, by their numbers in the object."""
     out = {}
     for k, s in enumerate(source.sections):
@@ -117,7 +119,7 @@ def _parts_of(source: Elf) -> dict[int, _Part]:
             continue
         if s.flags & WRITE or s.type not in (elf.PROGBITS, elf.NOTE):
             raise LinkError(f"the section {s.name}, which device code does not have")
-        out[k] = _Part(s.name, s.type, s.flags & (ALLOC | EXEC), bytearray(s.data), s.align)
+        out[k] = _OutputSection(s.name, s.type, s.flags & (ALLOC | EXEC), bytearray(s.data), s.align)
     return out
 
 
@@ -125,7 +127,7 @@ def _up(n: int, to: int) -> int:
     return -(-n // max(to, 1)) * max(to, 1)
 
 
-def _lay_out(segments: list[list[_Part]], first: int) -> int:
+def _lay_out(segments: list[list[_OutputSection]], first: int) -> int:
     """Give every part its offset in the file, and its address: a page further in each segment. Returns the end of the last one."""
     end = first
     for k, members in enumerate(segments):
@@ -136,7 +138,7 @@ def _lay_out(segments: list[list[_Part]], first: int) -> int:
     return end
 
 
-def _relocate(source: Elf, parts: dict[int, _Part]) -> None:
+def _relocate(source: Elf, parts: dict[int, _OutputSection]) -> None:
     """Write the addresses that the object leaves open."""
     for r in source.relocations():
         if r.section not in parts:
@@ -175,32 +177,34 @@ def _hash(name: str) -> int:
     return h
 
 
-def _symbol_table(source: Elf, parts: dict[int, _Part], where: dict[int, int], exported: list[Symbol]) -> list[_Part]:
+def _symbol_table(
+    source: Elf, parts: dict[int, _OutputSection], where: dict[int, int], exported: list[Symbol]
+) -> list[_OutputSection]:
     """The full symbol table and its strings: local symbols first, then those that others see."""
     names = _Strings()
     inner = [s for s in source.symbols if s.section in parts and s.name and s.type != elf.SECTION and s not in exported]
-    table = _Part(".symtab", elf.SYMTAB, 0, bytearray(elf.SYMBOL_BYTES), 8, elf.SYMBOL_BYTES, info=1 + len(inner))
+    table = _OutputSection(".symtab", elf.SYMTAB, 0, bytearray(elf.SYMBOL_BYTES), 8, elf.SYMBOL_BYTES, info=1 + len(inner))
     for s in [*inner, *exported]:
         part = parts[s.section]
         info = s.type if s in inner else s.info
         row = (names.add(s.name), info, s.other, where[id(part)], part.address + s.value, s.size)
         table.data += struct.pack(elf.SYMBOL, *row)
-    table.link = _Part(".strtab", elf.STRTAB, 0, names.data, 1)
+    table.link = _OutputSection(".strtab", elf.STRTAB, 0, names.data, 1)
     return [table, table.link]
 
 
 def _file(
     source: Elf,
-    segments: list[tuple[int, list[_Part]]],
-    loaded: list[_Part],
-    rest: list[_Part],
-    dynamic: _Part,
-    notes: list[_Part],
+    segments: list[tuple[int, list[_OutputSection]]],
+    loaded: list[_OutputSection],
+    rest: list[_OutputSection],
+    dynamic: _OutputSection,
+    notes: list[_OutputSection],
     end: int,
 ) -> bytes:
     """The bytes: header, program headers, sections, section headers."""
     names = _Strings()
-    rest.append(_Part(".shstrtab", elf.STRTAB, 0, names.data, 1))
+    rest.append(_OutputSection(".shstrtab", elf.STRTAB, 0, names.data, 1))
     every = [*loaded, *rest]
     titles = [names.add(p.name) for p in every]
     for part in rest:
@@ -234,7 +238,9 @@ def _file(
     return bytes(out)
 
 
-def _program_headers(segments: list[tuple[int, list[_Part]]], dynamic: _Part, notes: list[_Part]) -> list[tuple[int, ...]]:
+def _program_headers(
+    segments: list[tuple[int, list[_OutputSection]]], dynamic: _OutputSection, notes: list[_OutputSection]
+) -> list[tuple[int, ...]]:
     """What the loader maps (``PT_LOAD``), and where it finds the rest. The first segment begins with the file's header."""
     count = len(segments) + 4 - (not notes)
     size = elf.PROGRAM_BYTES * count

@@ -19,9 +19,9 @@ from ...ir.walk import walk
 from .. import jit
 from ..base import Allocation, host_bytes
 from ..cache import load_cached, load_known
-from ..compiled import Compiled, Options
+from ..compiled import Compiled, CompileOptions
 from ..status import OUTPUT, print_text
-from .graphs import Graphs
+from .graphs import CpuGraphs
 from .pool import ThreadPool, get_pool, parallel_for_addresses
 
 _contexts: dict[int, tuple[Sequence[Print], TextIO | None, set[int]]] = {}
@@ -30,7 +30,7 @@ _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
 
 
-class CpuDevice(Graphs):
+class CpuDevice(CpuGraphs):
     """The processor, with up to ``max_threads`` threads (all that are available when None)."""
 
     name, arch = "cpu", "cpu"
@@ -61,7 +61,7 @@ class CpuDevice(Graphs):
         """See ``Device``."""
         self._recordable("Python waits for what was launched", "wait after the graph was launched")
 
-    def compile(self, kernel: Kernel, options: Options) -> Compiled:
+    def compile(self, kernel: Kernel, options: CompileOptions) -> Compiled:
         """Machine code of a kernel, from this process, the disk cache, or LLVM.
 
         A kernel that cannot run several iterations side by side (it prints, say) is compiled with one lane.
@@ -111,7 +111,7 @@ class CpuDevice(Graphs):
         return Target("cpu", machine.triple, machine.cpu, machine.features, lanes, narrow, trials=trials)
 
 
-def load_text(text: str, name: str, exports: list[str], options: Options) -> tuple[jit.LoadedCode, bool]:
+def load_text(text: str, name: str, exports: list[str], options: CompileOptions) -> tuple[jit.LoadedCode, bool]:
     """A kernel module's code, and whether it came from this process or the disk instead of LLVM."""
     return load_cached(text, name, exports, _imports(), options.opt_level, options.offline_cache)
 

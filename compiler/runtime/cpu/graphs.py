@@ -13,18 +13,18 @@ from ...ir.trials import TrialLayout
 from ..base import Allocation, Device
 from ..compiled import Compiled
 from ..recording import ALL_TRIALS, RecordedWrite, RunOnce, Unrecordable
-from .recorded_memory import Recorder
+from .recorded_memory import SequenceRecorder
 from .sequence import RecordedSequence
 
 STRIDE = "stride."
 """Launch parameters of this name say how far adstack rows are apart, in words of a plane, divided by the lanes of a row."""
 
 
-class Graphs(Device):
+class CpuGraphs(Device):
     """The graphs of one program."""
 
     def _begin_graphs(self) -> None:
-        self._recorder: Recorder | None = None
+        self._recorder: SequenceRecorder | None = None
         self._sequences: dict[int, RecordedSequence] = {}
         self._handles = itertools.count(1)
         self._recording_lock = new_lock(self, "_recording_lock")
@@ -47,9 +47,9 @@ class Graphs(Device):
         Args:
             memories: that Python may write to, beside this device's own.
             trials: those of a batched program.
-            per_trial: see ``Recorder``.
+            per_trial: see ``SequenceRecorder``.
         """
-        self._recorder = Recorder(self.lock, [*self.allocations(), *memories], trials, per_trial)
+        self._recorder = SequenceRecorder(self.lock, [*self.allocations(), *memories], trials, per_trial)
 
     def record(self, compiled: Compiled, words: bytearray, context: np.ndarray, status: int, seed: int | None) -> int:
         """See ``Device``; the arguments are those of ``SequenceMaker.launch``."""

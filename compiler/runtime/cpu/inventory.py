@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 from .. import jit
-from ..inventory import Backend, Held
+from ..inventory import BackendLine, DeviceHandle
 from . import pool
 
 
-class HeldHost(Held):
+class HeldHost(DeviceHandle):
     """The processor."""
 
     name = "cpu"
@@ -25,11 +25,11 @@ class HeldHost(Held):
         return found["MemAvailable"], found["MemTotal"]
 
 
-def row() -> Backend:
+def row() -> BackendLine:
     """The line of the processor."""
     threads, memory, model = pool.threads_available(), _total_memory(), jit.host().cpu
     detail = f"{model}, {threads} threads, {memory / 2**30:.1f} GiB"
-    return Backend("cpu", True, True, detail, threads, memory, model=model)
+    return BackendLine("cpu", True, True, detail, threads, memory, model=model)
 
 
 def _total_memory() -> int:

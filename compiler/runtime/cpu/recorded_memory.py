@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..base import Allocation
 
 
-class Recorder:
+class SequenceRecorder:
     """Records one sequence in the thread that makes it: the link of ``RecordedMemory``, see ``mirror.Link``.
 
     Attributes:
@@ -149,7 +149,7 @@ class RecordedMemory(Mirror):
     ``group``: bytes of a group of trials; 0: trials share it, or there are none.
     """
 
-    def __init__(self, recorder: Recorder, memory: Allocation, group: int = 0) -> None:
+    def __init__(self, recorder: SequenceRecorder, memory: Allocation, group: int = 0) -> None:
         super().__init__(recorder, memory.ptr, memory.view, current=False)
         self._recorder, self._group = recorder, group
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...codegen.abi import SCRATCH_PAUSED
 from ...ir.threads import new_lock
-from ..gpu.driver import Word
+from ..gpu.driver import DeviceFlag
 
 OLDEST = 12040
 """The CUDA version of the driver that has nodes of both kinds."""
@@ -135,11 +135,11 @@ class CudaConditions:
         grid = 1, 1, 1, 1, 1, 1, 0
         self._call(_DOING, self._d.cuLaunchKernel, self._functions[name], *grid, stream, (values, types), 0)
 
-    def set(self, condition: int, word: Word, scratch: int, stream: int) -> None:
+    def set(self, condition: int, word: DeviceFlag, scratch: int, stream: int) -> None:
         """A kernel of one thread."""
         self._launch(_SET, stream, (condition, _U64), (word.address, _U64), (word.nbytes, _U32), (scratch, _U64))
 
-    def pause(self, word: Word, mark: int, scratch: int, stream: int) -> None:
+    def pause(self, word: DeviceFlag, mark: int, scratch: int, stream: int) -> None:
         """A kernel of one thread."""
         self._launch(_PAUSE, stream, (word.address, _U64), (word.nbytes, _U32), (mark, _U32), (scratch, _U64))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import DeviceError
 from ...ir.threads import new_lock
-from ..gpu.driver import DeviceInfo, Image, Texts
+from ..gpu.driver import CodeImage, DeviceInfo, Texts
 from ..gpu.library import LibraryDriver, LibraryNames, text_of
 from ..interruptible import interruptible
 from . import ptx
@@ -284,7 +284,7 @@ class CudaDriver(LibraryDriver):
         self._call(f"a copy of {rows:,} rows of {nbytes:,} bytes failed", self.d.cuMemcpy2DAsync, copy, stream)
 
     # ---- code
-    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:
+    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> CodeImage:
         """A cubin, by LLVM and the compiler in the driver."""
         return ptx.build(texts, self, info, keep)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...codegen.cuda.hardware import cuda_target
-from ..gpu.driver import DeviceInfo, Kind
+from ..gpu.driver import DeviceInfo, DriverTraits
 from ..inventory import ProcessBytes
 from .ptx import target_cpu
 from .results import RESULTS
@@ -24,7 +24,7 @@ def _speaks(info: DeviceInfo) -> str:
     return f"CUDA {dotted(info.driver_version)}"
 
 
-CUDA = Kind(
+CUDA = DriverTraits(
     arch="cuda",
     name="cuda",
     title="CUDA",

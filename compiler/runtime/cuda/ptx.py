@@ -13,7 +13,7 @@ from ...errors import DeviceError, QdrunRuntimeError
 from .. import jit
 from ..cache import DiskCache, disk_cache, key_of
 from ..gpu.compiling import Generator, generate
-from ..gpu.driver import DeviceInfo, Image, Texts
+from ..gpu.driver import CodeImage, DeviceInfo, Texts
 
 TRIPLE = "nvptx64-nvidia-cuda"
 CHIPS = (70, 75, 80, 86, 89, 90)
@@ -137,7 +137,7 @@ class Assembler(Protocol):
         ...
 
 
-def build(texts: Texts, driver: Assembler, info: DeviceInfo, keep: bool = True) -> Image:
+def build(texts: Texts, driver: Assembler, info: DeviceInfo, keep: bool = True) -> CodeImage:
     """The machine code of a kernel's device functions.
 
     Args:
@@ -165,7 +165,7 @@ def build(texts: Texts, driver: Assembler, info: DeviceInfo, keep: bool = True) 
     if image is None:
         image, known = driver.assemble(ptx, name), False
         _keep(disk, second, image, {"name": name, "chip": info.chip, "driver": info.driver_version})
-    return Image(image, second, known)
+    return CodeImage(image, second, known)
 
 
 def _kept(disk: DiskCache | None, key: str) -> bytes | None:

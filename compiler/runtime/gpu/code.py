@@ -12,10 +12,10 @@ from ...ir.nodes import Kernel, Op
 from ...ir.threads import new_lock
 from .. import cache
 from ..cache import disk_cache, key_of, load_cached, load_known
-from ..compiled import Compiled, Options
+from ..compiled import Compiled, CompileOptions
 from ..jit import LoadedCode
-from .driver import DeviceInfo, Driver, Function, Texts
-from .memory.shared import Shared, Unused, shared
+from .driver import DeviceInfo, Driver, LoadedFunction, Texts
+from .memory.shared import DeviceKeep, Unused, shared
 from .results import out_of_memory
 
 FREE_FRAME = 1024
@@ -56,11 +56,11 @@ class GpuCode(LoadedCode):
         "variants",
     )
 
-    def __init__(self, host: LoadedCode, image: bytes, key: str, texts: Texts, driver: Driver, here: Shared) -> None:
+    def __init__(self, host: LoadedCode, image: bytes, key: str, texts: Texts, driver: Driver, here: DeviceKeep) -> None:
         super().__init__(host.object_bytes + image, host.addresses, host, key)
         self._image, self._texts, self._driver, self._here = image, texts, driver, here
         self._array = (ctypes.c_uint64 * max(1, len(texts.functions)))()
-        self._functions: list[Function] | None = None
+        self._functions: list[LoadedFunction] | None = None
         self._loading = new_lock(self, "_loading")
         self.handles = ctypes.addressof(self._array)
         self.source: Source | None = None
@@ -80,7 +80,7 @@ class GpuCode(LoadedCode):
         return self._functions is not None
 
     @property
-    def functions(self) -> list[Function]:
+    def functions(self) -> list[LoadedFunction]:
         """The device functions, in the order of their handles. Raises what ``load`` raises."""
         self.load()
         assert self._functions is not None
@@ -105,7 +105,7 @@ class GpuCode(LoadedCode):
                 # At exit the driver may be gone; modules go with the process.
                 weakref.finalize(self, self._here.unused.append, gone).atexit = False
 
-    def _load(self) -> tuple[int, list[Function]]:
+    def _load(self) -> tuple[int, list[LoadedFunction]]:
         name, driver = self._texts.name, self._driver
         self._here.unload()
         try:
@@ -126,7 +126,7 @@ class GpuCode(LoadedCode):
             raise
 
 
-Source = Callable[[], tuple[Kernel, Options]]
+Source = Callable[[], tuple[Kernel, CompileOptions]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +140,7 @@ class GpuKernel(Compiled):
         return self.code
 
     @property
-    def functions(self) -> list[Function]:
+    def functions(self) -> list[LoadedFunction]:
         """The device functions, loaded."""
         return self.gpu.functions
 
@@ -155,14 +155,14 @@ def frame_bytes(compiled: GpuKernel, info: DeviceInfo) -> int:
     return info.sms * info.threads_per_sm * max(0, max(compiled.frames, default=0) - FREE_FRAME)
 
 
-def reclaim(here: Shared) -> bool:
+def reclaim(here: DeviceKeep) -> bool:
     """Unload all unused code because the device is full; every program waits for that. Returns whether there was any."""
     cache.LOADED.release()
     return here.unload(must=True) > 0
 
 
 def load_code(
-    texts: Texts, driver: Driver, info: DeviceInfo, imports: dict[str, int], options: Options, place: str
+    texts: Texts, driver: Driver, info: DeviceInfo, imports: dict[str, int], options: CompileOptions, place: str
 ) -> tuple[GpuCode, bool]:
     """A kernel's code, to be loaded, and whether it came from this process or the disk instead of LLVM.
 

@@ -36,14 +36,14 @@ from ...ir.nodes import Kernel
 from ...ir.trials import TrialLayout, gpu_layout
 from ...ir.walk import walk
 from ..base import Allocation, BlockTooLarge, Device, mirrored
-from ..compiled import Compiled, Options
+from ..compiled import Compiled, CompileOptions
 from ..runs import Runs
 from .code import GpuKernel, Source, load_code, reclaim, restore_code
 from .constants import fills, repeated
 from .driver import Driver, Texts
 from .failing import Failing
 from .find import find
-from .graphs import Graphs
+from .graphs import GpuGraphs
 from .memory import staging
 from .memory.device_memory import Holdings, Usage, release_abandoned
 from .memory.rows import RowCopies
@@ -56,7 +56,7 @@ REDUCTIONS = 8
 _ENTRY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 
-class GpuDevice(Graphs, Device):
+class GpuDevice(GpuGraphs, Device):
     """One GPU as a program uses it: all work is in order in one stream, and only ``synchronize`` and ``download`` wait for it.
 
     Attributes:
@@ -360,7 +360,7 @@ class GpuDevice(Graphs, Device):
         self.arrived()
 
     # ---- code
-    def compile(self, kernel: Kernel, options: Options) -> GpuKernel:
+    def compile(self, kernel: Kernel, options: CompileOptions) -> GpuKernel:
         """A verified kernel, which is loaded with its first context. See ``load_code`` for what it raises."""
         return self._compile(kernel, options, frozenset())
 
@@ -394,7 +394,7 @@ class GpuDevice(Graphs, Device):
         if compiled.gpu.source is None:
             compiled.gpu.source = source
 
-    def _compile(self, kernel: Kernel, options: Options, far: frozenset[str]) -> GpuKernel:
+    def _compile(self, kernel: Kernel, options: CompileOptions, far: frozenset[str]) -> GpuKernel:
         self._alive()
         self._recordable(f"kernel `{kernel.name}` is compiled", "run the function once before it is captured")
         begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The interface of a GPU backend: its ``Kind``, and the calls of its driver.
+"""The interface of a GPU backend: its ``DriverTraits``, and the calls of its driver.
 
 Handles and addresses are plain integers.
 """
@@ -46,7 +46,7 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class DriverTraits:
     """The properties that all devices of a driver share.
 
     Attributes:
@@ -87,7 +87,7 @@ class GpuBackend:
         driver: makes a driver object; raises ``DeviceError`` where the driver cannot be used.
     """
 
-    kind: Kind
+    kind: DriverTraits
     driver: Callable[[], Driver]
 
 
@@ -104,7 +104,7 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class CodeImage:
     """An image that a driver loads. ``key``: its key on disk; ``known``: it was read from disk."""
 
     data: bytes
@@ -113,7 +113,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class LoadedFunction:
     """A function of a loaded module: its handle, and what a thread (registers, bytes of stack) and a block (shared bytes) of it take."""
 
     handle: int
@@ -122,14 +122,14 @@ class Function:
     shared_bytes: int = 0
 
 
-class Word(NamedTuple):
+class DeviceFlag(NamedTuple):
     """A number on the device: its address and its bytes. It counts as set if one of its bits is."""
 
     address: int
     nbytes: int
 
 
-NO_WORD = Word(0, 0)
+NO_WORD = DeviceFlag(0, 0)
 """Stands for a number that is set."""
 
 
@@ -140,7 +140,7 @@ class Conditions(Protocol):
         """A condition of the part that is begun next."""
         ...
 
-    def set(self, condition: int, word: Word, scratch: int, stream: int) -> None:
+    def set(self, condition: int, word: DeviceFlag, scratch: int, stream: int) -> None:
         """When the stream comes here the condition becomes true if the number is set and the graph is not paused.
 
         Args:
@@ -151,7 +151,7 @@ class Conditions(Protocol):
         """
         ...
 
-    def pause(self, word: Word, mark: int, scratch: int, stream: int) -> None:
+    def pause(self, word: DeviceFlag, mark: int, scratch: int, stream: int) -> None:
         """The graph is paused from here on, with this mark in the scratch memory, if the number is set then."""
         ...
 
@@ -175,7 +175,7 @@ class Driver(Protocol):
         together_address: ``qd_launch_together``; 0: the target has no ``grid_barrier``.
     """
 
-    kind: Kind
+    kind: DriverTraits
     launch_address: int
     memset_address: int
     together_address: int
@@ -291,7 +291,7 @@ class Driver(Protocol):
         """``count`` words of ``width`` bytes (1, 2 or 4) in each row, in the stream."""
         ...
 
-    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:
+    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> CodeImage:
         """The image of a kernel's device functions for a device, kept on disk with ``keep``.
 
         Raises:
@@ -304,7 +304,7 @@ class Driver(Protocol):
         """Load an image. ``name``: the kernel, for messages."""
         ...
 
-    def function(self, module: int, name: str) -> Function:
+    def function(self, module: int, name: str) -> LoadedFunction:
         """A kernel function of a module."""
         ...
 
@@ -349,10 +349,10 @@ class Driver(Protocol):
         ...
 
 
-def text_image(texts: Texts, keep: bool) -> Image:
+def text_image(texts: Texts, keep: bool) -> CodeImage:
     """The device text itself, for a driver that loads that. It is kept on disk so that it can be restored, too."""
     data, key = texts.device.encode(), key_of("device text", texts.device)
     disk = disk_cache() if keep else None
     if disk:
         disk.put(key, data, {"name": texts.name})
-    return Image(data, key, True)
+    return CodeImage(data, key, True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...errors import DeviceError
-from ..inventory import Backend, Held
-from .driver import DeviceInfo, Driver, GpuBackend, Kind
+from ..inventory import BackendLine, DeviceHandle
+from .driver import DeviceInfo, Driver, DriverTraits, GpuBackend
 
 
 def find(driver: Driver, which: int | str | None = None) -> DeviceInfo:
@@ -36,7 +36,7 @@ def find(driver: Driver, which: int | str | None = None) -> DeviceInfo:
     )
 
 
-def _first(kind: Kind, infos: list[DeviceInfo]) -> DeviceInfo:
+def _first(kind: DriverTraits, infos: list[DeviceInfo]) -> DeviceInfo:
     """The device of a program that names none."""
     found = next((i for i in infos if not i.only_named), None)
     if found is None:
@@ -63,22 +63,22 @@ def _is(info: DeviceInfo, name: str) -> bool:
     return bool(name) and info.name.lower().startswith(name)
 
 
-def rows(backend: GpuBackend) -> list[Backend]:
+def rows(backend: GpuBackend) -> list[BackendLine]:
     """The lines of the inventory: one for each device of this process, or one that says why there is none."""
     arch = backend.kind.arch
     try:
         driver = backend.driver()
         infos = [driver.describe(k) for k in range(driver.device_count())]
     except DeviceError as e:
-        return [Backend(arch, False, False, _line(e))]
-    return [_row(backend.kind, i) for i in infos] or [Backend(arch, False, False, "no device that this process may use")]
+        return [BackendLine(arch, False, False, _line(e))]
+    return [_row(backend.kind, i) for i in infos] or [BackendLine(arch, False, False, "no device that this process may use")]
 
 
 def _line(error: DeviceError) -> str:
     return " ".join(str(error).split())
 
 
-def _row(kind: Kind, info: DeviceInfo) -> Backend:
+def _row(kind: DriverTraits, info: DeviceInfo) -> BackendLine:
     memory, speaks = f"{info.memory_bytes / 2**30:.1f} GiB", kind.speaks(info)
     detail = ", ".join(filter(None, (info.name, info.chip, memory, speaks, info.uuid, info.pci)))
     usable = not info.only_named
@@ -89,10 +89,10 @@ def _row(kind: Kind, info: DeviceInfo) -> Backend:
     except DeviceError as e:
         usable, detail = False, _line(e)
     size = info.sms * info.threads_per_sm, info.memory_bytes
-    return Backend(kind.arch, usable, True, detail, *size, info.index, info.uuid, info.pci, info.name, speaks)
+    return BackendLine(kind.arch, usable, True, detail, *size, info.index, info.uuid, info.pci, info.name, speaks)
 
 
-class HeldDevice(Held):
+class HeldDevice(DeviceHandle):
     """The device that programs with the option ``device=which`` get. Its context stays until the process ends."""
 
     def __init__(self, driver: Driver, which: int | str | None = None, shared: bool = False) -> None:

@@ -12,14 +12,14 @@ import numpy as np
 
 from ...codegen.abi import RECENT, SCRATCH_FAILED, SCRATCH_PAUSED, TABLE_LAUNCHES, TABLE_RECENT
 from ..recording import ALL_TRIALS, RunOnce, Unrecordable
-from .driver import NO_WORD, Conditions, Word
+from .driver import NO_WORD, Conditions, DeviceFlag
 from .trial_graphs import TrialGraphs
 
 if TYPE_CHECKING:
     from .memory.device_memory import DeviceMemory
 
 
-class Graphs(TrialGraphs):
+class GpuGraphs(TrialGraphs):
     """The graphs of one program.
 
     Attributes:
@@ -127,7 +127,7 @@ class Graphs(TrialGraphs):
         return found
 
     @contextmanager
-    def part(self, first: Word = NO_WORD, again: Word | None = None) -> Iterator[None]:
+    def part(self, first: DeviceFlag = NO_WORD, again: DeviceFlag | None = None) -> Iterator[None]:
         """What is recorded inside runs if the graph is not paused, and a number is set.
 
         Args:
@@ -152,7 +152,7 @@ class Graphs(TrialGraphs):
         """The graph that is recorded is not paused from here on."""
         self.memset(self.scratch_address + 8 * SCRATCH_PAUSED, 0, 1, 4)
 
-    def pause_graph(self, word: Word, mark: int) -> None:
+    def pause_graph(self, word: DeviceFlag, mark: int) -> None:
         """The graph that is recorded is paused from here on if a number is set: no ``part`` of it runs any more. ``mark``: not 0."""
         with self._failing():
             self._conditions.pause(word, mark, self.scratch_address, self.stream)

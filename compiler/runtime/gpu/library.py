@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
-from .driver import Conditions, Function, Kind
+from .driver import Conditions, DriverTraits, LoadedFunction
 
 KEEP_BYTES = 64 << 20
 """Freed bytes that a pool keeps for the next allocation instead of giving them back to the device at the next synchronization. Small: other
@@ -46,7 +46,7 @@ class LibraryDriver:
         d: the bindings: each function returns its result code, and then what it gives.
     """
 
-    kind: Kind
+    kind: DriverTraits
     names: ClassVar[LibraryNames]
 
     def __init__(self, d: Any) -> None:
@@ -183,12 +183,12 @@ class LibraryDriver:
         self._do("MemcpyDtoHAsync", f"a copy of {nbytes:,} bytes from the device failed", dst_pinned, src, nbytes, stream)
 
     # ---- code
-    def function(self, module: int, name: str) -> Function:
+    def function(self, module: int, name: str) -> LoadedFunction:
         """With what a thread of it takes."""
         doing = f"kernel function `{name}` is not in its code"
         handle = self._do("ModuleGetFunction", doing, module, name.encode())
         attributes = ("LOCAL_SIZE_BYTES", "NUM_REGS", "SHARED_SIZE_BYTES")
-        return Function(
+        return LoadedFunction(
             int(handle),
             *(int(self._do("FuncGetAttribute", doing, self._value(self.names.function + x), handle)) for x in attributes),
         )

@@ -10,7 +10,7 @@ from ...errors import DeviceError, OutOfMemory
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ResultCode:
     """One result code.
 
     ``restart``: every later call of the process fails with it; ``bounds``: an index out of bounds in a kernel may be the cause.
@@ -37,14 +37,14 @@ class Results:
 
     kind: str
     prefix: str
-    known: Mapping[int, Result]
+    known: Mapping[int, ResultCode]
     full: int
     again: str
 
-    def of(self, code: int, name: str = "") -> Result:
+    def of(self, code: int, name: str = "") -> ResultCode:
         """The meaning of a result code. ``name``: the driver's name of an unknown code, with or without the prefix."""
         known = self.known.get(code)
-        return known if known is not None else Result(name.removeprefix(self.prefix), "the driver refused", self.again)
+        return known if known is not None else ResultCode(name.removeprefix(self.prefix), "the driver refused", self.again)
 
     def error(self, code: int, doing: str, name: str = "", detail: str = "") -> DeviceError:
         """The error of a call that failed.

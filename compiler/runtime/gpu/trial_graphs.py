@@ -28,7 +28,7 @@ from ..mirror import Mirror
 from ..recording import RecordedWrite, RunOnce
 from ..runs import Runs
 from .code import GpuCode, GpuKernel
-from .driver import Function, Texts
+from .driver import LoadedFunction, Texts
 from .memory.device_memory import DeviceMemory
 from .memory.shared import Unused, shared
 from .pacing.paced import Pacing
@@ -84,7 +84,7 @@ def shape_of(layout: TrialLayout, tasks: Sequence[Task], asked: int, room: Room)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Launch:
+class _KernelNode:
     """A launch: the kernel, its argument words, its launch context as it was then, and the number of its seed."""
 
     compiled: GpuKernel
@@ -103,7 +103,7 @@ class _Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fill:
+class _FillNode:
     """Elements of ``size`` bytes are filled: see ``module.FILL``. ``copies``: with those of the first group of trials."""
 
     to: int
@@ -135,7 +135,7 @@ class _Code:
     be unloaded.
     """
 
-    function: Function
+    function: LoadedFunction
     chunks: list[TaskChunk]
     common: list[int]
     numbers: dict[object, int]
@@ -144,7 +144,7 @@ class _Code:
 
 
 @dataclass(eq=False, slots=True)
-class Walk:
+class TableWalk:
     """A recorded table and the code that walks it.
 
     Attributes:
@@ -181,21 +181,21 @@ class TrialGraphs(Pacing):
     _target: GpuTarget
 
     def _begin_trial_graphs(self) -> None:
-        self._rows: list[_Launch | _Fill] | None = None  # of what is being recorded
+        self._rows: list[_KernelNode | _FillNode] | None = None  # of what is being recorded
         self._grouped: list[Mirror] = []  # those of memory that each trial has its own part of
-        self._walks: dict[int, Walk] = {}
+        self._walks: dict[int, TableWalk] = {}
         self._numbers = 0
 
     def record(self, compiled: Compiled, words: bytearray, context: np.ndarray, status: int, seed: int | None) -> int:
         """Record a launch; see ``Device``. ``status``: a failure is found in the program's table of failures."""
         assert self._rows is not None and isinstance(compiled, GpuKernel)
         given = np.frombuffer(bytes(words), np.uint64)
-        self._rows.append(_Launch(compiled, given, context.copy(), seed))
+        self._rows.append(_KernelNode(compiled, given, context.copy(), seed))
         return len(self._rows) - 1
 
     def _record_fill(self, to: int, runs: Runs, group: int, value: bytes) -> None:
         assert self._rows is not None
-        self._rows.append(_Fill(to, group, runs, int.from_bytes(value, "little"), len(value)))
+        self._rows.append(_FillNode(to, group, runs, int.from_bytes(value, "little"), len(value)))
 
     def _begin_walk(self, per_trial: Container[int]) -> None:
         """From now on launches and fills are recorded. ``per_trial``: see ``Graphs.begin_graph``."""
@@ -210,7 +210,7 @@ class TrialGraphs(Pacing):
     def recorded_writes(self) -> list[RecordedWrite]:
         """What Python has written since the recording began."""
         assert self.trials is not None
-        return [r.wrote(k, self.trials.width) for k, r in enumerate(self._rows or []) if isinstance(r, _Fill)]
+        return [r.wrote(k, self.trials.width) for k, r in enumerate(self._rows or []) if isinstance(r, _FillNode)]
 
     # ---- making
     def _end_walk(self, once: RunOnce) -> int:
@@ -227,25 +227,25 @@ class TrialGraphs(Pacing):
                 self._walks[self._numbers] = self._walk(self._compiled([*first, *others]), first, others)
         return self._numbers
 
-    def _copies(self, once: RunOnce) -> list[_Fill]:
+    def _copies(self, once: RunOnce) -> list[_FillNode]:
         """What brings to a trial what runs once for all of them."""
         assert self.trials is not None
         steps = [(part, self.trials.width * part.size) for part in once.parts]
-        return [_Fill(p.address, p.group, Runs(p.nbytes // step, step, p.size), 0, p.size, True) for p, step in steps]
+        return [_FillNode(p.address, p.group, Runs(p.nbytes // step, step, p.size), 0, p.size, True) for p, step in steps]
 
-    def _compiled(self, rows: list[_Launch | _Fill], resident: int = RESIDENT) -> _Code:
+    def _compiled(self, rows: list[_KernelNode | _FillNode], resident: int = RESIDENT) -> _Code:
         """Compile what a table needs, and load it. ``resident``: see ``TrialShape``."""
         layout = self.trials
         assert layout is not None
         target = replace(self._target, trials=layout.width)
-        launches = [r for r in rows if isinstance(r, _Launch)]
+        launches = [r for r in rows if isinstance(r, _KernelNode)]
         codes = list(dict.fromkeys(r.compiled.gpu for r in launches))
         sources = [self._source(code) for code in codes]
         room = Room(self.threads, self.info.sms, resident, target.wave, target.block)
         alone = not target.wide_atomics and any(needs_wide_atomics(s.kernel, s.plain) for s in sources)
         tasks = [task for source in sources for task in source.kernel.tasks]
         shape = shape_of(layout, tasks, 1 if alone else self.gpu_lanes, room)
-        fills = sorted({r.key for r in rows if isinstance(r, _Fill)})
+        fills = sorted({r.key for r in rows if isinstance(r, _FillNode)})
         module = LlvmModule(target)
         same = [_same([r for r in launches if r.compiled.gpu is c]) for c in codes]
         chunks, common = emit_chunks(module, sources, shape, same)
@@ -268,13 +268,13 @@ class TrialGraphs(Pacing):
         kernel, plain, far = code.trial_source()
         return TrialSource(kernel, plain, far if self._target.tapes_on_chip else tapes_of(kernel))
 
-    def _walk(self, code: _Code, first: list[_Launch | _Fill], others: list[_Launch | _Fill]) -> Walk:
+    def _walk(self, code: _Code, first: list[_KernelNode | _FillNode], others: list[_KernelNode | _FillNode]) -> TableWalk:
         """The table, and the grid. ``first``: rows that the first group of trials runs before all others."""
         layout, shape = self.trials, code.shape
         assert layout is not None
         head, (table, numbers) = _table(first, code)[0], _table(others, code)
         threads, shared_bytes = max(self.threads, shape.block), 0
-        for r in (r for r in others if isinstance(r, _Launch)):
+        for r in (r for r in others if isinstance(r, _KernelNode)):
             source = self._source(r.compiled.gpu)
             for k, task in enumerate(source.kernel.tasks):
                 if task.stacks:
@@ -287,7 +287,7 @@ class TrialGraphs(Pacing):
         self.driver.upload(address, words.ctypes.data, words.nbytes, self.stream)
         seeds = [(after + at, number) for at, number in numbers]
         tapes = shared_bytes * self._target.tape_owners(shape.block)
-        return Walk(code, words, address, len(first), after, len(others), blocks, tapes, seeds)
+        return TableWalk(code, words, address, len(first), after, len(others), blocks, tapes, seeds)
 
     def trial_threads(self, handle: int) -> tuple[int, int]:
         """Threads that share the iterations of a trial in a graph, and those of a block; zeros for a graph without launches."""
@@ -295,7 +295,7 @@ class TrialGraphs(Pacing):
         return (0, 0) if shape is None else (shape.lanes, shape.block)
 
     # ---- running
-    def _run(self, walk: Walk, name: str, seeds: np.ndarray | None = None) -> None:
+    def _run(self, walk: TableWalk, name: str, seeds: np.ndarray | None = None) -> None:
         """Put the walk into the stream."""
         assert self.trials is not None
         if walk.seeds and seeds is not None:
@@ -307,7 +307,7 @@ class TrialGraphs(Pacing):
             self._start(walk, name, some, 0, walk.first, -(-some // walk.code.shape.trials))
         self._start(walk, name, self.trials.count, walk.after, walk.launches, walk.blocks)
 
-    def _start(self, walk: Walk, name: str, trials: int, begin: int, launches: int, blocks: int) -> None:
+    def _start(self, walk: TableWalk, name: str, trials: int, begin: int, launches: int, blocks: int) -> None:
         """Launch the code on the first ``trials`` for a part of the table that begins at a word of it."""
         words = np.array([trials, walk.address + 8 * begin, launches, *walk.code.common], np.uint64)
         size = ctypes.c_size_t(words.nbytes)
@@ -318,18 +318,18 @@ class TrialGraphs(Pacing):
         if code:
             raise self.launch_error(code, name)
 
-    def _drop(self, walk: Walk) -> None:
+    def _drop(self, walk: TableWalk) -> None:
         """Give back what a walk has, once it has run."""
         self.memory.free(walk.address)
         shared(self.identity, self.driver).unused.append(walk.code.module)
 
 
-def _lay_rows_alike(rows: list[_Launch | _Fill]) -> None:
+def _lay_rows_alike(rows: list[_KernelNode | _FillNode]) -> None:
     """Threads are in different launches at one time: the adstack rows of all tasks lie at the same distance, that of the fewest rows."""
     words = [
         (r.context, word)
         for r in rows
-        if isinstance(r, _Launch)
+        if isinstance(r, _KernelNode)
         for (_, name), word in r.compiled.layout.params.items()
         if name == "rows"
     ]
@@ -338,7 +338,7 @@ def _lay_rows_alike(rows: list[_Launch | _Fill]) -> None:
         context[word] = fewest
 
 
-def _same(launches: list[_Launch]) -> Callable[[ParamWord], object]:
+def _same(launches: list[_KernelNode]) -> Callable[[ParamWord], object]:
     """``Numbers.same`` of a kernel's launches. Seeds are new in each run."""
 
     def value(word: ParamWord) -> object:
@@ -350,14 +350,14 @@ def _same(launches: list[_Launch]) -> Callable[[ParamWord], object]:
     return value
 
 
-def _table(rows: list[_Launch | _Fill], code: _Code) -> tuple[np.ndarray, list[tuple[int, int]]]:
+def _table(rows: list[_KernelNode | _FillNode], code: _Code) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """The words of the launches, and which of them are seeds."""
     out: list[int] = []
     seeds: list[tuple[int, int]] = []
     for r in rows:
-        number = code.numbers[r.compiled.gpu if isinstance(r, _Launch) else r.key]
+        number = code.numbers[r.compiled.gpu if isinstance(r, _KernelNode) else r.key]
         wanted = code.chunks[number].words
-        if isinstance(r, _Launch):
+        if isinstance(r, _KernelNode):
             if r.seed is not None:
                 seeds += [(len(out) + 2 + k, r.seed) for k, w in enumerate(wanted) if (w.kind, w.what) == ("ctx", CTX_SEED)]
             words = [r.value(w) for w in wanted]

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...codegen import metal, text
 from ...codegen.metal.translate import translate
 from ..cache import disk_cache, key_of
-from ..gpu.driver import Image, Texts
+from ..gpu.driver import CodeImage, Texts
 
 
 @cache
@@ -18,7 +18,7 @@ def _translator() -> str:
     return key_of(*(p.read_text(encoding="utf-8") for folder in folders for p in sorted(folder.glob("*.py"))))
 
 
-def build(texts: Texts, keep: bool = True) -> Image:
+def build(texts: Texts, keep: bool = True) -> CodeImage:
     """The source of a kernel's device functions.
 
     Args:
@@ -32,8 +32,8 @@ def build(texts: Texts, keep: bool = True) -> Image:
     disk = disk_cache() if keep else None
     found = disk.get(key) if disk else None
     if found is not None:
-        return Image(found[0], key, True)
+        return CodeImage(found[0], key, True)
     source = translate(texts.device, texts.name).encode()
     if disk:
         disk.put(key, source, {"name": texts.name})
-    return Image(source, key, False)
+    return CodeImage(source, key, False)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from ...errors import DeviceError
 from ...ir.threads import new_lock
-from ..gpu.driver import DeviceInfo, Function, Image, Texts
+from ..gpu.driver import CodeImage, DeviceInfo, LoadedFunction, Texts
 from . import build, objc, transfers
 from .gpu import MetalGpu, gpu
-from .heaps import Block, Heap, Heaps
+from .heaps import Heap, HeapBlock, Heaps
 from .kind import METAL, OLDEST_SYSTEM
-from .library import Library, load_library
+from .library import MetalLibrary, load_library
 from .results import CAPTURE_UNSUPPORTED, INVALID_HANDLE, device_error
-from .stream import Recording, Stream, Submission, by_handle
+from .stream import MetalStream, RecordedCommands, Submission, by_handle
 
 PROCESSORS, THREADS = 64, 1024
 """Metal does not tell how many processors a GPU has: a grid has at most so many times so many threads."""
@@ -45,7 +45,7 @@ def initialise() -> objc.Objc:
 
 
 @dataclass(eq=False, slots=True)
-class Event:
+class MetalEvent:
     """A place in a stream: after a command buffer; None: everything before it had ended, at ``ended``."""
 
     submission: Submission | None = None
@@ -62,10 +62,10 @@ class MetalDriver:
         self._devices = self._objc.devices()
         self.launch_address = self.memset_address = self.together_address = 0
         self._lock = new_lock(self, "_lock")
-        self._streams: dict[int, Stream] = {}
-        self._modules: dict[int, Library] = {}
-        self._events: dict[int, Event] = {}
-        self._graphs: dict[int, Recording] = {}
+        self._streams: dict[int, MetalStream] = {}
+        self._modules: dict[int, MetalLibrary] = {}
+        self._events: dict[int, MetalEvent] = {}
+        self._graphs: dict[int, RecordedCommands] = {}
         self._numbers = 0
         self._opened: tuple[MetalGpu, Heaps] | None = None
 
@@ -251,7 +251,7 @@ class MetalDriver:
     def _on_host(self, address: int, nbytes: int, doing: str) -> int:
         """Where the host has device memory."""
         with self._lock:
-            block: Block | None = self._heaps.at(address, nbytes) or self._gpu.shared.mapped.at(address, nbytes)
+            block: HeapBlock | None = self._heaps.at(address, nbytes) or self._gpu.shared.mapped.at(address, nbytes)
         if block is None:
             raise device_error(INVALID_HANDLE, doing)
         return block.host + address - block.address
@@ -261,7 +261,7 @@ class MetalDriver:
         self.copy(self.device_address(dst_pinned), src, nbytes, stream)
 
     # ---- code
-    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:
+    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> CodeImage:
         """Metal Shading Language."""
         return build.build(texts, keep)
 
@@ -272,10 +272,10 @@ class MetalDriver:
         self._modules[number] = library
         return number
 
-    def function(self, module: int, name: str) -> Function:
+    def function(self, module: int, name: str) -> LoadedFunction:
         """With its pipeline."""
         found = self._modules[module].function(name)
-        return Function(found.handle, shared_bytes=found.shared_bytes)
+        return LoadedFunction(found.handle, shared_bytes=found.shared_bytes)
 
     def unload(self, module: int) -> None:
         """Release a library and its pipelines; command buffers that run keep theirs."""
@@ -285,7 +285,7 @@ class MetalDriver:
     def event(self, sleeps: bool = False) -> int:
         """A new event."""
         number = self._number()
-        self._events[number] = Event()
+        self._events[number] = MetalEvent()
         return number
 
     def event_free(self, event: int) -> None:
@@ -295,7 +295,7 @@ class MetalDriver:
     def record(self, event: int, stream: int) -> None:
         """The command buffer ends here, and is committed."""
         s = by_handle(stream)
-        self._events[event] = Event(s.mark(), s.ended)
+        self._events[event] = MetalEvent(s.mark(), s.ended)
 
     def event_wait(self, event: int) -> None:
         """On the host."""

@@ -9,10 +9,10 @@ from functools import partial
 
 from ...ir.threads import Living, new_lock
 from . import native, transfers
-from .heaps import Block, Heap, Heaps
-from .library import Library, load_library
+from .heaps import Heap, HeapBlock, Heaps
+from .library import MetalLibrary, load_library
 from .objc import Objc
-from .stream import Shared, Stream, slow
+from .stream import MetalStream, MetalStreams, slow
 
 _SLOW = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_uint64, *[ctypes.c_uint32] * 3, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64
@@ -38,8 +38,8 @@ class MetalGpu:
 
     def __init__(self, objc: Objc, device: int) -> None:
         self._lock = new_lock(self, "_lock")
-        self._streams = Living[Stream]()
-        self._transfers: Library | None = None
+        self._streams = Living[MetalStream]()
+        self._transfers: MetalLibrary | None = None
         self._retired: list[Heap] = []
         self._fill = ctypes.c_uint64()
         selectors = tuple((name, objc.selector(text)) for name, text in native.SELECTORS.items())
@@ -48,7 +48,7 @@ class MetalGpu:
         self.launch_address, self.memset_address = made.launch, made.memset
         functions = _TAKE(made.take), _GIVE(made.give), _ENCODE(made.encode), _REPLAY(made.replay)
         mapped = Heaps(objc, device, lambda heap: None, self._retired.append)
-        self.shared = Shared(objc, device, mapped, *functions, self._transfer)
+        self.shared = MetalStreams(objc, device, mapped, *functions, self._transfer)
 
     def prepare(self) -> None:
         """Load our own kernels, before the first stream is made.
@@ -67,13 +67,13 @@ class MetalGpu:
         return self._transfers.function(name).handle
 
     # ---- streams
-    def stream(self, heaps: Callable[[], list[Heap]]) -> Stream:
-        """A new stream. ``heaps``: see ``Stream``."""
-        stream = Stream(self.shared, heaps)
+    def stream(self, heaps: Callable[[], list[Heap]]) -> MetalStream:
+        """A new stream. ``heaps``: see ``MetalStream``."""
+        stream = MetalStream(self.shared, heaps)
         self._streams.add(stream)
         return stream
 
-    def drop(self, stream: Stream) -> None:
+    def drop(self, stream: MetalStream) -> None:
         """Close a stream.
 
         Raises:
@@ -85,7 +85,7 @@ class MetalGpu:
             self.settle()
 
     # ---- memory that both sides write. No stream is asked for while its lock or that of the memory is held
-    def map_memory(self, nbytes: int, doing: str) -> Block:
+    def map_memory(self, nbytes: int, doing: str) -> HeapBlock:
         """Memory that work of every stream may use.
 
         Raises:
@@ -106,7 +106,7 @@ class MetalGpu:
             for stream in list(left):
                 stream.later(partial(self._passed, heap, left))
 
-    def _passed(self, heap: Heap, left: list[Stream]) -> None:
+    def _passed(self, heap: Heap, left: list[MetalStream]) -> None:
         left.pop()
         if not left:
             self.shared.objc.send(heap.handle, "release")

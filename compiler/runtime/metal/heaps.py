@@ -33,7 +33,7 @@ class Heap:
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class HeapBlock:
     """Live memory. ``address``: the device's; ``host``: the address of the same bytes on the host."""
 
     address: int
@@ -55,14 +55,14 @@ class Heaps:
     def __init__(self, objc: Objc, device: int, made: Callable[[Heap], None], gone: Callable[[Heap], None]) -> None:
         self._objc, self._device, self._made, self._gone = objc, device, made, gone
         self.heaps: list[Heap] = []
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, HeapBlock] = {}
         self._starts: list[int] = []
-        self._by_host: dict[int, Block] = {}
+        self._by_host: dict[int, HeapBlock] = {}
         self._host_starts: list[int] = []
         self.limit = int(objc.send(device, "maxBufferLength"))
 
     # ---- blocks
-    def allocate(self, nbytes: int, doing: str) -> Block:
+    def allocate(self, nbytes: int, doing: str) -> HeapBlock:
         """A block, whose content is arbitrary.
 
         Args:
@@ -117,11 +117,11 @@ class Heaps:
         """In use, and of all heaps."""
         return sum(b.nbytes for b in list(self._blocks.values())), sum(h.size for h in list(self.heaps))
 
-    def at(self, address: int, nbytes: int = 1) -> Block | None:
+    def at(self, address: int, nbytes: int = 1) -> HeapBlock | None:
         """The block that holds so many bytes at an address of the device."""
         return _inside(self._blocks, self._starts, address, nbytes)
 
-    def at_host(self, address: int, nbytes: int = 1) -> Block | None:
+    def at_host(self, address: int, nbytes: int = 1) -> HeapBlock | None:
         """The same for an address of the host."""
         return _inside(self._by_host, self._host_starts, address, nbytes)
 
@@ -146,10 +146,10 @@ class Heaps:
         self._made(heap)
         return heap
 
-    def _keep(self, buffer: int, nbytes: int, heap: Heap) -> Block:
+    def _keep(self, buffer: int, nbytes: int, heap: Heap) -> HeapBlock:
         heap.blocks += 1
         address, host = self._objc.send(buffer, "gpuAddress"), self._objc.send(buffer, "contents")
-        block = Block(address, host, nbytes, buffer, heap)
+        block = HeapBlock(address, host, nbytes, buffer, heap)
         self._blocks[address] = self._by_host[host] = block
         bisect.insort(self._starts, address)
         bisect.insort(self._host_starts, host)
@@ -164,7 +164,7 @@ class Heaps:
         return device_error(OUT_OF_MEMORY, doing, detail=detail)
 
 
-def _inside(blocks: dict[int, Block], starts: list[int], address: int, nbytes: int) -> Block | None:
+def _inside(blocks: dict[int, HeapBlock], starts: list[int], address: int, nbytes: int) -> HeapBlock | None:
     k = bisect.bisect(starts, address) - 1
     if k < 0:
         return None

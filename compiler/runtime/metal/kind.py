@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...codegen.gpu.hardware import GpuTarget
 from ...codegen.metal.hardware import metal_target
 from ...errors import DeviceError
-from ..gpu.driver import DeviceInfo, Kind
+from ..gpu.driver import DeviceInfo, DriverTraits
 from .results import RESULTS
 
 OLDEST_SYSTEM = 1500
@@ -28,7 +28,7 @@ def _target(info: DeviceInfo) -> GpuTarget:
     return metal_target()
 
 
-METAL = Kind(
+METAL = DriverTraits(
     arch="metal",
     name="metal",
     title="Metal",

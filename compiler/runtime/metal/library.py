@@ -37,7 +37,7 @@ class MetalFunction:
         return self.words[F_SHARED]
 
 
-class Library:
+class MetalLibrary:
     """A compiled source. Its pipelines are made when they are first asked for.
 
     Args:
@@ -97,7 +97,7 @@ class Library:
         self._objc.send(self._handle, "release")
 
 
-def load_library(objc: Objc, device: int, source: str, name: str) -> Library:
+def load_library(objc: Objc, device: int, source: str, name: str) -> MetalLibrary:
     """Compile a source. Metal keeps what it has compiled on disk by itself.
 
     Args:
@@ -122,7 +122,7 @@ def load_library(objc: Objc, device: int, source: str, name: str) -> Library:
                 raise device_error(NO_LIBRARY, doing, detail=_reason(objc, error.value))
     finally:
         objc.send(options, "release")
-    return Library(objc, device, made, source, name)
+    return MetalLibrary(objc, device, made, source, name)
 
 
 def _reason(objc: Objc, error: int | None) -> str:

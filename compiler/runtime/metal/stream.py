@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from ...errors import DeviceError
 from ...ir.threads import new_lock
-from .heaps import Block, Heap, Heaps
+from .heaps import Heap, HeapBlock, Heaps
 from .native import (
     FILL_THREADS,
     G_WORDS,
@@ -51,14 +51,14 @@ WORK_FAILED = "work on the device failed"
 class Submission:
     """A committed command buffer. ``then``: what may happen once it has ended; ``ended``: when, in seconds, None before that."""
 
-    stream: Stream
+    stream: MetalStream
     handle: int
     then: list[Callable[[], None]] = field(default_factory=list)
     ended: float | None = None
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Shared:
+class MetalStreams:
     """What the streams of a device have in common.
 
     Attributes:
@@ -83,7 +83,7 @@ class Shared:
     def __post_init__(self) -> None:
         self._lock = new_lock(self, "_lock")
 
-    def take_mapped(self, nbytes: int, doing: str) -> Block:
+    def take_mapped(self, nbytes: int, doing: str) -> HeapBlock:
         """A block of shared memory.
 
         Raises:
@@ -92,25 +92,25 @@ class Shared:
         with self._lock:
             return self.mapped.allocate(nbytes, doing)
 
-    def free_mapped(self, block: Block) -> None:
+    def free_mapped(self, block: HeapBlock) -> None:
         """Take a block back that no work uses."""
         with self._lock:
             self.mapped.free(block.address)
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordedCommands:
     """Recorded launches: the words ``native.G_*`` of each, one after the other."""
 
     words: ctypes.Array[ctypes.c_uint64]
     count: int
 
 
-_streams: WeakValueDictionary[int, Stream] = WeakValueDictionary()
+_streams: WeakValueDictionary[int, MetalStream] = WeakValueDictionary()
 """By their handles, for the recorder."""
 
 
-class Stream:
+class MetalStream:
     """One stream.
 
     Args:
@@ -122,7 +122,7 @@ class Stream:
         submitted: command buffers that were committed.
     """
 
-    def __init__(self, shared: Shared, heaps: Callable[[], list[Heap]]) -> None:
+    def __init__(self, shared: MetalStreams, heaps: Callable[[], list[Heap]]) -> None:
         self.shared, self._heaps = shared, heaps
         objc = shared.objc
         self._queue = objc.send(shared.device, "newCommandQueue")
@@ -345,7 +345,7 @@ class Stream:
             self._commit()
             self._capture = []
 
-    def capture_end(self) -> Recording:
+    def capture_end(self) -> RecordedCommands:
         """What was recorded."""
         with self._held():
             recorded, self._capture = self._capture or [], None
@@ -355,9 +355,9 @@ class Stream:
             words += [*numbers, len(padded)]
             assert len(numbers) + 1 == G_WORDS
             words += [int.from_bytes(padded[k : k + 8], "little") for k in range(0, len(padded), 8)]
-        return Recording((ctypes.c_uint64 * max(1, len(words)))(*words), len(recorded))
+        return RecordedCommands((ctypes.c_uint64 * max(1, len(words)))(*words), len(recorded))
 
-    def replay(self, graph: Recording) -> None:
+    def replay(self, graph: RecordedCommands) -> None:
         """Put recorded launches into the stream; into the graph, if it records one."""
         with self._held():
             at, done = ctypes.c_uint64(ctypes.addressof(graph.words)), 0
@@ -386,7 +386,7 @@ class Stream:
             self.shared.objc.send(self._queue, "release")
 
 
-def by_handle(handle: int) -> Stream:
+def by_handle(handle: int) -> MetalStream:
     """The stream of a handle.
 
     Raises:

@@ -200,7 +200,7 @@ class Same:
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedArg:
     """An argument that must be this very object, and is watched. ``words``: of its arrays and numbers."""
 
     watch: Watch
@@ -233,7 +233,7 @@ def members(cls: type, parts: Sequence[tuple[str, ArgSpec | Same | Members]]) ->
     return Members(cls, known, (ctypes.c_int64 * len(table))(*table), sum(_words_of(part) for _, part in known), held)
 
 
-class Launch(NamedTuple):
+class NativeLaunch(NamedTuple):
     """The data of a kernel for a native launch. The launcher reads the table, which contains the addresses of the rest.
 
     Attributes:
@@ -247,7 +247,7 @@ class Launch(NamedTuple):
     held: tuple[object, ...]
 
 
-Packed = ArgSpec | Same | Watched | Members
+Packed = ArgSpec | Same | WatchedArg | Members
 """How an argument is packed."""
 
 
@@ -267,7 +267,7 @@ def make_launch(
     ahead: int = 0,
     on_ahead: Callable[[], object] | None = None,
     answer: Callable[[], object] | None = None,
-) -> Launch | None:
+) -> NativeLaunch | None:
     """Create a native launch, or return None if there can be none. It is added to the list of its kernel in its program.
 
     Args:
@@ -299,14 +299,14 @@ def make_launch(
     release = int(not keep_gil or bool(compiled.prints))
     head = [compiled.address, context_ptr, flags_ptr, id(on_status), len(args), release, words, *state]
     head += [guard.address if guard is not None else 0, id(prepare) if prepare is not None else 0]
-    watched = tuple(a.watch for a in args if isinstance(a, Watched))
+    watched = tuple(a.watch for a in args if isinstance(a, WatchedArg))
     holds = sum(w.arrays for w in watched) + sum(a.held for a in args if isinstance(a, Members))
     head += [ahead if on_ahead is not None else 0, id(on_ahead), holds]
     head += [id(answer) if answer is not None else 0]
     rows = [word for arg in args for word in _row(arg)]
     table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
     held = (compiled, on_status, own_state, guard, prepare, on_ahead, answer, *args)
-    return Launch(table, (owner, compiled.address), watched, held)
+    return NativeLaunch(table, (owner, compiled.address), watched, held)
 
 
 def _words_of(arg: Packed) -> int:
@@ -320,7 +320,7 @@ def _row(arg: Packed) -> list[int]:
     if isinstance(arg, ArgSpec):
         return arg_row(arg)
     row = [0] * pack_ir.A_WORDS
-    if isinstance(arg, Watched):
+    if isinstance(arg, WatchedArg):
         row[pack_ir.A_KIND], row[pack_ir.A_SIZE] = pack_ir.KIND_WATCHED, arg.words
         row[pack_ir.A_KEY], row[pack_ir.A_WATCH] = arg.watch.owner, arg.watch.address
     elif isinstance(arg, Members):

@@ -31,7 +31,7 @@ from .watch_ir import (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WatchEntry:
     """One value of a row.
 
     Attributes:
@@ -46,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WatchRow:
     """An object with a dict, a dict, or a list.
 
     Attributes:
@@ -56,7 +56,7 @@ class Row:
 
     kind: int
     owner: object
-    entries: tuple[Entry, ...]
+    entries: tuple[WatchEntry, ...]
     dict_at: int = 0
 
 
@@ -101,7 +101,7 @@ class Watch:
         return bool(self._head[W_MISSED])
 
     def fill(
-        self, rows: Sequence[Row], arrays: Sequence[tuple[object, Sequence[int]]], numbers: Sequence[Sequence[int]]
+        self, rows: Sequence[WatchRow], arrays: Sequence[tuple[object, Sequence[int]]], numbers: Sequence[Sequence[int]]
     ) -> None:
         """Set the expected content.
 
@@ -129,14 +129,14 @@ class Watch:
         head[W_MISSED] = 0
 
 
-def _kept(entry: Entry) -> tuple[object, ...]:
+def _kept(entry: WatchEntry) -> tuple[object, ...]:
     """Whose address must not become that of something else: types, and tuples, which have no row."""
     if entry.kind == ENTRY_SAME:
         return type(entry.value), entry.value if isinstance(entry.value, tuple) else None
     return (entry.value,) if entry.kind == ENTRY_TYPE else ()
 
 
-def _entry_words(entry: Entry, number_args: Sequence[ctypes.Array[ctypes.c_int64]]) -> tuple[int, ...]:
+def _entry_words(entry: WatchEntry, number_args: Sequence[ctypes.Array[ctypes.c_int64]]) -> tuple[int, ...]:
     value, arg = entry.value, 0
     if entry.kind == ENTRY_SAME:  # another object of the type may come to lie there: its content is compared in its own row
         value, arg = id(value), id(type(value))

@@ -32,7 +32,7 @@ from ...ir.meaning import Scalar
 from ...ir.nodes import ArgDecl, Buffer, Kernel, Print
 from ...ir.walk import kernel_buffers, kernel_places
 from ..base import Allocation, Device, host_bytes
-from ..compiled import Options
+from ..compiled import CompileOptions
 from .interpret import InterpreterError, Memory, run_kernel
 
 _CONTEXT_WORDS = {"ret": CTX_RET, "tmp": CTX_TMP, "tmp_grad": CTX_TMP_GRAD, "tmp_dual": CTX_TMP_DUAL}
@@ -66,7 +66,7 @@ class PythonDevice(Device):
     def _free(self, allocation: Allocation) -> None:
         """The bytes go with the last view of them."""
 
-    def compile(self, kernel: Kernel, options: Options) -> Interpreted:  # type: ignore[override]
+    def compile(self, kernel: Kernel, options: CompileOptions) -> Interpreted:  # type: ignore[override]
         """The kernel itself."""
         return Interpreted(kernel, context_layout(kernel), kernel.name)
 

@@ -170,7 +170,7 @@ class _Leave(Exception):
 
 
 @dataclass
-class _Launch:
+class _LaunchState:
     """The state that all iterations of all tasks share."""
 
     memory: Memory
@@ -187,7 +187,7 @@ class _Launch:
 class _Iteration:
     """The state of one iteration: its values, locals and adstack row."""
 
-    launch: _Launch
+    launch: _LaunchState
     task: int
     number: int = 0
     values: dict[Op, Scalar] = field(default_factory=dict)
@@ -316,7 +316,7 @@ def _iterations(task: Task, prologue: _Iteration) -> Iterator[dict[Op, Scalar]]:
         yield {a.index: scalar(lo + k, a.index.dtype) for a, (lo, _), k in zip(task.axes, bounds, position)}
 
 
-def _run_task(task: Task, number: int, launch: _Launch, chunk: int | None) -> None:
+def _run_task(task: Task, number: int, launch: _LaunchState, chunk: int | None) -> None:
     prologue = _Iteration(launch, number)
     prologue.block(task.prologue)
     totals = [identity(r.code, r.place.dtype) for r in task.reductions]
@@ -383,7 +383,7 @@ def run_kernel(
     memory.shapes.update(shapes or {})
     memory.fill(kernel)
     prints: list[str] = []
-    launch = _Launch(
+    launch = _LaunchState(
         memory, scalars or {}, params or {}, seed, write or prints.append, stop, set() if reported is None else reported
     )
     for number, task in enumerate(kernel.tasks):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ...errors import DeviceError
 from ...ir.threads import new_lock
 from .instance import PhysicalDevice
-from .library import Library, Structures
+from .library import Structures, VulkanLoader
 from .results import OUT_OF_DEVICE_MEMORY, TOO_MANY_OBJECTS, UNKNOWN, device_error
 
 Place = Literal["device", "host", "words"]
@@ -24,7 +24,7 @@ _BY_ADDRESS = 2  # VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class DeviceBuffer:
     """Memory, and its buffer.
 
     Attributes:
@@ -50,7 +50,7 @@ class Block:
 class Buffers:
     """The blocks of a device that is open. Every call works on any thread."""
 
-    def __init__(self, api: Library, device: Any, physical: PhysicalDevice) -> None:
+    def __init__(self, api: VulkanLoader, device: Any, physical: PhysicalDevice) -> None:
         self._api, self._device, self._physical = api, device, physical
         found = api.ffi.new("VkPhysicalDeviceMemoryProperties*")
         api.lib.vkGetPhysicalDeviceMemoryProperties(physical.handle, found)
@@ -60,13 +60,13 @@ class Buffers:
         self._taken = [0] * len(self._heaps)
         self._budgets = "VK_EXT_memory_budget" in physical.extensions
         self._lock = new_lock(self, "_lock")
-        self._blocks: dict[int, Block] = {}  # by their addresses
+        self._blocks: dict[int, DeviceBuffer] = {}  # by their addresses
         self._starts: list[int] = []
-        self._mapped: dict[int, Block] = {}  # by their addresses on the host
+        self._mapped: dict[int, DeviceBuffer] = {}  # by their addresses on the host
         self._mapped_starts: list[int] = []
 
     # ---- making
-    def make(self, nbytes: int, place: Place) -> Block:
+    def make(self, nbytes: int, place: Place) -> DeviceBuffer:
         """A new block, whose content is arbitrary.
 
         Raises:
@@ -92,7 +92,7 @@ class Buffers:
                 bisect.insort(self._mapped_starts, block.host)
         return block
 
-    def _placed(self, nbytes: int, place: Place, doing: str) -> Block:
+    def _placed(self, nbytes: int, place: Place, doing: str) -> DeviceBuffer:
         try:
             return self._aligned(nbytes, place, doing)
         except DeviceError as e:
@@ -100,7 +100,7 @@ class Buffers:
                 raise
             return self._aligned(nbytes, "host", doing)  # of the device's memory, the host may see a small part
 
-    def _aligned(self, nbytes: int, place: Place, doing: str) -> Block:
+    def _aligned(self, nbytes: int, place: Place, doing: str) -> DeviceBuffer:
         block = self._new(nbytes, nbytes, place, doing)
         if block.address % ALIGN == 0:
             return block
@@ -110,7 +110,7 @@ class Buffers:
         block.address, block.host = block.base + skip, block.host + skip if block.host else 0
         return block
 
-    def _new(self, size: int, nbytes: int, place: Place, doing: str) -> Block:
+    def _new(self, size: int, nbytes: int, place: Place, doing: str) -> DeviceBuffer:
         api, lib, new = self._api, self._api.lib, Structures(self._api)
         made, memory = api.ffi.new("VkBuffer*"), api.ffi.new("VkDeviceMemory*")
         info = new("VkBufferCreateInfo", size=-(-size // 16) * 16, usage=_USAGE)
@@ -133,7 +133,7 @@ class Buffers:
         except DeviceError:
             lib.vkDestroyBuffer(self._device, made[0], api.ffi.NULL)
             raise
-        block = Block(made[0], memory[0], api.number(made[0]), 0, 0, nbytes, 0, heap, needs.size)
+        block = DeviceBuffer(made[0], memory[0], api.number(made[0]), 0, 0, nbytes, 0, heap, needs.size)
         try:
             self._bind(block, place, doing)
         except DeviceError:
@@ -141,7 +141,7 @@ class Buffers:
             raise
         return block
 
-    def _bind(self, block: Block, place: Place, doing: str) -> None:
+    def _bind(self, block: DeviceBuffer, place: Place, doing: str) -> None:
         api, lib, new = self._api, self._api.lib, Structures(self._api)
         api.check_memory(lib.vkBindBufferMemory(self._device, block.buffer, block.memory, 0), doing)
         block.base = block.address = int(
@@ -171,7 +171,7 @@ class Buffers:
         return best
 
     # ---- freeing
-    def destroy(self, block: Block) -> None:
+    def destroy(self, block: DeviceBuffer) -> None:
         """Give a block back to the device, which does not use it any more."""
         with self._lock:
             self._starts.remove(block.address)  # first: the collector may look for another block at any moment
@@ -182,12 +182,12 @@ class Buffers:
             self._taken[block.heap] -= block.size
         self._forget(block)
 
-    def _forget(self, block: Block) -> None:
+    def _forget(self, block: DeviceBuffer) -> None:
         self._api.lib.vkDestroyBuffer(self._device, block.buffer, self._api.ffi.NULL)
         self._api.lib.vkFreeMemory(self._device, block.memory, self._api.ffi.NULL)
 
     # ---- finding
-    def at(self, address: int, nbytes: int = 1) -> tuple[Block, int]:
+    def at(self, address: int, nbytes: int = 1) -> tuple[DeviceBuffer, int]:
         """The block that some bytes of the device lie in, and where in its buffer.
 
         Raises:
@@ -200,7 +200,7 @@ class Buffers:
             raise device_error(UNKNOWN, f"{nbytes:,} bytes at {address:#x} are not memory of this device")
         return block, address - block.base
 
-    def pinned(self, host: int) -> Block | None:
+    def pinned(self, host: int) -> DeviceBuffer | None:
         """The block that the host sees at an address, if there is one."""
         with self._lock:
             k = bisect.bisect(self._mapped_starts, host) - 1

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import DeviceError
-from ..gpu.driver import DeviceInfo, Function, Image, Texts
-from .buffers import ALIGN, Block
+from ..gpu.driver import CodeImage, DeviceInfo, LoadedFunction, Texts
+from .buffers import ALIGN, DeviceBuffer
 from .code import build
 from .code.own_kernels import BLOCK
 from .cut_loops import raise_if_cut
@@ -17,7 +17,7 @@ from .kind import VULKAN, describe, refusal
 from .opened import OpenDevice, open_device
 from .recorder.words import MOST_BLOCKS
 from .results import UNKNOWN, device_error
-from .stream import Secondary, Stream, drop, numbers
+from .stream import Secondary, VulkanStream, drop, numbers
 from .transfers import Transfers
 
 _QUERIES = 64
@@ -25,12 +25,12 @@ _WHOLE_AND_WAITING = 1 | 2  # VK_QUERY_RESULT_64_BIT, VK_QUERY_RESULT_WAIT_BIT
 
 
 @dataclass(eq=False, slots=True)
-class _Event:
+class _VulkanEvent:
     """A query of a pool, and what passes it: a value of a stream's semaphore."""
 
     pool: Any
     query: int
-    stream: Stream | None = None
+    stream: VulkanStream | None = None
     value: int = 0
 
 
@@ -43,9 +43,9 @@ class VulkanDriver:
         self._instance = instance()
         self.launch_address = self.memset_address = self.together_address = 0
         self._opened: OpenDevice | None = None
-        self._streams: dict[int, tuple[Stream, Transfers]] = {}
-        self._blocks: dict[int, Block] = {}  # that were allocated and not freed, by their addresses
-        self._events: dict[int, _Event] = {}
+        self._streams: dict[int, tuple[VulkanStream, Transfers]] = {}
+        self._blocks: dict[int, DeviceBuffer] = {}  # that were allocated and not freed, by their addresses
+        self._events: dict[int, _VulkanEvent] = {}
         self._queries: list[tuple[Any, int]] = []
         self._pools: list[Any] = []
         self._graphs: dict[int, Secondary] = {}
@@ -162,7 +162,7 @@ class VulkanDriver:
         """Whether it is memory of ``host_allocate``."""
         return self._here.buffers.pinned(address) is not None
 
-    def _pinned(self, address: int) -> Block:
+    def _pinned(self, address: int) -> DeviceBuffer:
         block = self._here.buffers.pinned(address)
         if block is None:
             raise device_error(UNKNOWN, f"{address:#x} is not pinned memory of this device")
@@ -213,7 +213,7 @@ class VulkanDriver:
         source, at = self._here.buffers.at(src, nbytes)
         self._copy(source, at, to, to_at, nbytes, stream, f"a copy of {nbytes:,} bytes on the device failed")
 
-    def _copy(self, source: Block, at: int, to: Block, to_at: int, nbytes: int, stream: int, doing: str) -> None:
+    def _copy(self, source: DeviceBuffer, at: int, to: DeviceBuffer, to_at: int, nbytes: int, stream: int, doing: str) -> None:
         if nbytes:
             self._checked(self._here.recorder.copy(stream, source.number, at, to.number, to_at, nbytes), doing)
 
@@ -248,7 +248,7 @@ class VulkanDriver:
             raise device_error(code, doing)
 
     # ---- code
-    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:
+    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> CodeImage:
         """SPIR-V, by our translator."""
         return build.build(texts, self._here.features, keep)
 
@@ -256,12 +256,12 @@ class VulkanDriver:
         """Facts and SPIR-V. The driver compiles a function for each size of a launch, at the first one."""
         return self._here.load(image, name)
 
-    def function(self, module: int, name: str) -> Function:
+    def function(self, module: int, name: str) -> LoadedFunction:
         """With its pipeline, if all its launches have one size. The driver does not tell what a thread takes."""
         found = self._here.function(module, name)
         if found.facts.threads and not found.facts.dynamic:
             self._here.make_pipeline(found, found.facts.threads, 0)
-        return Function(found.handle, shared_bytes=found.facts.shared)
+        return LoadedFunction(found.handle, shared_bytes=found.facts.shared)
 
     def unload(self, module: int) -> None:
         """When what is in the streams now has run."""
@@ -273,7 +273,7 @@ class VulkanDriver:
         if not self._queries:
             self._queries = self._make_queries()
         number = next(numbers)
-        self._events[number] = _Event(*self._queries.pop())
+        self._events[number] = _VulkanEvent(*self._queries.pop())
         return number
 
     def _make_queries(self) -> list[tuple[Any, int]]:
@@ -314,7 +314,7 @@ class VulkanDriver:
         ticks = (self._stamp(self._events[end]) - self._stamp(self._events[begin])) & ((1 << bits) - 1)
         return ticks * self._here.physical.tick_ns * 1e-6
 
-    def _stamp(self, at: _Event) -> int:
+    def _stamp(self, at: _VulkanEvent) -> int:
         api, value = self._here.api, self._here.api.ffi.new("uint64_t*")
         code = api.lib.vkGetQueryPoolResults(self._here.handle, at.pool, at.query, 1, 8, value, 8, _WHOLE_AND_WAITING)
         api.check(code, "reading two events failed")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import DeviceError
 from ...ir.threads import new_lock, once
-from .library import Library, Structures, library
+from .library import Structures, VulkanLoader, library
 
 VALIDATION = "QDRUN_VULKAN_VALIDATION"
 """With this variable set to 1, the Khronos validation layer checks every call; ``Instance.messages`` has what it says."""
@@ -109,7 +109,7 @@ class Instance:
         messages: what the validation layer has said.
     """
 
-    def __init__(self, api: Library) -> None:
+    def __init__(self, api: VulkanLoader) -> None:
         self.api, self.messages, self.pid = api, list[str](), os.getpid()
         version = api.ffi.new("uint32_t*")
         api.check(api.lib.vkEnumerateInstanceVersion(version), "Vulkan cannot be used")

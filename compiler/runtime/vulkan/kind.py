@@ -8,7 +8,7 @@ from ...codegen.gpu.hardware import GpuTarget
 from ...codegen.spirv.features import Features
 from ...codegen.spirv.target import spirv_target
 from ...errors import DeviceError
-from ..gpu.driver import DeviceInfo, Kind
+from ..gpu.driver import DeviceInfo, DriverTraits
 from .instance import OLDEST, PhysicalDevice, dotted, instance
 from .results import RESULTS
 
@@ -117,7 +117,7 @@ def _target(info: DeviceInfo) -> GpuTarget:
     return spirv_target(features_of(physical(info)))
 
 
-VULKAN = Kind(
+VULKAN = DriverTraits(
     arch="vulkan",
     name="vulkan",
     title="Vulkan",

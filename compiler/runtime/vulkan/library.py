@@ -19,7 +19,7 @@ _VERSION = re.compile(r"VULKAN_(\d)(\d)")
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
-class Library:
+class VulkanLoader:
     """The loader's functions.
 
     Attributes:
@@ -70,7 +70,7 @@ class Library:
 class Structures:
     """Makes C structures and arrays. They live as long as this object, and so does what they point to."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: VulkanLoader) -> None:
         self.library, self._kept = library, list[Any]()
 
     def __call__(self, kind: str, **fields: Any) -> Any:
@@ -99,7 +99,7 @@ class Structures:
 
 
 @cache
-def library() -> Library:
+def library() -> VulkanLoader:
     """The package and the loader.
 
     Raises:
@@ -118,4 +118,4 @@ def library() -> Library:
             f"Vulkan cannot be used: another module is called `vulkan` ({getattr(vulkan, '__file__', None)})"
             f"\n  do: rename it, or {_INSTALL_PACKAGE}"
         )
-    return Library(vulkan)
+    return VulkanLoader(vulkan)

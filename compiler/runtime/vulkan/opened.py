@@ -17,7 +17,7 @@ from ..gpu.driver import Texts
 from .buffers import Buffers
 from .code.build import build
 from .code.own_kernels import FILL_4, texts
-from .code.pipelines import FunctionRecord, Module, Pipelines
+from .code.pipelines import FunctionRecord, Pipelines, ShaderModule
 from .cut_loops import cut_word
 from .instance import PhysicalDevice, enabled, instance
 from .kind import features_of
@@ -26,7 +26,7 @@ from .probe import probe
 from .recorder import words
 from .recorder.link import SERVE, make_recorder
 from .results import OUT_OF_DEVICE_MEMORY, UNKNOWN
-from .stream import Shared, Stream, numbers
+from .stream import VulkanStream, VulkanStreams, numbers
 
 MOST_QUEUES = 4
 """Streams of more programs share queues, of which each takes memory."""
@@ -61,13 +61,13 @@ class OpenDevice:
         self.pipelines = Pipelines(self.api, self.handle, physical)
         self._served = SERVE(self._serve)  # machine code calls it until the process ends
         self.recorder = make_recorder(self._address, self._served)
-        self.streams: dict[int, Stream] = {}
-        self._modules: dict[int, Module] = {}
+        self.streams: dict[int, VulkanStream] = {}
+        self._modules: dict[int, ShaderModule] = {}
         self._functions: dict[int, FunctionRecord] = {}
         self._helpers: dict[str, FunctionRecord] = {}
-        self._later: list[tuple[list[tuple[Stream, int]], Callable[[], None]]] = []
+        self._later: list[tuple[list[tuple[VulkanStream, int]], Callable[[], None]]] = []
         fill = self.helper(FILL_4).handle
-        self.shared = Shared(self.api, self.handle, self.recorder, self.buffers, physical.family, fill)
+        self.shared = VulkanStreams(self.api, self.handle, self.recorder, self.buffers, physical.family, fill)
         self.probed = probe(physical, self._run)
         self.features = replace(self.features, fused=self.probed.fused)
 
@@ -103,17 +103,17 @@ class OpenDevice:
         return self.api.number(self.api.lib.vkGetDeviceProcAddr(self.handle, name.encode()))
 
     # ---- streams
-    def make_stream(self, ordered: bool) -> Stream:
+    def make_stream(self, ordered: bool) -> VulkanStream:
         """A new stream, in a queue of its own as long as there are some."""
         shared = self.shared
         with self._lock:
             queue = self._queues[self._turn % len(self._queues)]
             self._turn += 1
-            stream = Stream(shared, ctypes.addressof(queue), ordered)
+            stream = VulkanStream(shared, ctypes.addressof(queue), ordered)
             self.streams[stream.handle] = stream
         return stream
 
-    def drop_stream(self, stream: Stream) -> None:
+    def drop_stream(self, stream: VulkanStream) -> None:
         """Give a stream back in which nothing runs."""
         with self._lock:
             del self.streams[stream.handle]

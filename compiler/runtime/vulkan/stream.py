@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...ir.threads import new_lock
-from .buffers import Block, Buffers
-from .library import Library, Structures
+from .buffers import Buffers, DeviceBuffer
+from .library import Structures, VulkanLoader
 from .recorder import words
-from .recorder.link import Recorder
+from .recorder.link import RecorderLibrary
 from .results import DEVICE_LOST, NOT_PERMITTED, device_error
 
 KEEP_BYTES = 64 << 20
@@ -26,12 +26,12 @@ _RESETS = 2  # VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class VulkanStreams:
     """What the streams of a device have in common: the device and its recorder, memory, queue family; the function that fills."""
 
-    api: Library
+    api: VulkanLoader
     device: Any
-    recorder: Recorder
+    recorder: RecorderLibrary
     buffers: Buffers
     family: int
     fill: int
@@ -44,10 +44,10 @@ class Secondary:
     pool: Any
     buffer: int
     commands: int = 0
-    room: list[Block] = field(default_factory=list)
+    room: list[DeviceBuffer] = field(default_factory=list)
 
 
-class Stream:
+class VulkanStream:
     """Commands that run in order.
 
     Attributes:
@@ -57,7 +57,7 @@ class Stream:
         capture: what is being recorded, instead of running.
     """
 
-    def __init__(self, shared: Shared, queue: int, ordered: bool) -> None:
+    def __init__(self, shared: VulkanStreams, queue: int, ordered: bool) -> None:
         self.shared, self.ordered, self.waits = shared, ordered, 0
         self.capture: Secondary | None = None
         self.lock = new_lock(self, "lock")
@@ -65,8 +65,8 @@ class Stream:
         self._words = (ctypes.c_uint64 * words.STREAM_WORDS)()
         self._slots = (ctypes.c_uint64 * (words.SLOT_WORDS_COUNT * words.SLOT_COUNT))()
         self._outer = (ctypes.c_uint64 * words.SAVED)()
-        self._room: Block | None = None
-        self._freed: deque[tuple[Block, int]] = deque()  # with the value after which it is not used any more
+        self._room: DeviceBuffer | None = None
+        self._freed: deque[tuple[DeviceBuffer, int]] = deque()  # with the value after which it is not used any more
         self.handle = ctypes.addressof(self._words)
         self._semaphore = self._make_semaphore()
         self._pool, buffers = self._make_commands(words.SLOT_COUNT, 0)
@@ -215,11 +215,11 @@ class Stream:
         """Bytes that were freed and are still here."""
         return sum(block.nbytes for block, _ in list(self._freed))
 
-    def free(self, block: Block) -> None:
+    def free(self, block: DeviceBuffer) -> None:
         """Take memory back. The collector may call this in the middle of anything: nothing else is done."""
         self._freed.append((block, self.pending()))
 
-    def reuse(self, nbytes: int) -> Block | None:
+    def reuse(self, nbytes: int) -> DeviceBuffer | None:
         """A freed block of this size: what is put into the stream later may have it at once."""
         for item in reversed(list(self._freed)):
             if item[0].nbytes == nbytes:
@@ -278,7 +278,7 @@ class Stream:
         return graph
 
 
-def drop(graph: Secondary, shared: Shared) -> None:
+def drop(graph: Secondary, shared: VulkanStreams) -> None:
     """Destroy a graph that does not run."""
     shared.api.lib.vkDestroyCommandPool(shared.device, graph.pool, shared.api.ffi.NULL)
     for block in graph.room:

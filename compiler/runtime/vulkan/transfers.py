@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 
 from ...errors import DeviceError
-from .buffers import Block
+from .buffers import DeviceBuffer
 from .results import OUT_OF_DEVICE_MEMORY
-from .stream import Stream
+from .stream import VulkanStream
 
 INLINE = 16 << 10
 """Bytes that are written into the command buffer itself."""
@@ -18,12 +18,12 @@ PART, LEAST = 2 << 20, 64 << 10
 class Transfers:
     """The copies of one stream, in its order. Two buffers take turns on the way to the device, and a third is for the way back."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: VulkanStream) -> None:
         self._stream = stream
-        self._up: list[Block] = []
+        self._up: list[DeviceBuffer] = []
         self._busy = [0, 0]  # the values after which the device is done with these
         self._turn, self._at = 0, 0
-        self._down: Block | None = None
+        self._down: DeviceBuffer | None = None
 
     @property
     def nbytes(self) -> int:
@@ -36,7 +36,7 @@ class Transfers:
             self._stream.shared.buffers.destroy(block)
         self._up, self._down = [], None
 
-    def upload(self, to: Block, offset: int, source: int, nbytes: int) -> None:
+    def upload(self, to: DeviceBuffer, offset: int, source: int, nbytes: int) -> None:
         """Host to device. The source may change on return.
 
         Raises:
@@ -58,7 +58,7 @@ class Transfers:
                 self._at += -(-size // 64) * 64
                 at += size
 
-    def _room(self, nbytes: int) -> tuple[Block, int]:
+    def _room(self, nbytes: int) -> tuple[DeviceBuffer, int]:
         """The staging buffer that is filled next, and how many of so many bytes it has room for at ``_at``."""
         if not self._up:
             self._up = [self._make()]
@@ -74,7 +74,7 @@ class Transfers:
         block = self._up[self._turn]
         return block, min(nbytes, block.nbytes)
 
-    def _make(self) -> Block:
+    def _make(self) -> DeviceBuffer:
         """A staging buffer."""
         size = PART
         while True:
@@ -85,7 +85,7 @@ class Transfers:
                     raise
                 size //= 2
 
-    def download(self, to: int, source: Block, offset: int, nbytes: int) -> None:
+    def download(self, to: int, source: DeviceBuffer, offset: int, nbytes: int) -> None:
         """Device to host, at the end of the stream. The bytes are there on return.
 
         Raises:

@@ -16,7 +16,7 @@ import numpy as np
 from qdrun.compiler.codegen.amdgpu.chips import chip_of
 from qdrun.compiler.runtime.amdgpu.build import build, code_of
 from qdrun.compiler.runtime.amdgpu.code_object import CodeKernel, CodeObject
-from qdrun.compiler.runtime.gpu.driver import Image, Texts
+from qdrun.compiler.runtime.gpu.driver import CodeImage, Texts
 
 from ..processor.arena import Arena
 from ..processor.machine import EmulatedMachine, emulated_machine
@@ -78,7 +78,7 @@ class AmdExecutor:
         self.chip, self._executed = chip, executed
         self._generation = chip_of(chip).major
 
-    def build(self, texts: Texts, keep: bool) -> Image:
+    def build(self, texts: Texts, keep: bool) -> CodeImage:
         """The code object, with its text."""
         return build(texts, self.chip, keep, listing=True)
 

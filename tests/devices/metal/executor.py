@@ -22,7 +22,7 @@ from qdrun.compiler.codegen.metal.source import KernelFacts, facts_of
 from qdrun.compiler.errors import DeviceError, QdrunRuntimeError
 from qdrun.compiler.ir.threads import new_lock
 from qdrun.compiler.runtime.cache import cache_dir, disk_cache, key_of
-from qdrun.compiler.runtime.gpu.driver import Image, Texts
+from qdrun.compiler.runtime.gpu.driver import CodeImage, Texts
 from qdrun.compiler.runtime.jit import LoadedCode, load
 from qdrun.compiler.runtime.metal.build import build
 
@@ -197,18 +197,18 @@ def ends_of(ranges: list[tuple[int, int]]) -> np.ndarray:
 class MetalExecutor:
     """See ``processor.processor.Executor``."""
 
-    def build(self, texts: Texts, keep: bool) -> Image:
+    def build(self, texts: Texts, keep: bool) -> CodeImage:
         """The first line of the source with what is known of its kernels, and object code."""
         source = build(texts, keep)
         key = key_of("metal image 1", source.key, HEADER, *FLAGS, *CHECKS, *clang())
         disk = disk_cache() if keep else None
         found = disk.get(key) if disk else None
         if found is not None:
-            return Image(found[0], key, True)
+            return CodeImage(found[0], key, True)
         image = image_of(source.data.decode(), texts.name)
         if disk:
             disk.put(key, image, {"name": texts.name})
-        return Image(image, key, False)
+        return CodeImage(image, key, False)
 
     def load(self, image: bytes, name: str) -> Mapping[str, MetalCode]:
         """The kernels of an image.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from qdrun.compiler.codegen.abi import SCRATCH_PAUSED
-from qdrun.compiler.runtime.gpu.driver import Word
+from qdrun.compiler.runtime.gpu.driver import DeviceFlag
 
 from .machine import EmulatedMachine, Work
 
@@ -24,25 +24,25 @@ class EmulatedConditions:
         self._true[condition] = False
         return condition
 
-    def _read(self, word: Word) -> int:
+    def _read(self, word: DeviceFlag) -> int:
         with self._machine.arena.open():
             if self._machine.arena.holds(word.address):  # else it is pinned memory of the host
                 self._machine.arena.check(word.address, word.nbytes)
             return int.from_bytes(ctypes.string_at(word.address, word.nbytes), "little")
 
-    def _is_set(self, word: Word) -> bool:
+    def _is_set(self, word: DeviceFlag) -> bool:
         return word.nbytes == 0 or self._read(word) != 0
 
-    def set(self, condition: int, word: Word, scratch: int, stream: int) -> None:
+    def set(self, condition: int, word: DeviceFlag, scratch: int, stream: int) -> None:
         """In the stream."""
 
         def work() -> None:
-            paused = self._read(Word(scratch + 8 * SCRATCH_PAUSED, 4))
+            paused = self._read(DeviceFlag(scratch + 8 * SCRATCH_PAUSED, 4))
             self._true[condition] = self._is_set(word) and not paused
 
         self._put(stream, work)
 
-    def pause(self, word: Word, mark: int, scratch: int, stream: int) -> None:
+    def pause(self, word: DeviceFlag, mark: int, scratch: int, stream: int) -> None:
         """In the stream."""
 
         def work() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qdrun.compiler.runtime.cuda.kind import CUDA
-from qdrun.compiler.runtime.gpu.driver import Conditions, DeviceInfo, Function, Image, Kind, Texts
+from qdrun.compiler.runtime.gpu.driver import CodeImage, Conditions, DeviceInfo, DriverTraits, LoadedFunction, Texts
 
 from .arena import POISON
 from .conditions import EmulatedConditions
@@ -58,7 +58,7 @@ class EmulatedDriver:
     def __init__(
         self,
         executor: Executor = PROCESSOR,
-        kind: Kind = EMULATED,
+        kind: DriverTraits = EMULATED,
         name: str = "emulated device",
         chip: str = "sm_90",
         threads_per_sm: int = THREADS_PER_SM,
@@ -261,7 +261,7 @@ class EmulatedDriver:
             self.memset(ptr + k * step, word, count, width, stream)
 
     # ---- modules
-    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:
+    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> CodeImage:
         """The text itself, unless the executor has another image."""
         return self._executor.build(texts, keep)
 
@@ -283,13 +283,13 @@ class EmulatedDriver:
 
         return m.guarded("load_module", call, f"loading kernel `{name}` failed")
 
-    def function(self, module: int, name: str) -> Function:
+    def function(self, module: int, name: str) -> LoadedFunction:
         """A function's handle."""
 
-        def call() -> Function:
+        def call() -> LoadedFunction:
             if module not in self.machine.modules or name not in self.machine.modules[module]:
                 raise Fault(NOT_FOUND)
-            return Function(self.machine.modules[module][name], 0, 32, 0)
+            return LoadedFunction(self.machine.modules[module][name], 0, 32, 0)
 
         return self.machine.guarded("function", call)
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qdrun.compiler.runtime.cache import load_cached
-from qdrun.compiler.runtime.gpu.driver import Image, Texts, text_image
+from qdrun.compiler.runtime.gpu.driver import CodeImage, Texts, text_image
 from qdrun.compiler.runtime.jit import LoadedCode
 
 from .arena import POISON
@@ -47,7 +47,7 @@ class DeviceCode(Protocol):
 class Executor(Protocol):
     """Makes images of device functions, and runs them."""
 
-    def build(self, texts: Texts, keep: bool) -> Image:
+    def build(self, texts: Texts, keep: bool) -> CodeImage:
         """The image of a kernel's device functions, kept on disk with ``keep``."""
         ...
 
@@ -87,7 +87,7 @@ class NativeCode:
 class Processor:
     """See ``Executor``."""
 
-    def build(self, texts: Texts, keep: bool) -> Image:
+    def build(self, texts: Texts, keep: bool) -> CodeImage:
         """The text itself."""
         return text_image(texts, keep)
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from qdrun.compiler.runtime.inventory import Backend
+from qdrun.compiler.runtime.inventory import BackendLine
 from qdrun.runner.ledger import inventory, local, memory, pools_and_devices
 from qdrun.runner.ledger.amd import AmdCard, cards, visible
 from qdrun.runner.ledger.amd import memory as amd_memory
@@ -18,9 +18,9 @@ H200 = f"NVIDIA H200, sm_90, 139.8 GiB, CUDA 12.8, {UUID}, 0000:3b:00.0"
 @pytest.fixture
 def machine(monkeypatch):
     rows = [
-        Backend("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB, model="znver3"),
-        Backend("cuda", True, True, H200, 270336, 140 * GIB, 1, UUID, "0000:3b:00.0", "NVIDIA H200", "CUDA 12.8"),
-        Backend("vulkan", False, False, "no such device on this machine"),
+        BackendLine("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB, model="znver3"),
+        BackendLine("cuda", True, True, H200, 270336, 140 * GIB, 1, UUID, "0000:3b:00.0", "NVIDIA H200", "CUDA 12.8"),
+        BackendLine("vulkan", False, False, "no such device on this machine"),
     ]
     monkeypatch.setattr(inventory, "backends", lambda: rows)
     monkeypatch.setattr(memory, "nvidia", lambda: {UUID.lower(): memory.Card(140 * GIB, 100 * GIB, "570.1")})
@@ -56,8 +56,10 @@ def test_a_card_that_two_backends_see_is_one_pool_by_its_uuid_or_its_address(mac
         ("vulkan", "GPU-00000000-c700-0000-0000-000000000000", "0000:c7:00.0"),
         ("metal", "GPU-5", ""),
     ]
-    rows = [Backend("cpu", True, True, "", 16, 64 * GIB, model="znver3")]
-    rows += [Backend(name, True, True, name, 1000, 140 * GIB, k, uuid, pci, "card") for k, (name, uuid, pci) in enumerate(seen)]
+    rows = [BackendLine("cpu", True, True, "", 16, 64 * GIB, model="znver3")]
+    rows += [
+        BackendLine(name, True, True, name, 1000, 140 * GIB, k, uuid, pci, "card") for k, (name, uuid, pci) in enumerate(seen)
+    ]
     monkeypatch.setattr(inventory, "backends", lambda: rows)
     monkeypatch.setattr(inventory.amd, "cards", list)
     host, cuda, amd, first, second, metal = local()
@@ -70,8 +72,8 @@ def test_a_card_that_two_backends_see_is_one_pool_by_its_uuid_or_its_address(mac
 
 
 def test_parts_of_one_card_have_memory_of_their_own(machine, monkeypatch):
-    parts = [Backend("cuda", True, True, "", 1000, 40 * GIB, k, f"MIG-{k}", "0000:3b:00.0", "H100 MIG") for k in range(2)]
-    both = Backend("vulkan", True, True, "", 1000, 80 * GIB, 0, UUID, "0000:3b:00.0", "H100")
+    parts = [BackendLine("cuda", True, True, "", 1000, 40 * GIB, k, f"MIG-{k}", "0000:3b:00.0", "H100 MIG") for k in range(2)]
+    both = BackendLine("vulkan", True, True, "", 1000, 80 * GIB, 0, UUID, "0000:3b:00.0", "H100")
     monkeypatch.setattr(inventory, "backends", lambda: [*parts, both])
     assert [row.pool for row in local()] == ["MIG-0", "MIG-1", UUID]
 
@@ -105,7 +107,7 @@ def test_a_node_with_fewer_cores_than_a_trial_has_threads_gives_it_all(machine):
 
 
 def test_amd_cards_have_the_lanes_that_the_config_asks_for(machine, monkeypatch):
-    row = Backend("amdgpu", False, False, "not built", 1000, 0)
+    row = BackendLine("amdgpu", False, False, "not built", 1000, 0)
     monkeypatch.setattr(inventory, "backends", lambda: [row])
     monkeypatch.setattr(inventory.amd, "cards", lambda: [AmdCard(0, "GPU-1", "", "MI300", GIB)])
     monkeypatch.setattr(inventory.amd, "visible", lambda found: found)
@@ -198,9 +200,9 @@ MI300 = f"AMD Instinct MI300X, gfx942, 192.0 GiB, HIP 7.15, {AMD}, 0000:c7:00.0"
 def amd_machine(monkeypatch):
     """Two cards, one of which no code is made for; the kernel knows what the first one has free."""
     rows = [
-        Backend("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB, model="znver3"),
-        Backend("amdgpu", True, True, MI300, 622_592, 192 * GIB, 0, AMD, "0000:c7:00.0", "AMD Instinct MI300X", "HIP 7.15"),
-        Backend("amdgpu", False, True, "old cannot be used", 1000, GIB, 1, "GPU-0000000000005678"),
+        BackendLine("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB, model="znver3"),
+        BackendLine("amdgpu", True, True, MI300, 622_592, 192 * GIB, 0, AMD, "0000:c7:00.0", "AMD Instinct MI300X", "HIP 7.15"),
+        BackendLine("amdgpu", False, True, "old cannot be used", 1000, GIB, 1, "GPU-0000000000005678"),
     ]
     monkeypatch.setattr(inventory, "backends", lambda: rows)
     monkeypatch.setattr(memory, "nvidia", dict)

@@ -33,7 +33,7 @@ class Unused:
     nbytes: int
 
 
-class Shared:
+class DeviceKeep:
     """On one device of this process.
 
     Attributes:
@@ -124,13 +124,13 @@ class Shared:
         return count
 
 
-_devices: dict[str, Shared] = {}
+_devices: dict[str, DeviceKeep] = {}
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
-def shared(place: str, driver: Driver) -> Shared:
+def shared(place: str, driver: Driver) -> DeviceKeep:
     """What is shared on a device. ``place``: its name in this process."""
     with _lock:
         if place not in _devices:
-            _devices[place] = Shared(driver)
+            _devices[place] = DeviceKeep(driver)
         return _devices[place]

@@ -10,7 +10,7 @@ from ....codegen import spirv, text
 from ....codegen.spirv.features import Features
 from ....codegen.spirv.translate import translate
 from ...cache import disk_cache, key_of
-from ...gpu.driver import Image, Texts
+from ...gpu.driver import CodeImage, Texts
 from ..kind import chip_of
 from .pipelines import pack
 
@@ -25,8 +25,8 @@ def _translator() -> str:
     return h.hexdigest()
 
 
-def build(texts: Texts, features: Features, keep: bool) -> Image:
-    """SPIR-V of a kernel's device functions, and the facts about them, as ``pipelines.Image`` reads them.
+def build(texts: Texts, features: Features, keep: bool) -> CodeImage:
+    """SPIR-V of a kernel's device functions, and the facts about them, as ``pipelines.SpirvImage`` reads them.
 
     Args:
         texts: of the kernel.
@@ -40,8 +40,8 @@ def build(texts: Texts, features: Features, keep: bool) -> Image:
     disk = disk_cache() if keep else None
     found = disk.get(key) if disk else None
     if found is not None:
-        return Image(found[0], key, True)
+        return CodeImage(found[0], key, True)
     made = pack(translate(texts.device, features), keep)
     if disk:
         disk.put(key, made, {"name": texts.name, "features": chip_of(features)})
-    return Image(made, key, False)
+    return CodeImage(made, key, False)

@@ -15,7 +15,7 @@ from ....codegen.spirv.translate import EntryFacts, Translated
 from ....errors import DeviceError
 from ...cache import disk_cache, key_of
 from ..instance import PhysicalDevice
-from ..library import Library, Structures
+from ..library import Structures, VulkanLoader
 from ..recorder import words
 from ..results import FEATURE_NOT_PRESENT, INVALID_SHADER, UNKNOWN, device_error
 
@@ -35,14 +35,14 @@ def pack(code: Translated, keep: bool) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class SpirvImage:
     """What is in an image."""
 
     code: Translated
     keep: bool
 
     @staticmethod
-    def read(data: bytes, name: str) -> Image:
+    def read(data: bytes, name: str) -> SpirvImage:
         """An image. ``name``: the kernel, for messages.
 
         Raises:
@@ -52,7 +52,7 @@ class Image:
         try:
             head = json.loads(data[8 : 8 + size])
             functions = tuple(EntryFacts(*facts) for facts in head["functions"])
-            return Image(Translated(data[8 + size :], functions), bool(head["keep"]))
+            return SpirvImage(Translated(data[8 + size :], functions), bool(head["keep"]))
         except (ValueError, KeyError, TypeError) as e:
             doing = f"the code of kernel `{name}` cannot be loaded: it is damaged"
             raise DeviceError(f"{doing}\n  do: clear the kernel cache", "VK_ERROR_INVALID_SHADER_NV", INVALID_SHADER) from e
@@ -84,11 +84,11 @@ class FunctionRecord:
 
 
 @dataclass(eq=False, slots=True)
-class Module:
+class ShaderModule:
     """A module of a kernel, with those of its functions that were asked for."""
 
     kernel: str
-    image: Image
+    image: SpirvImage
     handle: Any
     key: str
     functions: dict[str, FunctionRecord]
@@ -97,27 +97,27 @@ class Module:
 class Pipelines:
     """The code of an open device."""
 
-    def __init__(self, api: Library, device: Any, physical: PhysicalDevice) -> None:
+    def __init__(self, api: VulkanLoader, device: Any, physical: PhysicalDevice) -> None:
         self._api, self._device, self._physical = api, device, physical
         self._layouts: dict[int, Any] = {}  # by bytes of push constants
 
     # ---- modules
-    def load(self, data: bytes, name: str) -> Module:
+    def load(self, data: bytes, name: str) -> ShaderModule:
         """A module of an image. ``name``: the kernel.
 
         Raises:
             DeviceError: the image is damaged, or the driver refuses it; names the kernel.
         """
-        api, new, image = self._api, Structures(self._api), Image.read(data, name)
+        api, new, image = self._api, Structures(self._api), SpirvImage.read(data, name)
         made, code = api.ffi.new("VkShaderModule*"), image.code.data
         info = new("VkShaderModuleCreateInfo", codeSize=len(code), pCode=new.array("uint32_t", len(code) // 4))
         api.ffi.memmove(info.pCode, code, len(code))
         doing = f"the code of kernel `{name}` cannot be loaded"
         api.check(api.lib.vkCreateShaderModule(self._device, info, api.ffi.NULL, made), doing, f"{len(code):,} bytes of SPIR-V")
         key = hashlib.sha256(code).hexdigest() if image.keep else ""
-        return Module(name, image, made[0], key, {})
+        return ShaderModule(name, image, made[0], key, {})
 
-    def function(self, module: Module, name: str) -> FunctionRecord:
+    def function(self, module: ShaderModule, name: str) -> FunctionRecord:
         """A function of a module.
 
         Raises:
@@ -136,7 +136,7 @@ class Pipelines:
         module.functions[name] = made
         return made
 
-    def unload(self, module: Module) -> None:
+    def unload(self, module: ShaderModule) -> None:
         """Destroy a module with its pipelines; nothing of it may be running."""
         lib, null = self._api.lib, self._api.ffi.NULL
         for function in module.functions.values():
