@@ -14,7 +14,7 @@ from .lang.data.make_field import make_field
 from .lang.data.ndarray import make_ndarray
 from .lang.data.tensor import begin_of, from_zero, unwrap
 from .lang.function import Function
-from .lang.launches.scratch import Form, borrowed, scratch
+from .lang.launches.scratch import ArrayForm, borrowed, scratch
 from .lang.no_gradient import ONLY_REVERSE, refuse_in_a_trial, refuse_in_forward_mode
 from .lang.simt import block
 from .lang.simt.tiles import inclusive_tiled, reduce_tiled
@@ -23,9 +23,9 @@ from .refused import refused_names
 __all__ = [
     "ONLY_REVERSE",
     "WORST",
+    "ArrayForm",
     "Assembly",
     "DType",
-    "Form",
     "Function",
     "Replaced",
     "begin_of",

@@ -38,7 +38,7 @@ LISTS = 8
 """Lists of paths that are kept of one base key: a kernel whose ``static`` branches differ has several."""
 
 
-class Entry(NamedTuple):
+class CachedKernel(NamedTuple):
     """A kernel in the table. ``numbers``: for each of its buffers, which of the buffers that lowering looked up it is."""
 
     kernel: CompiledKernel
@@ -52,12 +52,12 @@ class Entry(NamedTuple):
         options: Options,
         numbers: Sequence[int] = (),
         storage: Storage | None = None,
-    ) -> Entry:
+    ) -> CachedKernel:
         """The compiled kernel of lowered IR, which is consumed. ``buffers``: its field buffers."""
         return cls(CompiledKernel(lowered, detach(lowered, buffers), options, storage), list(numbers))
 
 
-E = TypeVar("E", Entry, Entry | None)
+E = TypeVar("E", CachedKernel, CachedKernel | None)
 
 
 class CompileCache:
@@ -70,7 +70,7 @@ class CompileCache:
 
     def __init__(self) -> None:
         self._lock = new_lock(self, "_lock")
-        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._entries: OrderedDict[str, CachedKernel] = OrderedDict()
         self._lists: OrderedDict[str, list[list[Path]]] = OrderedDict()  # by base key
         self._making = Turns()
         self.lowered = 0
@@ -124,7 +124,7 @@ class CompileCache:
         self._add_paths(base, [inputs.paths])
         key = keys.source_key(base, inputs)
         storage = Storage(key, numbers, partial(self._write_paths, base)) if options.offline_cache else None
-        made = self._entry(key, device, lambda: Entry.made(lowered, buffers, options, numbers, storage))
+        made = self._entry(key, device, lambda: CachedKernel.made(lowered, buffers, options, numbers, storage))
         return made.kernel, owners, inputs
 
     def _replayed(
@@ -144,7 +144,7 @@ class CompileCache:
         """The kernel of freshly lowered IR, which is used up, and its own field buffers in the order of the kernel's."""
         buffers = field_buffers(lowered)
         key = keys.ir_key(lowered, buffers, options, device)
-        return self._entry(key, device, lambda: Entry.made(lowered, buffers, options)).kernel, buffers
+        return self._entry(key, device, lambda: CachedKernel.made(lowered, buffers, options)).kernel, buffers
 
     def clear(self) -> None:
         """Forget what this process knows; what lies on disk stays."""
@@ -153,7 +153,7 @@ class CompileCache:
             self._lists.clear()
 
     # ---- the table
-    def _entry(self, key: str, device: Device, make: Callable[[], E]) -> Entry | E:
+    def _entry(self, key: str, device: Device, make: Callable[[], E]) -> CachedKernel | E:
         """The entry of a key; one thread makes it. Code is loaded on one device, while the key holds for every device of its kind."""
         key = f"{device.identity} {key}"
         known = self._known(key)
@@ -171,20 +171,20 @@ class CompileCache:
                         self._entries.popitem(last=False)
             return made
 
-    def _known(self, key: str) -> Entry | None:
+    def _known(self, key: str) -> CachedKernel | None:
         with self._lock:
             known = self._entries.get(key)
             if known is not None:
                 self._entries.move_to_end(key)
             return known
 
-    def _looked_up(self, key: str, options: Options, device: Device) -> Entry | None:
+    def _looked_up(self, key: str, options: Options, device: Device) -> CachedKernel | None:
         """The entry of a source key, from this process or the disk."""
 
-        def read() -> Entry | None:
+        def read() -> CachedKernel | None:
             storage = Storage(key) if options.offline_cache else None
             found = storage.load_forward(device) if storage is not None else None
-            return None if found is None else Entry(CompiledKernel(found[0], found[1], options, storage), found[2])
+            return None if found is None else CachedKernel(CompiledKernel(found[0], found[1], options, storage), found[2])
 
         return self._entry(key, device, read)
 

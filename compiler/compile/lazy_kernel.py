@@ -18,7 +18,7 @@ Written = Union[int, tuple[str, int]]
 """``ArgDecl.index`` of an array that a kernel writes; ("grad", index) or ("dual", index) for what belongs to it."""
 
 
-class Facts(NamedTuple):
+class KernelSummary(NamedTuple):
     """The facts about a kernel that are known without its tasks.
 
     Attributes:
@@ -36,7 +36,7 @@ class Facts(NamedTuple):
     stores: tuple[tuple[Buffer, int], ...]
 
 
-def facts_of(kernel: Kernel) -> Facts:
+def facts_of(kernel: Kernel) -> KernelSummary:
     """The facts of a kernel."""
     kinds: frozenset[BufferKind] = frozenset(b.kind for b in kernel_buffers(kernel))
     draws = any(isinstance(s, Op) and s.op == "seed" for t in kernel.tasks for s in task_blocks(t))
@@ -44,11 +44,11 @@ def facts_of(kernel: Kernel) -> Facts:
     written = frozenset(_written(p.buffer) for p, _, _ in writes if isinstance(p.buffer.owner, ArgDecl))
     places = (p for t in kernel.tasks for p in (*written_places(t.body), *(r.place for r in t.reductions)))
     stores = tuple(dict.fromkeys((p.buffer, p.offset) for p in places if p.buffer.kind == "field"))
-    return Facts(replace(kernel, tasks=[]), kinds, draws, written, stores)
+    return KernelSummary(replace(kernel, tasks=[]), kinds, draws, written, stores)
 
 
 def _written(buffer: Buffer) -> Written:
-    """The name of an array argument, or of its gradient or dual, in ``Facts.written``."""
+    """The name of an array argument, or of its gradient or dual, in ``KernelSummary.written``."""
     assert isinstance(buffer.owner, ArgDecl)
     index = buffer.owner.index
     return index if buffer.kind == "arg" else (buffer.kind.removeprefix("arg_"), index)
@@ -58,7 +58,7 @@ class LazyKernel:
     """A kernel and its machine code, which is made when it is first asked for.
 
     Args:
-        facts: see ``Facts``; they are attributes, too.
+        facts: see ``KernelSummary``; they are attributes, too.
         read: gives the kernel with its tasks.
         code: the machine code, or what makes it.
         save: called once with the kernel when its code was made, to keep it for other processes.
@@ -66,7 +66,7 @@ class LazyKernel:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: KernelSummary,
         read: Callable[[], Kernel],
         code: Compiled | Callable[[Device], Compiled],
         save: Callable[[LazyKernel], None] | None = None,

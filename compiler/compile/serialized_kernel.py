@@ -29,7 +29,7 @@ from ..runtime.compiled import Compiled
 from ..runtime.jit import LoadedCode
 from ..tape import sizing, work
 from ..tape.bounds import row_predicates, sizeexpr
-from .lazy_kernel import Facts, LazyKernel, Written
+from .lazy_kernel import KernelSummary, LazyKernel, Written
 
 FOUND: dict[str, type | None] = {"forward": None, "reverse": Gradient, "tangent": Tangent}
 """The parts of a compiled kernel by kind."""
@@ -39,7 +39,7 @@ LAZY = frozenset(("kernel", "replayed"))
 
 @dataclass(frozen=True)
 class _Kept:
-    """The part of an entry that every launch needs: ``Facts``, and of the code all but its bytes, which ``key`` names."""
+    """The part of an entry that every launch needs: ``KernelSummary``, and of the code all but its bytes, which ``key`` names."""
 
     head: Kernel
     kinds: frozenset[BufferKind]
@@ -178,7 +178,7 @@ def unpack(data: bytes, buffers: Sequence[Buffer], kind: str, device: Device) ->
             ) from e
         return kernel, dict(zip(later, found))
 
-    facts = Facts(head, kept.kinds, kept.draws, kept.written, kept.stores)
+    facts = KernelSummary(head, kept.kinds, kept.draws, kept.written, kept.stores)
     return LazyKernel(facts, lambda: rest()[0], compiled), Found(dict(zip(at_hand, values)), lambda: rest()[1])
 
 

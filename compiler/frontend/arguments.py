@@ -11,7 +11,7 @@ from .source.parse import FunctionSource
 from .state.context import Context
 from .state.scope import Frame, Rematerialized
 from .values.tensor import from_ndarray_arg
-from .values.values import Matrix, Struct, count
+from .values.values import MatrixValue, StructValue, count
 
 
 def bind_arguments(cx: Context, frame: Frame, source: FunctionSource, args: dict[str, ArgSpec]) -> None:
@@ -36,7 +36,7 @@ def _declare(cx: Context, name: str, spec: ArgSpec) -> Any:
     """Add the entries of one argument; its value."""
     kernel = cx.tasks.kernel
     if isinstance(spec, RecordArg):
-        return Struct(spec.form, {key: _declare(cx, f"{name}.{key}", member) for key, member in spec.members.items()})
+        return StructValue(spec.form, {key: _declare(cx, f"{name}.{key}", member) for key, member in spec.members.items()})
     if isinstance(spec, TemplateArg):
         for path, objects, type_ in spec.arrays:
             ref = _declare(cx, name + path, type_)
@@ -51,7 +51,7 @@ def _declare(cx: Context, name: str, spec: ArgSpec) -> Any:
     if isinstance(spec, ScalarArg):
         return Rematerialized(_read(_entry(kernel, ArgDecl(name, "scalar", spec.dtype, per_trial=spec.per_trial))))
     entries = [_entry(kernel, ArgDecl(f"{name}.{k}", "scalar", spec.dtype)) for k in range(count(spec.shape))]
-    return Rematerialized(Matrix(spec.shape, tuple(_read(e) for e in entries)))
+    return Rematerialized(MatrixValue(spec.shape, tuple(_read(e) for e in entries)))
 
 
 def _entry(kernel: Kernel, decl: ArgDecl) -> ArgDecl:

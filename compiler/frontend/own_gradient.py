@@ -18,7 +18,7 @@ from ..passes.forward.attached import AGAIN
 from .state.context import Context, describe, is_runtime, rounded
 from .values import ops
 from .values.structs import rebuild, scalars, shape_of
-from .values.values import Struct
+from .values.values import StructValue
 
 Call = Callable[[Any, Sequence[Any]], Any]
 """Inlines a function with values as its arguments."""
@@ -64,7 +64,7 @@ def _scalars(value: Any) -> list[Any]:
     """The numbers of a value that a kernel computes; of anything else none."""
     if isinstance(value, (tuple, list)):
         return [x for v in value for x in _scalars(v)]
-    if isinstance(value, Struct):
+    if isinstance(value, StructValue):
         return scalars(value) if value.is_data else []
     return scalars(value) if is_runtime(value) else []
 
@@ -128,14 +128,14 @@ def _refuse_nonlinear(cx: Context, name: str, product: Any, call: Call, values: 
         g = [cx.b.local(Const(0, x.dtype), "g") for x in parts]
         out = call(product, [*values, rebuild(like, [cx.b.load(x) for x in g])])
     _refuse_effects(body, name, reads=False)
-    linear = _Linear(set(g), name)
+    linear = _LinearityCheck(set(g), name)
     linear.follow(body[len(g) :])
     for x in _scalars(_given(name, out, values)):
         if not (x in linear.values or linear.is_zero(x)):
             raise linear.error(None)
 
 
-class _Linear:
+class _LinearityCheck:
     """What is a linear function of ``g``, by the statements that compute it."""
 
     def __init__(self, g: set[Local], name: str) -> None:

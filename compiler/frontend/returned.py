@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 from ..errors import QdrunFitError, QdrunTypeError
 from ..ir.types import DType
 from .state.context import describe
-from .values.values import Matrix, StructForm
+from .values.values import MatrixValue, StructForm
 
 _NUMBERS = (int, float, bool)
 _SAYS_NOTHING = (Any, tuple, object)
@@ -30,7 +30,7 @@ def check_returned(name: str, value: Any, annotation: Any) -> None:
     if get_origin(annotation) not in (None, tuple) or Ellipsis in parts:
         raise _no_result(name, annotation)
     if parts:
-        found = value.items if isinstance(value, Matrix) and len(value.shape) == 1 else value
+        found = value.items if isinstance(value, MatrixValue) and len(value.shape) == 1 else value
         if not isinstance(found, (tuple, list)):
             raise QdrunTypeError(f"`{name}` returns {describe(value)}, and its annotation says {_shown(annotation)}")
         if len(found) != len(parts):
@@ -39,12 +39,12 @@ def check_returned(name: str, value: Any, annotation: Any) -> None:
             check_returned(name, one, part)
         return
     if isinstance(annotation, DType) or annotation in _NUMBERS:
-        if isinstance(value, Matrix):
+        if isinstance(value, MatrixValue):
             hint = f"write `-> {_type_of(value, annotation)}`, or return one of its components"
             raise QdrunTypeError(f"`{name}` returns {describe(value)}, and its annotation says {_shown(annotation)}", hint=hint)
         return
     shape = getattr(annotation, "shape", None)
-    if shape and isinstance(value, Matrix) and value.shape != shape:
+    if shape and isinstance(value, MatrixValue) and value.shape != shape:
         raise QdrunFitError(f"`{name}` returns {describe(value)}, and its annotation says shape {shape}")
     if not (parts or shape or isinstance(annotation, StructForm) or annotation in _SAYS_NOTHING):
         raise _no_result(name, annotation)
@@ -61,7 +61,7 @@ def _shown(annotation: Any) -> str:
     return getattr(annotation, "__name__", str(annotation)) if get_origin(annotation) is None else str(annotation)
 
 
-def _type_of(value: Matrix, annotation: Any) -> str:
+def _type_of(value: MatrixValue, annotation: Any) -> str:
     kind = "vector" if len(value.shape) == 1 else "matrix"
     number = f"qd.{annotation}" if isinstance(annotation, DType) else annotation.__name__
     return f"qd.types.{kind}({', '.join(map(str, value.shape))}, {number})"

@@ -22,7 +22,7 @@ from .data.dtypes import resolve
 _CPU = 1  # DLPack's number of the device
 
 
-class Exchange(device_arrays.SharedOnDevice):
+class ArrayConversions(device_arrays.SharedOnDevice):
     """The conversions that fields, ndarrays and tensors share. They all see the canonical shape: ``shape`` and then the element.
 
     A class that has it offers ``view``, the memory as a numpy array, and ``_written()``, the same when it is about to be written.
@@ -202,7 +202,7 @@ class Exchange(device_arrays.SharedOnDevice):
 
 # ---- out
 def numpy_of(view: np.ndarray, dtype: Any, copy: bool | None, name: str) -> np.ndarray:
-    """``view``, or a copy of it; see ``Exchange.to_numpy``."""
+    """``view``, or a copy of it; see ``ArrayConversions.to_numpy``."""
     wanted = None if dtype is None else resolve(dtype).numpy
     if copy is True:
         return np.array(view, wanted, order="C")
@@ -216,7 +216,7 @@ def numpy_of(view: np.ndarray, dtype: Any, copy: bool | None, name: str) -> np.n
 
 
 def torch_of(view: np.ndarray, device: Any, copy: bool | None, name: str) -> Any:
-    """A torch tensor of the memory, or of a copy; see ``Exchange.to_torch``.
+    """A torch tensor of the memory, or of a copy; see ``ArrayConversions.to_torch``.
 
     Raises:
         QdrunRuntimeError: torch is not installed.

@@ -182,7 +182,7 @@ def _template(
     arrays = {id(unwrap(x)): unwrap(x) for _, x in found.arrays}
     if any(isinstance(x, BufferView) for x in arrays.values()):
         return None  # what stands for a part may come to lie where that of another part lay
-    rows = _Rows(found, list(arrays)).made()
+    rows = _WatchRows(found, list(arrays)).made()
     if rows is None or list(arrays) != [id(objects[0]) for _, objects, _ in spec.arrays]:
         return None
     hows = [arg_row(ArgSpec(d, keys.get(d.index))) for d in decls]
@@ -191,7 +191,7 @@ def _template(
     return WatchedArg(watch, sum(map(arg_words, decls)))
 
 
-class _Rows:
+class _WatchRows:
     """The parts of an object that must stay the same for the result of ``held_by`` to be valid.
 
     Args:

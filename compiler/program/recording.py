@@ -90,7 +90,7 @@ LaunchPlace = tuple[Locates, int]
 """A tape, and the number of a launch in it."""
 
 
-class Recorded(NamedTuple):
+class RecordedLaunch(NamedTuple):
     """A launch of a graph: the kernel, the plan of a gradient, the number of its seed in the graph where it draws random numbers, its
     place in a tape, and its arguments.
     """
@@ -133,8 +133,8 @@ class Recording:
 
     def __init__(self, name: str, heap_memory: Callable[[str], Allocation | None], draws: bool) -> None:
         self.name, self.thread, self._heap_memory, self._draws = name, threading.get_ident(), heap_memory, draws
-        self.launched: list[Recorded] = []
-        self.rows: dict[int, Recorded] = {}
+        self.launched: list[RecordedLaunch] = []
+        self.rows: dict[int, RecordedLaunch] = {}
         self.seeds: dict[int, int] = {}  # the numbers of the seeds that were drawn, by what they were
         self._seeds_before: dict[Launchable, int | None] = {}
         self.executables: dict[Launchable, object] = {}
@@ -191,10 +191,10 @@ class Recording:
                 "capture a function that launches the kernel, too",
             )
 
-    def add(self, executable: Launchable, plan: HeapPlan | None, place: LaunchPlace | None, call: Call) -> Recorded:
+    def add(self, executable: Launchable, plan: HeapPlan | None, place: LaunchPlace | None, call: Call) -> RecordedLaunch:
         """The kernel is recorded."""
         seed = self.seeds[executable.last_seed] if executable.draws and executable.last_seed is not None else None
-        self.launched.append(Recorded(executable, plan, seed, place, call))
+        self.launched.append(RecordedLaunch(executable, plan, seed, place, call))
         return self.launched[-1]
 
     def plan(self, gradient: LaunchableGradient, call: Call, budget: int | None) -> HeapPlan:

@@ -21,7 +21,7 @@ Hidden = Literal["", "own", "cut"]
 """Why a tape does not see a launch: it does; something else answers for its gradient; its results count as constants."""
 
 
-class Seen(NamedTuple):
+class RehearsedLaunch(NamedTuple):
     """A launch with the memory that it works on. ``by``: the function that hides it."""
 
     variant: Variant
@@ -81,7 +81,7 @@ class Rehearsal:
     def __init__(self, name: str, gradients: bool) -> None:
         self.name, self.backwards, self.sequence = name, gradients, 0
         self.kept = self.most = 0
-        self.seen: list[Seen] = []
+        self.seen: list[RehearsedLaunch] = []
         self.order: list[int] = []
         self.repeats = False
         self._hidden: tuple[Hidden, str] = "", ""  # from a tape, and by which function
@@ -165,7 +165,7 @@ class Rehearsal:
         place = (variant, *shape[1:])
         number = self._numbers.setdefault(place, len(self.seen))
         if number == len(self.seen):
-            self.seen.append(Seen(variant, bound.call, *self._hidden))
+            self.seen.append(RehearsedLaunch(variant, bound.call, *self._hidden))
             self._kept.append(given)
         self.order.append(number)
         if variant.head.returns:

@@ -25,7 +25,7 @@ from ..runtime.base import Allocation, next_serial
 from ..runtime.mirror import clear
 from .executable import Executable
 from .memory.lost_gradients import report
-from .memory.memory_regions import EXTERNAL, Held
+from .memory.memory_regions import EXTERNAL, NdarrayAllocation
 from .plans.gradient_executable import GradientExecutable
 from .plans.gradient_plans import GradientPlans
 from .plans.kernel_plan import KernelPlan, uncompiled_plan
@@ -102,7 +102,7 @@ class Variant:
                 f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
                 " inside `with program:` of the program that they belong to"
             )
-        captured = [m for m in owners.values() if isinstance(m, Held)]
+        captured = [m for m in owners.values() if isinstance(m, NdarrayAllocation)]
         self._begin(program, kernel, owners, Captured(inputs, captured) if captured else None)
 
     def _begin(

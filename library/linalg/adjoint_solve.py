@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.extend import Form, borrowed, recorded_by
+from ...compiler.extend import ArrayForm, borrowed, recorded_by
 from ...compiler.face import (
     QdrunError,
     QdrunRuntimeError,
@@ -113,7 +113,7 @@ class AdjointSolve:
     def _check_transposed(self, like: Any) -> None:
         """``u . A v`` is ``v . A^T u``, whatever u and v are."""
         found, shape = [], like.element_shape
-        with vectors(like, 3) as (u, v, out), borrowed("linalg", Form(like.dtype, (SUMS,)), 1) as (s,):
+        with vectors(like, 3) as (u, v, out), borrowed("linalg", ArrayForm(like.dtype, (SUMS,)), 1) as (s,):
             _scatter(u, v, math.prod(shape), [0, 1, *shape[1:]][len(shape)])
             self._product(v, out)
             _leave_out(u, v, out)

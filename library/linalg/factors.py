@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...compiler.extend import Form, borrowed, make_ndarray
+from ...compiler.extend import ArrayForm, borrowed, make_ndarray
 from ...compiler.face import Ndarray, QdrunRuntimeError, Tensor, abs, cast, i32, kernel, max, min, ndrange
 from .ordering import nested_dissection, reverse_cuthill_mckee
 from .pattern import Pattern
@@ -326,7 +326,7 @@ class DenseFactor:
     def solve(self, y: Any, begin: int) -> None:
         """Replace the numbers of ``y`` from ``begin`` on by the solution."""
         m = self._m
-        with borrowed("linalg", Form(y.dtype, (m,)), 3) as (b, work, x):
+        with borrowed("linalg", ArrayForm(y.dtype, (m,)), 3) as (b, work, x):
             _part(y, b, begin, 0, m)
             _lu_solve(self._factor, self._pivots, m - 1, 2 * (m - 1), self._order, b, work, x)
             _part(x, y, 0, begin, m)
@@ -364,7 +364,7 @@ class SymmetricFactor:
         weak = make_ndarray(i32, n, ())
         _place(values, a.places, upper)
         floor = 0.0 if positive or m else FLOOR[dtype.size]
-        with borrowed("linalg", Form(dtype, (n,)), 1) as (y,):
+        with borrowed("linalg", ArrayForm(dtype, (n,)), 1) as (y,):
             arrays = (
                 upper,
                 a.begins,
@@ -393,7 +393,7 @@ class SymmetricFactor:
         """See ``Factor``."""
         del transposed  # it is symmetric
         a = self._analysis
-        with borrowed("linalg", Form(b.dtype, b.shape), 1) as (y,):
+        with borrowed("linalg", ArrayForm(b.dtype, b.shape), 1) as (y,):
             _ldlt_forward(a.starts, self._below, self._values, self._d, a.old, b, y, self._last)
             if self._dense is not None:
                 self._dense.solve(y, self._last)
@@ -439,5 +439,5 @@ class GeneralFactor:
         """See ``Factor``."""
         a = self._analysis
         run = _lu_solve_transposed if transposed else _lu_solve
-        with borrowed("linalg", Form(b.dtype, b.shape), 1) as (y,):
+        with borrowed("linalg", ArrayForm(b.dtype, b.shape), 1) as (y,):
             run(self._factor, self._pivots, a.below, a.above, a.old, b, y, x)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.extend import Form, borrowed, recorded_by
+from ...compiler.extend import ArrayForm, borrowed, recorded_by
 from ...compiler.face import (
     Ndarray,
     Template,
@@ -229,7 +229,7 @@ class Iterated:
 def vectors(like: Any, count: int, grad: bool = False) -> Iterator[list[Ndarray]]:
     """Arrays of zeros of the form of another one. The program keeps them for later calls; a call inside of the block gets others."""
     program = current_program()
-    with borrowed("linalg", Form(like.dtype, like.shape, like.element_shape, grad), count) as made:
+    with borrowed("linalg", ArrayForm(like.dtype, like.shape, like.element_shape, grad), count) as made:
         if program.rehearsal is None:
             with recorded_by(program, None):
                 for array in made:
@@ -248,7 +248,7 @@ def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, f
         most: iterations.
     """
     scalar = not x.element_shape
-    with vectors(x, 3) as (r, p, out), borrowed("linalg", Form(x.dtype, (NUMBERS,)), 1) as (s,):
+    with vectors(x, 3) as (r, p, out), borrowed("linalg", ArrayForm(x.dtype, (NUMBERS,)), 1) as (s,):
 
         def begin() -> None:
             product(x, out)
@@ -264,7 +264,7 @@ def conjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, f
 def stabilized_biconjugate_gradients(product: Product, b: Any, x: Any, limits: tuple[float, float], most: int) -> Iterated:
     """Solve ``A x = b`` for any A; the arguments are those of ``conjugate_gradients``."""
     scalar = not x.element_shape
-    with vectors(x, 5) as (r, shadow, p, v, t), borrowed("linalg", Form(x.dtype, (NUMBERS,)), 1) as (s,):
+    with vectors(x, 5) as (r, shadow, p, v, t), borrowed("linalg", ArrayForm(x.dtype, (NUMBERS,)), 1) as (s,):
 
         def begin() -> None:
             product(x, t)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.extend import WORST, Form, borrowed, make_ndarray
+from ...compiler.extend import WORST, ArrayForm, borrowed, make_ndarray
 from ...compiler.face import Ndarray, QdrunRuntimeError, f32, f64
 from .factors import Factor
 from .pattern import Pattern
@@ -79,7 +79,7 @@ class CheckedFactor:
 
     def _direct(self, b: np.ndarray, transposed: bool) -> np.ndarray:
         right = make_like(self.values, b * self._scale)
-        with borrowed("linalg", Form(right.dtype, right.shape), 1) as (x,):
+        with borrowed("linalg", ArrayForm(right.dtype, right.shape), 1) as (x,):
             self._factor.solve(right, x, transposed)
             return x.to_numpy().astype(np.float64) * self._scale
 

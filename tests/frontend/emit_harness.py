@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qdrun.compiler.frontend.state.builder import FrontBuilder
-from qdrun.compiler.frontend.values.values import Matrix
+from qdrun.compiler.frontend.values.values import MatrixValue
 from qdrun.compiler.ir.nodes import Axis, Buffer, Const, Kernel, Op, Place, Task
 from qdrun.compiler.ir.types import DType, f32, i32, i64
 from qdrun.compiler.ir.types import from_numpy as dtype_of
@@ -45,9 +45,9 @@ def emit(
         source = place(f"in{number}", dtype_of(data.dtype), flat.shape)
         memory[source] = flat
         items = tuple(b.gload(source, (Const(k, i32),)) for k in range(flat.size))
-        values.append(Matrix(data.shape, items) if data.ndim else items[0])
+        values.append(MatrixValue(data.shape, items) if data.ndim else items[0])
     out = f(b, *values)
-    items = out.items if isinstance(out, Matrix) else (out,)
+    items = out.items if isinstance(out, MatrixValue) else (out,)
     rows = max(n, 1)
     target = place("out", items[0].dtype, (rows, len(items)))
     memory[target] = np.zeros((rows, len(items)), items[0].dtype.numpy)
@@ -56,5 +56,5 @@ def emit(
     kernel = Kernel("k", [], [task])
     verify_kernel(kernel)
     run_kernel(kernel, Memory.of(memory), seed=seed)
-    shape = out.shape if isinstance(out, Matrix) else ()
+    shape = out.shape if isinstance(out, MatrixValue) else ()
     return memory[target].reshape((n, *shape) if n else shape)[()]

@@ -6,7 +6,7 @@ from qdrun.compiler.errors import QdrunIndexError, QdrunNameError, QdrunTypeErro
 from qdrun.compiler.frontend.library import elimination, methods
 from qdrun.compiler.frontend.state.builder import FrontBuilder
 from qdrun.compiler.frontend.values import matrix, ops
-from qdrun.compiler.frontend.values.values import Matrix
+from qdrun.compiler.frontend.values.values import MatrixValue
 from qdrun.compiler.ir.nodes import Const
 from qdrun.compiler.ir.types import f64, i32
 
@@ -72,7 +72,7 @@ def test_static_and_dynamic_items():
 
 def test_a_wrong_constant_index_is_an_index_error():
     b = FrontBuilder([])
-    v = Matrix((2,), (Const(1, i32), Const(2, i32)))
+    v = MatrixValue((2,), (Const(1, i32), Const(2, i32)))
     for index in (2, -1, (0, 0)):
         with pytest.raises(QdrunIndexError):
             matrix.get_item(b, v, index)
@@ -99,7 +99,7 @@ def test_swizzles_pick_components(name, expect):
 
 def test_unknown_attributes_are_named():
     b = FrontBuilder([])
-    v = Matrix((2,), (Const(1, i32), Const(2, i32)))
+    v = MatrixValue((2,), (Const(1, i32), Const(2, i32)))
     for name in ("z", "xr", "nothing"):
         with pytest.raises(QdrunNameError, match=name):
             methods.attribute(b, v, name)

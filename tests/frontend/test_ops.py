@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from qdrun.compiler.errors import QdrunTypeError
 from qdrun.compiler.frontend.state.builder import FrontBuilder
 from qdrun.compiler.frontend.values import ops
-from qdrun.compiler.frontend.values.values import Matrix
+from qdrun.compiler.frontend.values.values import MatrixValue
 from qdrun.compiler.ir.nodes import Const
 from qdrun.compiler.ir.types import f32, f64, i8, i32, i64, u1, u8, u32, u64
 
@@ -145,7 +145,7 @@ def test_scalars_are_broadcast_and_shapes_are_checked():
     with pytest.raises(QdrunTypeError, match="do not fit"):
         binary("+", m, np.zeros(2, F))
     with pytest.raises(QdrunTypeError, match="ambiguous"):
-        ops.truth(builder(), Matrix((2,), (Const(1, i32), Const(2, i32))))
+        ops.truth(builder(), MatrixValue((2,), (Const(1, i32), Const(2, i32))))
 
 
 def test_division_by_an_integer_zero_is_left_to_the_machine():

@@ -477,12 +477,12 @@ def test_fields_of_vectors():
 
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
     field = Field(data.copy(), (3,))
-    from qdrun.compiler.frontend.values.values import Matrix
+    from qdrun.compiler.frontend.values.values import MatrixValue
     from qdrun.compiler.ir.nodes import Const
 
     class Host:
         def __qd_value__(self):
-            return Matrix((3,), tuple(Const(float(k), f32) for k in range(3)))
+            return MatrixValue((3,), tuple(Const(float(k), f32) for k in range(3)))
 
     run(kernel, v=field, w=Host())
     expected = data.copy()

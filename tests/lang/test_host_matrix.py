@@ -94,7 +94,7 @@ def test_types_are_constructors():
 
 def test_a_kernel_sees_a_constant():
     value = Vector([1, 2]).__qd_value__()
-    assert isinstance(value, values.Matrix) and value.dtype is i32 and [x.value for x in value.items] == [1, 2]
+    assert isinstance(value, values.MatrixValue) and value.dtype is i32 and [x.value for x in value.items] == [1, 2]
     assert Vector([1.5]).__qd_value__().dtype is f32 and Vector([1.5], f64).__qd_value__().dtype is f64
 
 

@@ -16,7 +16,7 @@ from ..values.levels import Index, LevelRef
 from ..values.matrix import build, check_index
 from ..values.structs import StructTensor
 from ..values.tensor import TensorRef
-from ..values.values import Matrix, Struct
+from ..values.values import MatrixValue, StructValue
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -116,7 +116,7 @@ def _index(b: FrontBuilder, what: str, indices: Any, axes: int) -> Index:
     """
     parts = [] if indices is None else list(indices) if isinstance(indices, (list, tuple)) else [indices]
     values = [ops.as_value(b, part) for part in parts if part is not None]
-    flat = [x for v in values for x in (v.items if isinstance(v, Matrix) else (v,))]
+    flat = [x for v in values for x in (v.items if isinstance(v, MatrixValue) else (v,))]
     if len(flat) != axes:
         raise QdrunIndexError(f"{what}() takes {axes} {'index' if axes == 1 else 'indices'} here, not {len(flat)}")
     return tuple(ops.index_operand(b, x) for x in flat)
@@ -191,7 +191,7 @@ def _lower_append(b: FrontBuilder, node: Any, indices: Any, val: Any) -> Operand
 
 def _values(b: FrontBuilder, level: LevelRef, val: Any) -> list[Any]:
     """What ``append`` writes to each field of the list: the members of a struct, the parts of a tuple."""
-    if isinstance(val, Struct):
+    if isinstance(val, StructValue):
         return list(val.items.values())
     elements = [leaf.element for leaf in level.below]
     if not isinstance(val, (list, tuple)):
@@ -199,7 +199,7 @@ def _values(b: FrontBuilder, level: LevelRef, val: Any) -> list[Any]:
     return list(val) if len(elements) > 1 or not elements[0] else [build(b, val)]
 
 
-def _lower_rescale(b: FrontBuilder, source: Any, target: Any, indices: Any) -> Matrix:
+def _lower_rescale(b: FrontBuilder, source: Any, target: Any, indices: Any) -> MatrixValue:
     """Divides or multiplies each index by the ratio of the extents."""
     own, other = _extents("rescale_index", source), _extents("rescale_index", target)
     index = _index(b, "rescale_index", indices, len(own))
@@ -209,7 +209,7 @@ def _lower_rescale(b: FrontBuilder, source: Any, target: Any, indices: Any) -> M
         ops.to_operand(b, ops.binary(b, "//", x, n // m) if n > m else ops.binary(b, "*", x, m // n))
         for x, n, m in zip(index, own, other)
     ]
-    return Matrix((len(out),), tuple(b.cast(x, i32) for x in out))
+    return MatrixValue((len(out),), tuple(b.cast(x, i32) for x in out))
 
 
 def _extents(what: str, node: Any) -> tuple[int, ...]:

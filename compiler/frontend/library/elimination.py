@@ -12,7 +12,7 @@ from ...errors import QdrunTypeError
 from ...ir.nodes import Assert
 from ..values import ops
 from ..values.real import Grid, Real, dot, matrix_of, real_dtype, rows_of, total
-from ..values.values import Matrix
+from ..values.values import MatrixValue
 from . import linalg
 from .host_linalg import WORST
 from .jacobi import attach_inverse, attached, detached
@@ -27,14 +27,14 @@ TWICE = 6
 """The largest system with second derivatives, which take as many operations again."""
 
 
-def _square(b: FrontBuilder, A: Any, what: str) -> Matrix:
+def _square(b: FrontBuilder, A: Any, what: str) -> MatrixValue:
     m = ops.as_matrix(b, A, what)
     if len(m.shape) != 2 or m.n != m.m or m.n > MOST:
         raise QdrunTypeError(f"{what} takes a square matrix of at most {MOST} x {MOST}, not {ops.describe_value(m)}")
     return m
 
 
-def solve(b: FrontBuilder, A: Any, rhs: Any, dt: Any = None) -> Matrix:
+def solve(b: FrontBuilder, A: Any, rhs: Any, dt: Any = None) -> MatrixValue:
     """The vector ``x`` with ``A x = rhs``. With ``debug=True`` a singular matrix, exactly or nearly, stops the launch; without, it
     gives inf, NaN or whatever rounding leaves.
 
@@ -44,7 +44,7 @@ def solve(b: FrontBuilder, A: Any, rhs: Any, dt: Any = None) -> Matrix:
     m, right = _square(b, A, "solve"), ops.as_matrix(b, rhs, "solve")
     if right.shape != (m.n,):
         raise QdrunTypeError(f"solve needs a vector of {m.n} at the right side, not {ops.describe_value(right)}")
-    dtype = real_dtype(b, Matrix((2,), (m.items[0], ops.cast_scalar(b, right.items[0], m.dtype))), dt, "solve")
+    dtype = real_dtype(b, MatrixValue((2,), (m.items[0], ops.cast_scalar(b, right.items[0], m.dtype))), dt, "solve")
     a, y = rows_of(b, m, dtype), [Real(b, ops.cast_scalar(b, v, dtype)) for v in right.items]
     n = range(len(a))
     at, (fixed,) = detached(a), detached([y])
@@ -54,10 +54,10 @@ def solve(b: FrontBuilder, A: Any, rhs: Any, dt: Any = None) -> Matrix:
     rest = [y[i] - dot(a[i], x) for i in n]
     if len(a) <= TWICE:
         attach_inverse(inverse, a)
-    return Matrix((len(a),), tuple(attached(x[i], dot(inverse[i], rest)).x for i in n))
+    return MatrixValue((len(a),), tuple(attached(x[i], dot(inverse[i], rest)).x for i in n))
 
 
-def inverse(b: FrontBuilder, m: Any) -> Matrix:
+def inverse(b: FrontBuilder, m: Any) -> MatrixValue:
     """The inverse of a square matrix: by cofactors up to 4 x 4, else by elimination. Singular matrices are as for ``solve``.
 
     Raises:

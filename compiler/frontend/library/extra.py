@@ -11,7 +11,7 @@ from ...ir.builder import convert
 from ...ir.nodes import Const, Operand
 from ...ir.types import DType, f64, i32, i64, u32
 from ..values import ops
-from ..values.values import Arg, Matrix, Value
+from ..values.values import Arg, MatrixValue, Value
 from .functions import Intrinsic
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ def _frexp_one(b: FrontBuilder, x: Operand) -> tuple[Operand, Operand]:
 
 def _lower_frexp(b: FrontBuilder, x: Arg) -> tuple[Value, Value]:
     value = ops.as_value(b, x)
-    if not isinstance(value, Matrix):
+    if not isinstance(value, MatrixValue):
         return _frexp_one(b, value)
     pairs = [_frexp_one(b, p) for p in value.items]
-    return Matrix(value.shape, tuple(m for m, _ in pairs)), Matrix(value.shape, tuple(e for _, e in pairs))
+    return MatrixValue(value.shape, tuple(m for m, _ in pairs)), MatrixValue(value.shape, tuple(e for _, e in pairs))
 
 
 frexp = Intrinsic("frexp", np.frexp, _lower_frexp, "``m, e`` with ``x = m * 2 ** e`` and 0.5 <= abs(m) < 1.")

@@ -20,7 +20,7 @@ from ...ir.ops import round_away
 from ...ir.types import DType, i32, u1
 from ..source.keywords import positional, signature
 from ..values import matrix, ops, rng
-from ..values.values import Arg, Matrix, Value
+from ..values.values import Arg, MatrixValue, Value
 from . import linalg, methods, traced
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _lower_many(code: str) -> Lowering:
         values = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
         if len(values) == 1:
             only = ops.as_value(b, values[0])
-            values = only.items if isinstance(only, Matrix) else (only,)
+            values = only.items if isinstance(only, MatrixValue) else (only,)
         if not values:
             raise QdrunTypeError(f"{code}() needs at least one value")
         return reduce(lambda x, y: two(b, x, y), values)
@@ -335,7 +335,7 @@ def _lower_whole(code: str) -> Lowering:
 
 
 def _lower_sum(b: FrontBuilder, x: Any, start: Any = 0) -> Any:
-    items = x.items if isinstance(x, Matrix) else tuple(x)
+    items = x.items if isinstance(x, MatrixValue) else tuple(x)
     return reduce(
         lambda p, q: ops.binary(b, "+", p, q), items if ops.is_number(start) and start == 0 and items else (start, *items)
     )
@@ -346,7 +346,7 @@ def _lower_truth(name: str) -> Lowering:
 
     def lowering(b: FrontBuilder, x: Any) -> Operand:
         x = matrix.build(b, x) if isinstance(x, (list, tuple)) else x
-        if not isinstance(x, Matrix):
+        if not isinstance(x, MatrixValue):
             raise QdrunTypeError(f"{name}() takes a vector, a matrix or a list, not {ops.describe_value(x)}")
         return methods.METHODS[name](b, x)
 

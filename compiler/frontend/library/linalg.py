@@ -9,7 +9,7 @@ from ...ir.nodes import Const, Operand
 from ..values import ops
 from ..values.matrix import transposed
 from ..values.ops import add, as_matrix, inner, mul, sub
-from ..values.values import Arg, Matrix, Value
+from ..values.values import Arg, MatrixValue, Value
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -19,14 +19,14 @@ MOST_DETERMINANT = 6
 """A determinant is expanded: n * 2 ** (n - 1) products."""
 
 
-def _vector(b: FrontBuilder, x: Any, what: str) -> Matrix:
+def _vector(b: FrontBuilder, x: Any, what: str) -> MatrixValue:
     m = as_matrix(b, x, what)
     if len(m.shape) != 1:
         raise QdrunTypeError(f"{what} takes vectors, not {ops.describe_value(m)}")
     return m
 
 
-def _square(m: Matrix, what: str, limit: int = 0) -> int:
+def _square(m: MatrixValue, what: str, limit: int = 0) -> int:
     if len(m.shape) != 2 or m.n != m.m:
         raise QdrunTypeError(f"{what} takes a square matrix, not {ops.describe_value(m)}")
     if limit and m.n > limit:
@@ -34,7 +34,7 @@ def _square(m: Matrix, what: str, limit: int = 0) -> int:
     return m.n
 
 
-def _pair(b: FrontBuilder, x: Any, y: Any, what: str) -> tuple[Matrix, Matrix]:
+def _pair(b: FrontBuilder, x: Any, y: Any, what: str) -> tuple[MatrixValue, MatrixValue]:
     p, q = as_matrix(b, x, what), as_matrix(b, y, what)
     ops.common_shape(p, q)
     return p, q
@@ -107,16 +107,16 @@ def cross(b: FrontBuilder, x: Any, other: Any) -> Value:
         return minor(0, 1)
     if p.n != 3:
         raise QdrunTypeError(f"cross takes vectors of two or three components, not {p.n}")
-    return Matrix((3,), (minor(1, 2), minor(2, 0), minor(0, 1)))
+    return MatrixValue((3,), (minor(1, 2), minor(2, 0), minor(0, 1)))
 
 
-def outer_product(b: FrontBuilder, x: Any, other: Any) -> Matrix:
+def outer_product(b: FrontBuilder, x: Any, other: Any) -> MatrixValue:
     """The matrix of all products ``x[i] * other[j]``."""
     p, q = _vector(b, x, "outer_product"), _vector(b, other, "outer_product")
-    return Matrix((p.n, q.n), tuple(mul(b, a, c) for a in p.items for c in q.items))
+    return MatrixValue((p.n, q.n), tuple(mul(b, a, c) for a in p.items for c in q.items))
 
 
-def transpose(b: FrontBuilder, m: Any) -> Matrix:
+def transpose(b: FrontBuilder, m: Any) -> MatrixValue:
     """Rows become columns; a vector becomes a matrix of one row."""
     return transposed(as_matrix(b, m, "transpose"))
 
@@ -130,7 +130,7 @@ def trace(b: FrontBuilder, m: Any) -> Operand:
 Minors = dict[tuple[tuple[int, ...], tuple[int, ...]], Operand]
 
 
-def minor_of(b: FrontBuilder, x: Matrix, rows: tuple[int, ...], columns: tuple[int, ...], known: Minors) -> Operand:
+def minor_of(b: FrontBuilder, x: MatrixValue, rows: tuple[int, ...], columns: tuple[int, ...], known: Minors) -> Operand:
     """The determinant of a minor, expanded along its first row. ``known`` holds the minors that were emitted before.
 
     Without divisions: a polynomial of the entries, whose gradient is right at singular matrices, too.
@@ -162,10 +162,10 @@ def determinant(b: FrontBuilder, m: Any) -> Operand:
     return minor_of(b, x, every, every, {})
 
 
-def cofactor_inverse(b: FrontBuilder, x: Matrix) -> Matrix:
+def cofactor_inverse(b: FrontBuilder, x: MatrixValue) -> MatrixValue:
     """The inverse by cofactors of a real matrix: finite for every regular matrix, inf or NaN for a singular one."""
     if x.n == 1:
-        return Matrix((1, 1), (ops.to_operand(b, ops.binary(b, "/", 1.0, x.items[0])),))
+        return MatrixValue((1, 1), (ops.to_operand(b, ops.binary(b, "/", 1.0, x.items[0])),))
     every = tuple(range(x.n))
     cofactors: dict[tuple[int, int], Operand] = {}
     known: Minors = {}
@@ -175,4 +175,4 @@ def cofactor_inverse(b: FrontBuilder, x: Matrix) -> Matrix:
             cofactors[i, j] = ops.to_operand(b, ops.unary(b, "-", minor)) if (i + j) % 2 else minor
     det = inner(b, x.items[: x.n], [cofactors[0, j] for j in every])
     scale = ops.to_operand(b, ops.binary(b, "/", 1.0, det))
-    return Matrix((x.n, x.n), tuple(mul(b, scale, cofactors[j, i]) for i in every for j in every))
+    return MatrixValue((x.n, x.n), tuple(mul(b, scale, cofactors[j, i]) for i in every for j in every))

@@ -13,7 +13,7 @@ from ...ir.nodes import Operand
 from ..advice import similar
 from ..values import ops
 from ..values.matrix import filled, swizzle_positions
-from ..values.values import Arg, Matrix, Value
+from ..values.values import Arg, MatrixValue, Value
 from . import elimination, linalg
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class MatrixMethod:
     """A method bound to a matrix value: the front end calls it as ``method(b, *args, **kw)``."""
 
     name: str
-    matrix: Matrix
+    matrix: MatrixValue
     lowering: Callable[..., Any]
 
     @property
@@ -43,7 +43,7 @@ class MatrixMethod:
         return self.lowering(b, self.matrix, *args, **kw)
 
 
-def attribute(b: FrontBuilder, m: Matrix, name: str) -> Any:
+def attribute(b: FrontBuilder, m: MatrixValue, name: str) -> Any:
     """``m.name``: a swizzle, ``n``/``m``/``shape`` (Python ints), ``dtype``, or a method (``MatrixMethod``).
 
     Raises:
@@ -59,27 +59,27 @@ def attribute(b: FrontBuilder, m: Matrix, name: str) -> Any:
         raise QdrunNameError(f"{ops.describe_value(m)} has no attribute `{name}`", hint=hint)
     if len(positions) == 1:
         return m.items[positions[0]]
-    return Matrix((len(positions),), tuple(m.items[k] for k in positions))
+    return MatrixValue((len(positions),), tuple(m.items[k] for k in positions))
 
 
-def _cast(b: FrontBuilder, m: Matrix, dtype: Any) -> Value:
+def _cast(b: FrontBuilder, m: MatrixValue, dtype: Any) -> Value:
     return ops.convert_value(b, m, ops.as_dtype(b, dtype))
 
 
-def _fill(b: FrontBuilder, m: Matrix, val: Arg) -> Matrix:
+def _fill(b: FrontBuilder, m: MatrixValue, val: Arg) -> MatrixValue:
     """The filled matrix, of the same type; the front end assigns it to the variable that the method was called on."""
     return filled(b, m.shape, val, m.dtype)
 
 
-def _extreme(op: str) -> Callable[[FrontBuilder, Matrix], Operand]:
+def _extreme(op: str) -> Callable[[FrontBuilder, MatrixValue], Operand]:
     return lambda b, m: reduce(lambda p, q: ops.emit(b, op, p, q), m.items)
 
 
-def _any(b: FrontBuilder, m: Matrix) -> Operand:
+def _any(b: FrontBuilder, m: MatrixValue) -> Operand:
     return reduce(lambda p, q: ops.emit(b, "or", p, q), (ops.truth(b, x) for x in m.items))
 
 
-def _all(b: FrontBuilder, m: Matrix) -> Operand:
+def _all(b: FrontBuilder, m: MatrixValue) -> Operand:
     return reduce(lambda p, q: ops.emit(b, "and", p, q), (ops.truth(b, x) for x in m.items))
 
 

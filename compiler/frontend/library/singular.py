@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..values.real import Grid, Real, dot, grid_of, matrix_of, total
-from ..values.values import Matrix
+from ..values.values import MatrixValue
 from .jacobi import Columns, attach_inverse, attached, detached, epsilon, orthogonal_columns, reciprocal
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def polar2(m: Grid) -> tuple[Grid, Grid]:
     return [[p, q], [third, fourth]], [[p * a + third * d, s01], [s01, q * c + fourth * e]]
 
 
-def svd(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[Matrix, Matrix, Matrix]:
+def svd(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[MatrixValue, MatrixValue, MatrixValue]:
     """``U, S, V`` with ``A = U S V'``; S is a diagonal matrix.
 
     Raises:
@@ -170,7 +170,7 @@ def _parts(slope: Real, divisor: Real, least: Real) -> tuple[Real, Real]:
     )
 
 
-def _turned(columns: Columns, generator: Grid) -> Matrix:
+def _turned(columns: Columns, generator: Grid) -> MatrixValue:
     """``Q`` with the gradient of ``Q X``."""
     n = range(len(columns))
     return matrix_of(
@@ -178,7 +178,7 @@ def _turned(columns: Columns, generator: Grid) -> Matrix:
     )
 
 
-def polar_decompose(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
+def polar_decompose(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[MatrixValue, MatrixValue]:
     """``R, S`` with ``A = R S``: R orthogonal, S symmetric.
 
     2 x 2: R has the sign of det A and S no negative eigenvalue. 3 x 3: R is the rotation nearest to A; where det A is negative, so is

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...ir.nodes import Const, Exit
 from ...ir.types import i32, u1
 from ..values.real import Grid, Real, dot, grid_of, matrix_of, read, total
-from ..values.values import Matrix
+from ..values.values import MatrixValue
 from .jacobi import SWEEPS, Columns, angle, assign, attached, detached, epsilon, reciprocal, turned, variables
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST = 6
 
 
-def sym_eig(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
+def sym_eig(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[MatrixValue, MatrixValue]:
     """The eigenvalues in ascending order as a vector, and the eigenvectors as the columns of a matrix.
 
     Raises:
@@ -33,7 +33,7 @@ def sym_eig(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
     p = _in_basis(m, q)
     slopes = [[p[i][j] / (values[j] - values[i]) if i != j else p[i][j] for j in n] for i in n]
     out, vectors = _attach(values, q, p, slopes)
-    return Matrix((len(m),), tuple(x.x for x in out)), matrix_of(vectors)
+    return MatrixValue((len(m),), tuple(x.x for x in out)), matrix_of(vectors)
 
 
 def _attach(values: list[Real], q: Columns, p: Grid, slopes: Grid) -> tuple[list[Real], Grid]:
@@ -43,7 +43,7 @@ def _attach(values: list[Real], q: Columns, p: Grid, slopes: Grid) -> tuple[list
     return [attached(values[i], p[i][i]) for i in n], vectors
 
 
-def make_spd(b: FrontBuilder, A: Any, dt: Any = None) -> Matrix:
+def make_spd(b: FrontBuilder, A: Any, dt: Any = None) -> MatrixValue:
     """The nearest symmetric matrix without negative eigenvalues. It has a derivative wherever no eigenvalue is zero.
 
     Raises:
@@ -139,7 +139,7 @@ def _rotate(b: FrontBuilder, work: dict[tuple[int, int], Any], basis: list[Any],
         assign(b, [basis[p][k], basis[q][k]], turned(read(b, basis[p][k]), read(b, basis[q][k]), cosine, sine))
 
 
-def eig(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
+def eig(b: FrontBuilder, A: Any, dt: Any = None) -> tuple[MatrixValue, MatrixValue]:
     """Eigenvalues and eigenvectors of a 2 x 2 matrix, as complex numbers.
 
     Returns:

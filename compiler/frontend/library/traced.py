@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import QdrunCompilationError, QdrunTypeError
 from ...ir.nodes import Const, Op
 from ..values import matrix, ops
-from ..values.values import Matrix, Value
+from ..values.values import MatrixValue, Value
 from .methods import MatrixMethod, attribute
 
 if TYPE_CHECKING:
@@ -158,17 +158,17 @@ class Traced:
         )
 
     def __len__(self) -> int:
-        if not isinstance(self.value, Matrix):
+        if not isinstance(self.value, MatrixValue):
             raise TypeError("a scalar has no components")
         return self.value.n
 
     def __getitem__(self, index: Any) -> Traced:
-        if not isinstance(self.value, Matrix):
+        if not isinstance(self.value, MatrixValue):
             raise IndexError("a scalar has no components")
         return Traced(self.b, matrix.get_item(self.b, self.value, index))
 
     def __iter__(self) -> Iterator[Traced]:
-        if not isinstance(self.value, Matrix):
+        if not isinstance(self.value, MatrixValue):
             raise TypeError("a scalar has no components")
         return (self[k] for k in range(self.value.n))
 
@@ -243,7 +243,7 @@ def trace_call(b: FrontBuilder, fn: Callable[..., Any], args: list[Any], keyword
 
 def _wrap(b: FrontBuilder, x: Any) -> Any:
     """Kernel values as traced ones, also inside of lists and tuples."""
-    if isinstance(x, (Op, Const, Matrix)):
+    if isinstance(x, (Op, Const, MatrixValue)):
         return Traced(b, x)
     if isinstance(x, (list, tuple)):
         return type(x)(_wrap(b, e) for e in x)

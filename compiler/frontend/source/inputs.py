@@ -23,7 +23,7 @@ from ..library import functions
 from ..values.values import resolve
 from .effects import attribute_is_plain, effect_free, is_literal
 from .parse import FunctionSource, watched
-from .tokens import Path, Token, Tokens, Unknown, is_leaf, is_ours
+from .tokens import NoToken, Path, Token, Tokens, is_leaf, is_ours
 
 
 class Inputs:
@@ -145,7 +145,7 @@ class Inputs:
             if step == "item" and type(base) in (tuple, list, dict):
                 return base[key]
             if step != "call" or not effect_free(base):
-                raise Unknown("a path through code that may have effects")
+                raise NoToken("a path through code that may have effects")
             return base(*map(ast.literal_eval, key[0]), **{name: ast.literal_eval(x) for name, x in key[1]})
         if kind == "arg":
             return args[path[1]]
@@ -170,7 +170,7 @@ class Inputs:
         """A second value at the same path (a property makes one each time) must mean the same."""
         try:
             same = self.tokens[self.paths.index(path)] == self.known.of(value, path)
-        except (Unknown, ValueError):
+        except (NoToken, ValueError):
             same = False
         if not same:
             self.refuse("a value that changed while the kernel was compiled")

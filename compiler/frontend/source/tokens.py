@@ -19,7 +19,7 @@ import numpy as np
 from ...ir.nodes import Buffer, Const, Op
 from ...ir.types import DType
 from ..library import functions
-from ..values.values import Matrix, StructForm
+from ..values.values import MatrixValue, StructForm
 from .parse import FunctionSource, read_function
 
 Path = tuple[Any, ...]
@@ -27,12 +27,12 @@ Token = tuple[Any, ...]
 
 PACKAGE = __name__.rpartition(".compiler.")[0]
 _BY_VALUE = frozenset((int, bool, str, bytes, type(None)))
-_PLAIN = _BY_VALUE | {float, complex, range, slice, DType, Op, Const, Matrix, np.ndarray}
+_PLAIN = _BY_VALUE | {float, complex, range, slice, DType, Op, Const, MatrixValue, np.ndarray}
 _HASHED = 1 << 26
 """Bytes of an array from outside a kernel that are still hashed; a larger one makes the kernel uncacheable."""
 
 
-class Unknown(Exception):
+class NoToken(Exception):
     """A value has no token."""
 
 
@@ -82,7 +82,7 @@ class Tokens:
         """The token of a value that was found at ``path``; ``name``: what the kernel calls it.
 
         Raises:
-            Unknown: it has none.
+            NoToken: it has none.
         """
         cls = type(value)
         if cls in _BY_VALUE:
@@ -105,14 +105,14 @@ class Tokens:
 
     def _array(self, value: Any) -> Token:
         if value.dtype.hasobject or type(value) not in (np.ndarray, value.dtype.type) or value.nbytes > _HASHED:
-            raise Unknown(f"{type(value).__name__} of {value.dtype}, {value.nbytes} bytes")
+            raise NoToken(f"{type(value).__name__} of {value.dtype}, {value.nbytes} bytes")
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return "array", isinstance(value, np.generic), value.dtype.str, value.shape, digest
 
     def _object(self, value: Any, path: Path | None, name: str) -> Token:
         cls = type(value)
         if cls is Op:
-            raise Unknown("a value of a kernel")
+            raise NoToken("a value of a kernel")
         if id(value) in self.origin:
             return self._leaf(value, path)
         if hasattr(cls, "__qd_held__"):
@@ -137,7 +137,7 @@ class Tokens:
         if is_dataclass(value):
             names = [f.name for f in fields(value) if f.name != "name"]
             return "data", cls.__qualname__, tuple((n, self.of(getattr(value, n), _step(path, "attr", n))) for n in names)
-        raise Unknown(f"a {cls.__qualname__}")
+        raise NoToken(f"a {cls.__qualname__}")
 
     def _template(self, value: Any, path: Path | None) -> Token:
         """A template argument. What it holds that comes with each launch is known by where it is found, not by what it is now."""

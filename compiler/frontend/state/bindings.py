@@ -10,7 +10,7 @@ from ...ir.ops import TABLE
 from ..syntax.targets import Target, with_index
 from ..values.matrix import load_matrix
 from ..values.tensor import TensorRef
-from ..values.values import Matrix, MatrixLocal, Struct
+from ..values.values import MatrixLocal, MatrixValue, StructValue
 from .builder import FrontBuilder
 from .scope import Rematerialized, StructVar, Temporary
 
@@ -30,10 +30,10 @@ def read(b: FrontBuilder, value: Any) -> Any:
         return clone(b, value.value, {})
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(read(b, v) for v in value)
-    if isinstance(value, Struct):
+    if isinstance(value, StructValue):
         return value.map(lambda item: read(b, item))
     if isinstance(value, StructVar):
-        return Struct(value.form, {name: read(b, m.value) for name, m in value.members.items()})
+        return StructValue(value.form, {name: read(b, m.value) for name, m in value.members.items()})
     if isinstance(value, TensorRef) and value.begin is not None:
         return replace(value, begin=read(b, value.begin), length=read(b, value.length))
     return with_index(value, lambda x: read(b, x)).read(b) if isinstance(value, Target) else value
@@ -41,8 +41,8 @@ def read(b: FrontBuilder, value: Any) -> Any:
 
 def clone(b: FrontBuilder, value: Any, done: dict[Op, Op]) -> Any:
     """Emit a value's operations again in the current block."""
-    if isinstance(value, Matrix):
-        return Matrix(value.shape, tuple(clone(b, x, done) for x in value.items))
+    if isinstance(value, MatrixValue):
+        return MatrixValue(value.shape, tuple(clone(b, x, done) for x in value.items))
     if isinstance(value, tuple):
         return tuple(clone(b, x, done) for x in value)
     if not isinstance(value, Op):

@@ -22,7 +22,7 @@ from ..syntax.tasks import Tasks
 from ..values.ops import cast
 from ..values.structs import StructTensor, describe_struct
 from ..values.tensor import TensorRef
-from ..values.values import Matrix, Struct, resolve
+from ..values.values import MatrixValue, StructValue, resolve
 from .bindings import read
 from .builder import FrontBuilder
 from .scope import Binding, Frame, Rematerialized, StructVar, Temporary, last_mentions
@@ -164,7 +164,7 @@ class Context:
             QdrunTypeError: it is not known, or it is a vector.
         """
         value = self.static_expr(node)
-        if isinstance(value, Matrix):
+        if isinstance(value, MatrixValue):
             loc = self.frame.source.loc(node, self.options.name)
             raise QdrunTypeError("the truth of a vector or a matrix is ambiguous", loc, "use .any() or .all()")
         return bool(value)
@@ -256,26 +256,26 @@ def is_static(value: Any) -> bool:
     """Whether a value is known at compile time. A field is: which field it is, not what it holds."""
     if isinstance(value, (tuple, list)):
         return all(is_static(v) for v in value)
-    if isinstance(value, Matrix):
+    if isinstance(value, MatrixValue):
         return all(isinstance(x, Const) for x in value.items)
     if isinstance(value, NDRange):
         return value.known
     if isinstance(value, Grouped):
         return is_static(value.space)
-    return not isinstance(value, (Op, RangeSpec, Struct))
+    return not isinstance(value, (Op, RangeSpec, StructValue))
 
 
 def is_runtime(value: Any) -> bool:
     """Whether a value is a scalar or a matrix that the kernel computes with (a literal of a type included)."""
-    return isinstance(value, (Op, Const, Matrix))
+    return isinstance(value, (Op, Const, MatrixValue))
 
 
 def rounded(b: FrontBuilder, value: Any) -> Any:
     """A value as a variable would hold it: a literal is rounded to its type."""
-    if isinstance(value, Struct):
+    if isinstance(value, StructValue):
         return value.map(lambda item: rounded(b, item))
-    if isinstance(value, (Const, Matrix)):
-        return cast(b, value, value.dtype) if not isinstance(value, Matrix) or value.items else value
+    if isinstance(value, (Const, MatrixValue)):
+        return cast(b, value, value.dtype) if not isinstance(value, MatrixValue) or value.items else value
     return value
 
 
@@ -286,11 +286,11 @@ def zero(dtype: Any) -> Const:
 
 def describe(value: Any) -> str:
     """A value as a message names it."""
-    if isinstance(value, (Struct, StructTensor)):
+    if isinstance(value, (StructValue, StructTensor)):
         return describe_struct(value)
     if isinstance(value, TensorRef):
         return f"the field or array `{value.name}`"
-    if isinstance(value, Matrix):
+    if isinstance(value, MatrixValue):
         return f"a {'vector' if len(value.shape) == 1 else 'matrix'} of shape {value.shape}"
     if isinstance(value, (Op, Const)):
         return f"a number of type {value.dtype}"

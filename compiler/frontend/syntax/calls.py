@@ -37,7 +37,7 @@ from ..source.tokens import is_leaf
 from ..state.context import Context, describe, is_runtime, is_static
 from ..values.structs import StructMethod, StructTensor
 from ..values.tensor import TensorRef
-from ..values.values import Matrix
+from ..values.values import MatrixValue
 from .block import SPECIAL as _BLOCK
 from .expressions import compile_time, is_python, is_target, resolve_target, star_values, target_of
 from .inline import inline
@@ -281,7 +281,7 @@ def _volatile_load(cx: Context, node: ast.Call) -> Any:
         )
     with cx.scratch():
         found = target.read(cx.b)
-        is_real = (found.items[0] if isinstance(found, Matrix) else found).dtype.is_real
+        is_real = (found.items[0] if isinstance(found, MatrixValue) else found).dtype.is_real
     return update(cx.b, target, "add", -0.0) if is_real else update(cx.b, target, "or", 0)
 
 
@@ -337,7 +337,7 @@ def _whole(value: Any) -> Any:
     """An axis of ``ndrange`` with literals as Python numbers."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_whole, value))
-    if isinstance(value, Matrix):
+    if isinstance(value, MatrixValue):
         return tuple(map(_whole, value.items))
     if isinstance(value, (int, np.integer)):
         return int(value)
@@ -350,7 +350,7 @@ def _grouped(cx: Context, node: ast.Call) -> Any:
 
 def _len(cx: Context, node: ast.Call) -> Any:
     value = cx.expr(_positional(node, "len", 1, 1)[0])
-    if isinstance(value, Matrix):
+    if isinstance(value, MatrixValue):
         return value.n
     if isinstance(value, (TensorRef, StructTensor)):
         return (value if isinstance(value, TensorRef) else value.first).shape(cx.b)[0]
@@ -370,14 +370,14 @@ def _sequence(make: Callable[..., Any]) -> Special:
             if isinstance(value, (TensorRef, StructTensor)):
                 hint = "loop over its indices, `for i in x:`, and read x[i]"
                 raise QdrunTypeError(f"{make.__name__}() cannot run over {describe(value)} in a kernel", hint=hint)
-        return compile_time(lambda: list(make(*(v.items if isinstance(v, Matrix) else v for v in values))))
+        return compile_time(lambda: list(make(*(v.items if isinstance(v, MatrixValue) else v for v in values))))
 
     return call
 
 
 def _tuple(cx: Context, node: ast.Call) -> Any:
     value = cx.expr(_positional(node, "tuple", 1, 1)[0])
-    return compile_time(lambda: tuple(value.items if isinstance(value, Matrix) else value))
+    return compile_time(lambda: tuple(value.items if isinstance(value, MatrixValue) else value))
 
 
 def _outer(cx: Context, node: ast.Call) -> NoReturn:

@@ -19,7 +19,7 @@ from ..state.context import Context, describe, is_cheap, is_runtime, is_static
 from ..values import ops
 from ..values.matrix import MatrixLocal, load_matrix
 from ..values.structs import aligned, rebuild, scalars, shape_of
-from ..values.values import Matrix, Struct
+from ..values.values import MatrixValue, StructValue
 from .expressions import as_vectors, compile_time, number
 
 COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
@@ -83,7 +83,7 @@ def _bool(cx: Context, name: str, left: Any, rest: list[ast.expr]) -> Any:
     if not is_runtime(left):
         done = not left if name == "and" else bool(left)
         return left if done else _bool(cx, name, cx.expr(rest[0]), rest[1:])
-    if isinstance(left, Matrix):
+    if isinstance(left, MatrixValue):
         return _bool(cx, name, ops.logical(cx.b, name, left, number(cx.expr(rest[0]))), rest[1:])
     with cx.scratch() as block:
         right = ops.to_operand(cx.b, number(cx.expr(rest[0])))
@@ -114,14 +114,14 @@ def lower_if_exp(cx: Context, node: ast.IfExp) -> Any:
     cond = cx.expr(node.test)
     if not is_runtime(cond):
         return cx.expr(node.body if cond else node.orelse)
-    if isinstance(cond, Matrix):
+    if isinstance(cond, MatrixValue):
         return ops.select(cx.b, cond, number(cx.expr(node.body)), number(cx.expr(node.orelse)))
     cond = ops.truth(cx.b, cond)
     with cx.scratch() as then:
         x = _arm(cx, node.body)
     with cx.scratch() as orelse:
         y = _arm(cx, node.orelse)
-    if isinstance(x, Struct) or isinstance(y, Struct):
+    if isinstance(x, StructValue) or isinstance(y, StructValue):
         return _choose_struct(cx, If(cond, then, orelse), x, y)
     if is_cheap(then) and is_cheap(orelse):
         cx.splice(then)
@@ -132,16 +132,16 @@ def lower_if_exp(cx: Context, node: ast.IfExp) -> Any:
 
 def _arm(cx: Context, node: ast.expr) -> Any:
     value = cx.expr(node)
-    return value if isinstance(value, Struct) else number(value)
+    return value if isinstance(value, StructValue) else number(value)
 
 
-def _choose_struct(cx: Context, s: If, x: Any, y: Any) -> Struct:
+def _choose_struct(cx: Context, s: If, x: Any, y: Any) -> StructValue:
     """An ``if`` whose arms leave two structs with the same members; each scalar as in ``_choose``.
 
     Raises:
         QdrunTypeError: one side is no struct, the members differ, or they are not numbers.
     """
-    if not isinstance(x, Struct) or not isinstance(y, Struct) or not x.is_data or not y.is_data:
+    if not isinstance(x, StructValue) or not isinstance(y, StructValue) or not x.is_data or not y.is_data:
         raise QdrunTypeError(f"`if` chooses between {describe(x)} and {describe(y)}", hint="both sides need the same members")
     pairs = list(zip(scalars(x), scalars(aligned(x, y))))
     locals_ = [Local(promote(p.dtype, q.dtype), "choice") for p, q in pairs]
@@ -158,11 +158,11 @@ def _choose(cx: Context, s: If, x: Any, y: Any) -> Any:
     x, y = ops.as_value(cx.b, x), ops.as_value(cx.b, y)
     shape = ops.common_shape(x, y)
     dtype = promote(x.dtype, y.dtype)
-    size = 1 if shape is None else next(len(v.items) for v in (x, y) if isinstance(v, Matrix))
+    size = 1 if shape is None else next(len(v.items) for v in (x, y) if isinstance(v, MatrixValue))
     locals_ = tuple(Local(dtype, "choice") for _ in range(size))
     for block, value in ((s.then, x), (s.orelse, y)):
         with cx.b.into(block):
-            items = value.items if isinstance(value, Matrix) else (value,) * size
+            items = value.items if isinstance(value, MatrixValue) else (value,) * size
             for local, item in zip(locals_, items):
                 cx.b.store(local, ops.cast_scalar(cx.b, item, dtype))
     cx.b.put(s)
@@ -195,10 +195,10 @@ def _generate(cx: Context, element: Callable[[], Any], generators: list[ast.comp
 def _iterate(cx: Context, node: ast.expr) -> list[Any]:
     values: Any = cx.expr(node)
     cx.consumed(node, values)
-    if isinstance(values, Matrix) and len(values.shape) == 1:
+    if isinstance(values, MatrixValue) and len(values.shape) == 1:
         return list(values.items)
-    if isinstance(values, Matrix):
-        return [Matrix((values.m,), values.items[k * values.m : (k + 1) * values.m]) for k in range(values.n)]
+    if isinstance(values, MatrixValue):
+        return [MatrixValue((values.m,), values.items[k * values.m : (k + 1) * values.m]) for k in range(values.n)]
     if isinstance(values, NDRange) and not values.known:
         raise QdrunTypeError("a comprehension needs bounds that are known at compile time")
     if not hasattr(values, "__iter__"):
@@ -220,7 +220,9 @@ def bind_names(cx: Context, target: ast.expr, value: Any, readonly: str) -> None
         return
     if not isinstance(target, (ast.Tuple, ast.List)):
         raise QdrunSyntaxError("a loop needs plain names as its variables", hint="write `for i in ..` or `for i, j in ..`")
-    parts = list(value.items) if isinstance(value, Matrix) else list(value) if isinstance(value, (tuple, list)) else [value]
+    parts = (
+        list(value.items) if isinstance(value, MatrixValue) else list(value) if isinstance(value, (tuple, list)) else [value]
+    )
     if len(parts) != len(target.elts):
         raise QdrunTypeError(f"{len(target.elts)} names for {len(parts)} values", hint=f"write {len(parts)} names before `in`")
     for name, part in zip(target.elts, parts):

@@ -20,7 +20,7 @@ from ..values.matrix import build, get_item, swizzle_positions
 from ..values.parts import components, has_slice
 from ..values.structs import StructMethod, StructTensor, anonymous
 from ..values.tensor import TensorRef
-from ..values.values import Matrix, MatrixLocal, Struct, no_member, resolve
+from ..values.values import MatrixLocal, MatrixValue, StructValue, no_member, resolve
 from .targets import (
     ComponentTarget,
     ElementTarget,
@@ -81,7 +81,7 @@ def star_values(cx: Context, node: ast.Starred) -> tuple[Any, ...]:
     with cx.at(node.value):
         value = cx.expr(node.value)
         cx.consumed(node.value, value)
-    if isinstance(value, Matrix):
+    if isinstance(value, MatrixValue):
         return value.items
     if isinstance(value, np.ndarray) and value.ndim == 1:
         return tuple(value.tolist())
@@ -130,9 +130,9 @@ def binary(cx: Context, op: str, x: Any, y: Any) -> Any:
 
 def as_vectors(cx: Context, x: Any, y: Any) -> tuple[Any, Any]:
     """The operands of ``x op y``; a list or a tuple beside a vector or a matrix is one, too."""
-    if isinstance(x, Matrix) and isinstance(y, (list, tuple)):
+    if isinstance(x, MatrixValue) and isinstance(y, (list, tuple)):
         return x, build(cx.b, y)
-    if isinstance(y, Matrix) and isinstance(x, (list, tuple)):
+    if isinstance(y, MatrixValue) and isinstance(x, (list, tuple)):
         return build(cx.b, x), y
     return x, y
 
@@ -153,7 +153,7 @@ def number(x: Any) -> Any:
     """
     if is_runtime(x) or isinstance(x, (bool, int, float)) or ops.is_number(x):
         return x
-    if isinstance(x, (Struct, StructTensor)):
+    if isinstance(x, (StructValue, StructTensor)):
         raise QdrunTypeError(f"{describe(x)} is not a number", hint="use one of its members: s.x")
     hint = "use one of its elements: x[i], or x[None] when it has no axes" if isinstance(x, TensorRef) else ""
     raise QdrunTypeError(f"{describe(x)} is not a number", hint=hint or "kernels compute with numbers, vectors and matrices")
@@ -200,7 +200,7 @@ def is_target(value: Any) -> TypeGuard[Target]:
 
 def value_of(cx: Context, x: Any) -> Any:
     """A target's content, or the value itself."""
-    if isinstance(x, Struct):
+    if isinstance(x, StructValue):
         return cx.read(x)
     return x.read(cx.b) if is_target(x) else x
 
@@ -240,7 +240,7 @@ def bound_target(cx: Context, value: Any) -> Any:
         return ElementTarget(value.ref, ())
     if isinstance(value, StructVar):
         return StructTarget(value.form, {name: bound_target(cx, m.value) for name, m in value.members.items()})
-    if isinstance(value, Struct):
+    if isinstance(value, StructValue):
         return value  # its members are read one by one
     return with_index(value, cx.read) if is_target(value) else cx.read(value)
 
@@ -262,14 +262,14 @@ def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
         return ElementTarget(base, tuple(map(number, index)))
     if isinstance(base, StructTensor):
         return _element(cx, base, tuple(map(number, index)))
-    if isinstance(base, (Struct, StructTarget)) and len(index) == 1 and isinstance(index[0], str):
+    if isinstance(base, (StructValue, StructTarget)) and len(index) == 1 and isinstance(index[0], str):
         return _member(cx, base, index[0])
     if isinstance(base, ElementTarget) and len(index) == len(base.ref.element) > 0:
         return ComponentTarget(base.ref, base.index, tuple(map(number, index)))
     if isinstance(base, MatrixTarget) and len(index) == len(base.local.shape):
         return ItemTarget(base.local, tuple(map(number, index)))
     base = value_of(cx, base)
-    if isinstance(base, Matrix):
+    if isinstance(base, MatrixValue):
         return get_item(cx.b, base, tuple(map(number, index)))
     if isinstance(base, (Op, Const)):
         raise QdrunTypeError("a number has no elements", hint="the value before the bracket has fewer axes")
@@ -308,10 +308,10 @@ def _sliced(cx: Context, base: Any, index: tuple[Any, ...]) -> Any:
             return PartsTarget(tuple(ItemTarget(base.local, i) for i in where), shape)
         return PartsTarget(tuple(ComponentTarget(base.ref, base.index, i) for i in where), shape)
     value = value_of(cx, base)
-    if not isinstance(value, Matrix):
+    if not isinstance(value, MatrixValue):
         return None
     shape, where = components(value.shape, index)
-    return Matrix(shape, tuple(ops.to_operand(cx.b, get_item(cx.b, value, i)) for i in where))
+    return MatrixValue(shape, tuple(ops.to_operand(cx.b, get_item(cx.b, value, i)) for i in where))
 
 
 def _element(cx: Context, base: StructTensor, index: tuple[Any, ...]) -> StructTarget:
@@ -324,7 +324,7 @@ def _element(cx: Context, base: StructTensor, index: tuple[Any, ...]) -> StructT
     return StructTarget(base.form, items)
 
 
-def _member(cx: Context, base: Struct | StructTarget, name: str) -> Any:
+def _member(cx: Context, base: StructValue | StructTarget, name: str) -> Any:
     """A member of a struct, as a target if it can be written; a method, bound to the struct.
 
     Raises:
@@ -382,11 +382,11 @@ def lower_index(cx: Context, node: ast.expr) -> tuple[Any, ...]:
 
 def _spread(index: tuple[Any, ...]) -> tuple[Any, ...]:
     """An index with its vectors written out."""
-    return tuple(i for part in index for i in (part.items if isinstance(part, Matrix) else [part]))
+    return tuple(i for part in index for i in (part.items if isinstance(part, MatrixValue) else [part]))
 
 
 def _attribute(cx: Context, base: Any, name: str) -> Any:
-    if isinstance(base, (Struct, StructTarget)):
+    if isinstance(base, (StructValue, StructTarget)):
         return _member(cx, base, name)
     if isinstance(base, StructTensor):
         whole = list_of(base, ()) if hasattr(List, name) and name not in base.items else None
@@ -395,7 +395,7 @@ def _attribute(cx: Context, base: Any, name: str) -> Any:
     if part is not None:
         return part
     base = value_of(cx, base)
-    if isinstance(base, Matrix):
+    if isinstance(base, MatrixValue):
         return attribute(cx.b, base, name)
     if isinstance(base, TensorRef):
         whole = list_of(base, ()) if hasattr(List, name) else None  # x.append() is x[()].append()

@@ -27,7 +27,7 @@ from ..state.scope import Binding, EarlyReturn, Frame, StructVar, is_template
 from ..values import ops
 from ..values.matrix import new_local
 from ..values.structs import StructMethod, rebuild, scalars, shape_of
-from ..values.values import Matrix, Struct, resolve
+from ..values.values import MatrixValue, StructValue, resolve
 from .expressions import is_target, number, resolve_target, star_values
 from .statements import convert_to, new_struct
 from .targets import is_global
@@ -150,7 +150,7 @@ def _refuse_recursion(cx: Context, source: FunctionSource) -> None:
 def _owner(cx: Context, frame: Frame, owner: Any) -> Any:
     """The value of ``self`` in a method of a struct: the caller's variable or element; a copy of a value, if the method changes it."""
     parameters = frame.source.parameters
-    if not isinstance(owner, Struct) or not owner.is_data or not parameters:
+    if not isinstance(owner, StructValue) or not owner.is_data or not parameters:
         return owner
     name = parameters[0].name
     changed = frame.stores[name] or name in frame.has_methods_called
@@ -301,7 +301,7 @@ def _check_reference(cx: Context, frame: Frame, name: str) -> None:
     with cx.scratch():
         value = cx.read(binding.value)
     wanted = ops.as_dtype(cx.b, annotation.dtype)
-    if not is_runtime(value) or isinstance(value, Matrix) or value.dtype is not wanted:
+    if not is_runtime(value) or isinstance(value, MatrixValue) or value.dtype is not wanted:
         what = f"`{name}` of `{frame.source.name}` is a reference to {wanted}, and {describe(value)} is given"
         raise QdrunTypeError(what, hint="pass a variable of that type, or annotate the parameter with qd.template()")
 
@@ -323,13 +323,13 @@ def _bind_value(cx: Context, frame: Frame, name: str, value: Any) -> None:
         value = convert_to(cx, value, annotation)
     if frame.stores[name] and ops.is_number(value):
         value = ops.literal(cx.b, value)
-    if isinstance(value, Struct) and value.is_data:
+    if isinstance(value, StructValue) and value.is_data:
         changed = frame.stores[name] or (value.form.methods and name in frame.has_methods_called) or value.form.is_tile
         value = new_struct(cx, value, name) if changed else rounded(cx.b, value)
     elif is_runtime(value):
         value = rounded(cx.b, value)
         if frame.stores[name]:
-            value = new_local(cx.b, value, name) if isinstance(value, Matrix) else cx.b.local(value, name)
+            value = new_local(cx.b, value, name) if isinstance(value, MatrixValue) else cx.b.local(value, name)
     frame.bind(name, value)
 
 
@@ -403,14 +403,14 @@ def flatten(cx: Context, value: Any) -> list[Operand]:
         return []
     if isinstance(value, (tuple, list)):
         return [x for v in value for x in flatten(cx, v)]
-    if isinstance(value, Struct) and value.is_data:
+    if isinstance(value, StructValue) and value.is_data:
         return scalars(rounded(cx.b, value))
     if not is_runtime(value) and not ops.is_number(value):
         raise QdrunTypeError(
             f"{describe(value)} cannot be returned", hint="return numbers, vectors, matrices, structs or tuples of them"
         )
     value = rounded(cx.b, ops.as_value(cx.b, number(value)))
-    return list(value.items) if isinstance(value, Matrix) else [value]
+    return list(value.items) if isinstance(value, MatrixValue) else [value]
 
 
 def _return_from_kernel(cx: Context, value: Any) -> None:

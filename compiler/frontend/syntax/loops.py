@@ -22,7 +22,7 @@ from ..values.levels import LevelRef, is_active, visited
 from ..values.matrix import new_local
 from ..values.structs import StructTensor
 from ..values.tensor import TensorRef
-from ..values.values import Matrix
+from ..values.values import MatrixValue
 from .conditions import bind_names, emit_condition
 
 LOOP_INDEX = "the index of a loop"
@@ -196,7 +196,7 @@ def bind_index(cx: Context, node: ast.For, space: IterationSpace, indices: list[
     if space.shift is not None:
         indices = [cx.b.op("add", x, Const(by, x.dtype)) if by else x for x, by in zip(indices, space.shift)]
     if space.grouped:
-        value: Any = Matrix((len(indices),), tuple(indices))
+        value: Any = MatrixValue((len(indices),), tuple(indices))
         if not isinstance(target, ast.Name):
             raise QdrunTypeError("grouped() gives one index vector", hint="write `for I in grouped(..)` and use I[0], I[1]")
     elif isinstance(target, ast.Name):
@@ -214,7 +214,7 @@ def bind_index(cx: Context, node: ast.For, space: IterationSpace, indices: list[
         binding = cx.frame.find(name)
         assert binding is not None
         first = binding.value
-        cx.frame.bind(name, new_local(cx.b, first, name) if isinstance(first, Matrix) else cx.b.local(first, name))
+        cx.frame.bind(name, new_local(cx.b, first, name) if isinstance(first, MatrixValue) else cx.b.local(first, name))
 
 
 def lower_for(cx: Context, node: ast.For) -> str | None:
@@ -251,7 +251,7 @@ def unrolled(cx: Context, node: ast.For, over: Any, run: Callable[[list[ast.stmt
     elif isinstance(over, TensorRef):
         over = _static_space(cx, over, False)
     grouped = isinstance(over, Grouped)
-    if isinstance(over, Matrix):
+    if isinstance(over, MatrixValue):
         over = over.items
     if not hasattr(over, "__iter__"):
         raise QdrunTypeError(
@@ -314,9 +314,9 @@ def _static_space(cx: Context, ref: TensorRef, grouped: bool) -> Any:
     return range(*space.bounds[0]) if ref.ndim == 1 else space
 
 
-def ops_vector(cx: Context, index: tuple[int, ...]) -> Matrix:
+def ops_vector(cx: Context, index: tuple[int, ...]) -> MatrixValue:
     """A Python index as a vector."""
-    return Matrix((len(index),), tuple(Const(i, i32) for i in index))
+    return MatrixValue((len(index),), tuple(Const(i, i32) for i in index))
 
 
 def serial_for(cx: Context, node: ast.For, over: Any) -> None:

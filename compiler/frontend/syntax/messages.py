@@ -15,7 +15,7 @@ from ..state.context import describe
 from ..values import ops
 from ..values.structs import StructTensor
 from ..values.tensor import TensorRef
-from ..values.values import Matrix, Struct
+from ..values.values import MatrixValue, StructValue
 
 if TYPE_CHECKING:
     from ..state.context import Context
@@ -152,9 +152,9 @@ def value_parts(value: Any) -> list[Part]:
     """A value as it is printed: a vector in brackets, a Python value as its text."""
     if isinstance(value, (Op, Const)):
         return [Slot(value)]
-    if isinstance(value, Matrix) and len(value.shape) == 2:
-        value = [Matrix((value.m,), value.items[k * value.m : (k + 1) * value.m]) for k in range(value.n)]
-    elif isinstance(value, Matrix):
+    if isinstance(value, MatrixValue) and len(value.shape) == 2:
+        value = [MatrixValue((value.m,), value.items[k * value.m : (k + 1) * value.m]) for k in range(value.n)]
+    elif isinstance(value, MatrixValue):
         value = list(value.items)
     if isinstance(value, (list, tuple)):
         ends = "()" if isinstance(value, tuple) else "[]"
@@ -162,7 +162,7 @@ def value_parts(value: Any) -> list[Part]:
         for k, item in enumerate(value):
             out += [", "] * (k > 0) + value_parts(item)
         return [*out, ends[1]]
-    if isinstance(value, Struct):
+    if isinstance(value, StructValue):
         named = [[", " * (k > 0), f"{name}=", *value_parts(item)] for k, (name, item) in enumerate(value.items.items())]
         return [value.form.name, "(", *(part for parts in named for part in parts), ")"]
     if isinstance(value, (TensorRef, StructTensor)):
@@ -217,7 +217,7 @@ def lower_breakpoint(cx: Context, node: ast.Call) -> None:
         if isinstance(value, (Op, Const)):
             names.append((name, ()))
             parts.append(value)
-        elif isinstance(value, Matrix) and value.items:
+        elif isinstance(value, MatrixValue) and value.items:
             names.append((name, value.shape))
             parts += value.items
     cx.b.put(Print(tuple(parts), stop=tuple(names)))

@@ -20,7 +20,7 @@ from ..values import ops
 from ..values.matrix import build, new_local
 from ..values.structs import StructTensor, convert
 from ..values.tensor import TensorRef
-from ..values.values import Matrix, MatrixLocal, Struct, StructForm
+from ..values.values import MatrixLocal, MatrixValue, StructForm, StructValue
 from .conditions import emit_condition
 from .expressions import BINARY, binary, check_writable, target_of
 from .targets import StructTarget, Target, is_global, update
@@ -44,7 +44,7 @@ def _is_tile(cx: Context, node: ast.expr) -> bool:
     """Whether a name is a tile of ``qd.simt``."""
     binding = cx.frame.find(node.id) if isinstance(node, ast.Name) else None
     value = None if binding is None else binding.value
-    return isinstance(value, (Struct, StructVar, StructTarget)) and value.form.is_tile
+    return isinstance(value, (StructValue, StructVar, StructTarget)) and value.form.is_tile
 
 
 def lower_named(cx: Context, node: ast.NamedExpr) -> Any:
@@ -93,11 +93,11 @@ def convert_to(cx: Context, value: Any, annotation: Any) -> Any:
         values = _unpack(cx, value, len(parts))
         return tuple(convert_to(cx, v, part) for v, part in zip(values, parts))
     if isinstance(annotation, DType) or annotation in (int, float, bool):
-        if isinstance(value, Struct) or not (is_runtime(value) or ops.is_number(value)):
+        if isinstance(value, StructValue) or not (is_runtime(value) or ops.is_number(value)):
             raise QdrunTypeError(f"{describe(value)} is not a number of type {getattr(annotation, '__name__', annotation)}")
         return ops.cast(cx.b, value, ops.as_dtype(cx.b, annotation))
     if isinstance(annotation, StructForm):
-        if not isinstance(value, Struct):
+        if not isinstance(value, StructValue):
             raise QdrunTypeError(f"{describe(value)} is not {annotation.name}")
         return convert(cx.b, annotation, value)
     if isinstance(annotation, type) and is_dataclass(annotation):
@@ -105,7 +105,7 @@ def convert_to(cx: Context, value: Any, annotation: Any) -> Any:
     lowering = lookup(annotation)
     if lowering is None or (isinstance(value, TensorRef) and hasattr(annotation, "__qd_view__")):
         return value
-    if not isinstance(value, (Matrix, list, tuple)):
+    if not isinstance(value, (MatrixValue, list, tuple)):
         raise QdrunTypeError(f"{describe(value)} is not {annotation!r}")
     return lowering(cx.b, value)
 
@@ -116,7 +116,7 @@ def _checked_record(value: Any, annotation: type) -> Any:
     Raises:
         QdrunTypeError: it is not of that class.
     """
-    owner = value.form.owner if isinstance(value, Struct) else type(value)
+    owner = value.form.owner if isinstance(value, StructValue) else type(value)
     if owner is None or not issubclass(owner, annotation):
         raise QdrunTypeError(f"{describe(value)} is not a {annotation.__name__}")
     return value
@@ -145,17 +145,17 @@ def store(cx: Context, target: Target, value: Any) -> None:
     """Write an evaluated value to a target; a list is a vector here."""
     if isinstance(value, (list, tuple)):
         value = build(cx.b, value)
-    if not is_runtime(value) and not ops.is_number(value) and not isinstance(value, Struct):
+    if not is_runtime(value) and not ops.is_number(value) and not isinstance(value, StructValue):
         raise QdrunTypeError(f"{describe(value)} cannot be stored", hint="only numbers, vectors, matrices and structs can")
     target.write(cx.b, value)
 
 
 def _unpack(cx: Context, value: Any, names: int) -> list[Any]:
     """The parts of a value on the right of ``a, b = ..``. They were all read before any is assigned."""
-    if isinstance(value, Matrix):
+    if isinstance(value, MatrixValue):
         columns = value.m if len(value.shape) == 2 else 0
         rows = [value.items[k * columns : (k + 1) * columns] for k in range(value.n)]
-        parts: list[Any] = [Matrix((columns,), r) for r in rows] if columns else list(value.items)
+        parts: list[Any] = [MatrixValue((columns,), r) for r in rows] if columns else list(value.items)
     elif isinstance(value, (tuple, list)):
         parts = list(value)
     else:
@@ -191,7 +191,7 @@ def first_value(cx: Context, name: str, value: Any) -> Any:
         value = build(cx.b, value)
     if ops.is_number(value):
         value = ops.literal(cx.b, value)
-    if isinstance(value, Struct) and value.is_data:
+    if isinstance(value, StructValue) and value.is_data:
         methods = value.form.methods and name in cx.frame.has_methods_called
         changed = cx.frame.stores[name] > 1 or methods or value.form.is_tile
         return new_struct(cx, value, name) if changed else rounded(cx.b, value)
@@ -200,30 +200,30 @@ def first_value(cx: Context, name: str, value: Any) -> Any:
     value = rounded(cx.b, value)
     if cx.frame.stores[name] <= 1:
         return value
-    return new_local(cx.b, value, name) if isinstance(value, Matrix) else cx.b.local(value, name)
+    return new_local(cx.b, value, name) if isinstance(value, MatrixValue) else cx.b.local(value, name)
 
 
 def _is_scalar(value: Any) -> bool:
     return ops.is_number(value) or isinstance(value, (Op, Const))
 
 
-def new_struct(cx: Context, value: Struct, name: str) -> StructVar:
+def new_struct(cx: Context, value: StructValue, name: str) -> StructVar:
     """A new variable that starts as ``value``: one for each member."""
     members: dict[str, Binding] = {}
     for key, item in value.items.items():
         full = f"{name}.{key}"
-        if isinstance(item, Struct):
+        if isinstance(item, StructValue):
             variable: Any = new_struct(cx, item, full)
         else:
             item = rounded(cx.b, item)
-            variable = new_local(cx.b, item, full) if isinstance(item, Matrix) else cx.b.local(item, full)
+            variable = new_local(cx.b, item, full) if isinstance(item, MatrixValue) else cx.b.local(item, full)
         members[key] = Binding(full, variable)
     return StructVar(value.form, members)
 
 
 def _rebind(cx: Context, binding: Binding, value: Any) -> None:
     """Give a name that stands for a compile-time value another value, which no run-time condition may decide."""
-    if isinstance(binding.value, (Op, Const, Matrix, Struct, Rematerialized)) or binding.depth != cx.frame.depth:
+    if isinstance(binding.value, (Op, Const, MatrixValue, StructValue, Rematerialized)) or binding.depth != cx.frame.depth:
         raise QdrunTypeError(
             f"`{binding.name}` is known at compile time ({describe(binding.value)}) and cannot change here",
             hint="use another name, or static() for the condition around it",
@@ -272,7 +272,7 @@ def _entry(cx: Context, node: ast.expr, op: str) -> Target | None:
         QdrunTypeError: the operation is neither ``+=`` nor ``-=``, or there are not two indices.
     """
     base = cx.lookup(node.value.id) if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) else None
-    if base is None or not isinstance(base.value, Struct) or not base.value.form.has_entries:
+    if base is None or not isinstance(base.value, StructValue) or not base.value.form.has_entries:
         return None
     assert isinstance(node, ast.Subscript)
     pair = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -290,7 +290,19 @@ def _is_compile_time(cx: Context, name: str) -> bool:
     binding = cx.lookup(name)
     if binding is None:
         return False
-    kinds = (Local, MatrixLocal, StructVar, Temporary, Op, Const, Matrix, Struct, Rematerialized, TensorRef, StructTensor)
+    kinds = (
+        Local,
+        MatrixLocal,
+        StructVar,
+        Temporary,
+        Op,
+        Const,
+        MatrixValue,
+        StructValue,
+        Rematerialized,
+        TensorRef,
+        StructTensor,
+    )
     variable = isinstance(binding.value, kinds)
     return not variable and not isinstance(binding.value, Target) and not binding.readonly
 

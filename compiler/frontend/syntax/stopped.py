@@ -18,7 +18,7 @@ from ..state.context import Context, Stop, describe, is_runtime
 from ..values import ops
 from ..values.structs import StructTensor, rebuild, scalars, shape_of
 from ..values.tensor import TensorRef
-from ..values.values import Struct
+from ..values.values import StructValue
 
 
 def lower_stop_grad(cx: Context, node: ast.Call) -> Any:
@@ -33,7 +33,7 @@ def lower_stop_grad(cx: Context, node: ast.Call) -> Any:
     if isinstance(value, (TensorRef, StructTensor)):
         _stop_reads(cx, real_places(value))
         return None
-    if isinstance(value, Struct) and value.is_data:
+    if isinstance(value, StructValue) and value.is_data:
         return rebuild(shape_of(value), [ops.detached(cx.b, x) for x in scalars(value)])
     if is_runtime(value) or ops.is_number(value):
         return ops.elementwise(lambda x: ops.detached(cx.b, x), ops.as_value(cx.b, value))

@@ -17,7 +17,7 @@ from ..values import ops
 from ..values.matrix import item_at, load_matrix, position, set_item, store_matrix
 from ..values.structs import describe_struct, same_members
 from ..values.tensor import TensorRef
-from ..values.values import Matrix, MatrixLocal, Struct, StructForm
+from ..values.values import MatrixLocal, MatrixValue, StructForm, StructValue
 
 PYTHON_OP = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 
@@ -38,7 +38,7 @@ class LocalTarget:
         Raises:
             QdrunTypeError: the value is not a scalar.
         """
-        if isinstance(value, (Matrix, tuple, list, Struct)):
+        if isinstance(value, (MatrixValue, tuple, list, StructValue)):
             hint = "use another name: a variable keeps its type"
             raise QdrunTypeError(f"`{self.local.name}` holds a number, and is assigned {ops.describe_value(value)}", hint=hint)
         b.store(self.local, ops.to_operand(b, ops.cast(b, value, self.local.dtype)))
@@ -50,7 +50,7 @@ class MatrixTarget:
 
     local: MatrixLocal
 
-    def read(self, b: FrontBuilder) -> Matrix:
+    def read(self, b: FrontBuilder) -> MatrixValue:
         """The content."""
         return load_matrix(b, self.local)
 
@@ -111,7 +111,7 @@ class ComponentTarget:
         if isinstance(where, int):
             return self.ref.component(where).load(b, self.index)
         value = self.ref.load(b, self.index)
-        assert isinstance(value, Matrix)
+        assert isinstance(value, MatrixValue)
         return item_at(b, value, where)
 
     def write(self, b: FrontBuilder, value: Any) -> None:
@@ -145,27 +145,27 @@ class PartsTarget:
     parts: tuple[ItemTarget | ComponentTarget, ...]
     shape: tuple[int, ...] = ()
 
-    def read(self, b: FrontBuilder) -> Matrix:
+    def read(self, b: FrontBuilder) -> MatrixValue:
         """The components as a vector or a matrix."""
-        return Matrix(self.shape or (len(self.parts),), tuple(p.read(b) for p in self.parts))
+        return MatrixValue(self.shape or (len(self.parts),), tuple(p.read(b) for p in self.parts))
 
     def write(self, b: FrontBuilder, value: Any) -> None:
         """Assign each component; a scalar goes to all."""
         for part, item in zip(self.parts, self._items(b, value)):
             part.write(b, item)
 
-    def atomic(self, b: FrontBuilder, code: str, value: Any) -> Matrix:
+    def atomic(self, b: FrontBuilder, code: str, value: Any) -> MatrixValue:
         """Update each component; the result is the old content."""
         pairs = zip(self.parts, self._items(b, value))
-        return Matrix(self.shape or (len(self.parts),), tuple(update(b, part, code, item) for part, item in pairs))
+        return MatrixValue(self.shape or (len(self.parts),), tuple(update(b, part, code, item) for part, item in pairs))
 
     def _items(self, b: FrontBuilder, value: Any) -> tuple[Operand, ...]:
         new = ops.as_value(b, value)
         shape = self.shape or (len(self.parts),)
-        if isinstance(new, Matrix) and new.shape != shape:
+        if isinstance(new, MatrixValue) and new.shape != shape:
             what = f"{shape[0]} components are" if len(shape) == 1 else f"a part of shape {shape} is"
             raise QdrunTypeError(f"{what} assigned {ops.describe_value(new)}")
-        return new.items if isinstance(new, Matrix) else (new,) * len(self.parts)
+        return new.items if isinstance(new, MatrixValue) else (new,) * len(self.parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,9 +175,9 @@ class StructTarget:
     form: StructForm
     items: dict[str, Any]
 
-    def read(self, b: FrontBuilder) -> Struct:
+    def read(self, b: FrontBuilder) -> StructValue:
         """The content: a copy."""
-        return Struct(self.form, {name: item.read(b) for name, item in self.items.items()})
+        return StructValue(self.form, {name: item.read(b) for name, item in self.items.items()})
 
     def write(self, b: FrontBuilder, value: Any) -> None:
         """Assign every member; the values were read before.
@@ -185,8 +185,8 @@ class StructTarget:
         Raises:
             QdrunTypeError: the value is no struct, or has other members.
         """
-        if not isinstance(value, Struct):
-            like = describe_struct(Struct(self.form, self.items))
+        if not isinstance(value, StructValue):
+            like = describe_struct(StructValue(self.form, self.items))
             hint = f"assign a struct: {self.form.name}(..), or one of its members"
             raise QdrunTypeError(f"{like} cannot become {ops.describe_value(value)}", hint=hint)
         same_members(self.form.name, self.items, value.items)

@@ -21,7 +21,7 @@ from ..state.builder import FrontBuilder
 from ..state.scope import Binding, Frame, Rematerialized, StructVar, Temporary
 from ..values.matrix import load_matrix, new_local
 from ..values.tensor import TensorRef
-from ..values.values import Matrix, MatrixLocal, Struct
+from ..values.values import MatrixLocal, MatrixValue, StructValue
 from .targets import Target, with_index
 
 TMP_WORD = 8
@@ -71,7 +71,7 @@ class Tasks:
             assert isinstance(binding.value, Temporary)
             binding.temporary = binding.value
             value = binding.temporary.ref.load(self.b, ())
-            is_matrix = isinstance(value, Matrix)
+            is_matrix = isinstance(value, MatrixValue)
             binding.value = new_local(self.b, value, binding.name) if is_matrix else self.b.local(value, binding.name)  # type: ignore[arg-type]
 
     def close(self, frames: list[Frame]) -> None:
@@ -143,23 +143,23 @@ class Tasks:
             return tuple(self._carry(name, v) for v in value)
         if isinstance(value, list):
             return tuple(self._carry(name, v) for v in value)
-        if isinstance(value, Struct):
-            return Struct(value.form, {key: self._carry(f"{name}.{key}", item) for key, item in value.items.items()})
+        if isinstance(value, StructValue):
+            return StructValue(value.form, {key: self._carry(f"{name}.{key}", item) for key, item in value.items.items()})
         if isinstance(value, TensorRef) and value.begin is not None:
             begin, length = (self._carry(f"{name}.{what}", getattr(value, what)) for what in ("begin", "length"))
             return replace(value, begin=begin, length=length)
         if isinstance(value, Target):
             return with_index(value, lambda x: self._carry(f"{name}[]", x))
-        if not isinstance(value, (Op, Matrix)):
+        if not isinstance(value, (Op, MatrixValue)):
             return value
-        items = value.items if isinstance(value, Matrix) else (value,)
+        items = value.items if isinstance(value, MatrixValue) else (value,)
         if all(isinstance(x, Const) for x in items):
             return value
         return Rematerialized(value) if all(can_repeat(x) for x in items) else self._store_temporary(name, value)
 
-    def _store_temporary(self, name: str, value: Operand | Matrix) -> Temporary:
+    def _store_temporary(self, name: str, value: Operand | MatrixValue) -> Temporary:
         """A new temporary that holds ``value``."""
-        items, element = (value.items, value.shape) if isinstance(value, Matrix) else ((value,), ())
+        items, element = (value.items, value.shape) if isinstance(value, MatrixValue) else ((value,), ())
         ref = TensorRef(name, tuple(self._place(name, x.dtype) for x in items), element, 0, extents=())
         ref.store(self.b, (), value)
         return Temporary(ref)

@@ -11,7 +11,7 @@ from ...ir.builder import convert
 from ...ir.nodes import Assert, Const, Local, Operand
 from ...ir.types import DType, i32, promote
 from . import ops
-from .values import Arg, Matrix, MatrixLocal, Value, count, flat_index
+from .values import Arg, MatrixLocal, MatrixValue, Value, count, flat_index
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 SWIZZLES = ("xyzw", "rgba", "stpq")
 
 
-def load_matrix(b: FrontBuilder, ml: MatrixLocal) -> Matrix:
+def load_matrix(b: FrontBuilder, ml: MatrixLocal) -> MatrixValue:
     """Read every component of a variable."""
-    return Matrix(ml.shape, tuple(b.load(x) for x in ml.locals))
+    return MatrixValue(ml.shape, tuple(b.load(x) for x in ml.locals))
 
 
 def store_matrix(b: FrontBuilder, ml: MatrixLocal, m: Arg) -> None:
@@ -32,21 +32,21 @@ def store_matrix(b: FrontBuilder, ml: MatrixLocal, m: Arg) -> None:
         QdrunTypeError: the shapes differ.
     """
     value = ops.as_value(b, m)
-    if isinstance(value, Matrix) and value.shape != ml.shape:
+    if isinstance(value, MatrixValue) and value.shape != ml.shape:
         raise QdrunFitError(f"a variable of shape {ml.shape} cannot become {ops.describe_value(value)}")
-    items = value.items if isinstance(value, Matrix) else (value,) * len(ml.locals)
+    items = value.items if isinstance(value, MatrixValue) else (value,) * len(ml.locals)
     for local, item in zip(ml.locals, items):
         b.store(local, ops.cast_scalar(b, item, local.dtype))
 
 
-def new_local(b: FrontBuilder, m: Matrix, name: str = "v") -> MatrixLocal:
+def new_local(b: FrontBuilder, m: MatrixValue, name: str = "v") -> MatrixLocal:
     """A new variable that starts as ``m``."""
     ml = MatrixLocal(m.shape, tuple(Local(x.dtype, name) for x in m.items))
     store_matrix(b, ml, m)
     return ml
 
 
-def build(b: FrontBuilder, entries: Sequence[Any], dtype: Any = None) -> Matrix:
+def build(b: FrontBuilder, entries: Sequence[Any], dtype: Any = None) -> MatrixValue:
     """A vector from scalars, or a matrix from rows (lists, tuples or vectors).
 
     The type is ``dtype`` (a DType, ``float``, ``int``) or the promoted type of the entries.
@@ -69,29 +69,29 @@ def _row(b: FrontBuilder, entry: Any) -> Operand | list[Operand]:
     if isinstance(entry, (list, tuple)):
         return [ops.to_operand(b, x) for x in entry]
     value = ops.as_value(b, entry)
-    if not isinstance(value, Matrix):
+    if not isinstance(value, MatrixValue):
         return value
     if len(value.shape) != 1:
         raise QdrunTypeError("a matrix cannot be an entry of a matrix")
     return list(value.items)
 
 
-def make(b: FrontBuilder, shape: tuple[int, ...], items: Sequence[Operand], dtype: Any = None) -> Matrix:
+def make(b: FrontBuilder, shape: tuple[int, ...], items: Sequence[Operand], dtype: Any = None) -> MatrixValue:
     """A matrix of ``shape`` from scalar operands, all cast to ``dtype`` (default: their promoted type)."""
     if dtype is None and items:
         common: DType = reduce(promote, (x.dtype for x in items))
-        return Matrix(shape, tuple(ops.cast_scalar(b, x, common) for x in items))
+        return MatrixValue(shape, tuple(ops.cast_scalar(b, x, common) for x in items))
     if dtype is None:
-        return Matrix(shape, ())
+        return MatrixValue(shape, ())
     target = ops.as_dtype(b, dtype)
-    return Matrix(shape, tuple(ops.to_operand(b, ops.cast(b, x, target)) for x in items))
+    return MatrixValue(shape, tuple(ops.to_operand(b, ops.cast(b, x, target)) for x in items))
 
 
 def _index(b: FrontBuilder, shape: tuple[int, ...], index: Any, name: str) -> list[int | Operand]:
     """Each axis as a checked Python int, or as an operand when it is known only at run time, which ``check_bounds`` tests."""
     parts: list[Arg] = []
     for part in index if isinstance(index, (tuple, list)) else (index,):
-        parts += part.items if isinstance(part, Matrix) else (part,)
+        parts += part.items if isinstance(part, MatrixValue) else (part,)
     if len(parts) != len(shape):
         kind = "a matrix takes two indices" if len(shape) == 2 else "a vector takes one index"
         raise QdrunIndexError(f"{kind}, not {len(parts)}")
@@ -150,7 +150,7 @@ def item_targets(shape: tuple[int, ...], index: Sequence[Any]) -> int:
     return flat_index(shape, tuple(int(p) for p in parts))
 
 
-def get_item(b: FrontBuilder, m: Matrix, index: Any) -> Value:
+def get_item(b: FrontBuilder, m: MatrixValue, index: Any) -> Value:
     """``m[index]``: a component; a dynamic index becomes a chain of selects. One index on a matrix gives a row.
 
     A dynamic index that is out of range gives the last component.
@@ -160,13 +160,13 @@ def get_item(b: FrontBuilder, m: Matrix, index: Any) -> Value:
         QdrunTypeError: an index that is not an integer.
     """
     single = index[0] if isinstance(index, (tuple, list)) and len(index) == 1 else index
-    if len(m.shape) == 2 and not isinstance(single, (tuple, list, Matrix)):
+    if len(m.shape) == 2 and not isinstance(single, (tuple, list, MatrixValue)):
         rows = [get_item(b, m, (single, k)) for k in range(m.shape[1])]
-        return Matrix((m.shape[1],), tuple(ops.to_operand(b, r) for r in rows))
+        return MatrixValue((m.shape[1],), tuple(ops.to_operand(b, r) for r in rows))
     return item_at(b, m, position(b, m.shape, index))
 
 
-def item_at(b: FrontBuilder, m: Matrix, where: int | Operand) -> Operand:
+def item_at(b: FrontBuilder, m: MatrixValue, where: int | Operand) -> Operand:
     """The component at a row-major position; the last one where a position of the run is out of range."""
     if isinstance(where, int):
         return m.items[where]
@@ -208,31 +208,31 @@ def swizzle_positions(shape: tuple[int, ...], name: str) -> tuple[int, ...] | No
     return None
 
 
-def filled(b: FrontBuilder, shape: tuple[int, ...], value: Arg, dtype: Any = None) -> Matrix:
+def filled(b: FrontBuilder, shape: tuple[int, ...], value: Arg, dtype: Any = None) -> MatrixValue:
     """A matrix whose components are all ``value``."""
     operand = ops.to_operand(b, value)
     return make(b, shape, (operand,) * count(shape), dtype)
 
 
-def identity(b: FrontBuilder, dtype: Any, n: int) -> Matrix:
+def identity(b: FrontBuilder, dtype: Any, n: int) -> MatrixValue:
     """The n x n identity."""
     return diag(b, n, Const(convert(1, ops.as_dtype(b, dtype)), ops.as_dtype(b, dtype)))
 
 
-def diag(b: FrontBuilder, n: int, value: Arg) -> Matrix:
+def diag(b: FrontBuilder, n: int, value: Arg) -> MatrixValue:
     """The n x n matrix with ``value`` on its diagonal and zero elsewhere."""
     n, operand = ops.static_int(n, "an extent"), ops.to_operand(b, value)
     zero = Const(convert(0, operand.dtype), operand.dtype)
-    return Matrix((n, n), tuple(operand if i == j else zero for i in range(n) for j in range(n)))
+    return MatrixValue((n, n), tuple(operand if i == j else zero for i in range(n) for j in range(n)))
 
 
-def columns_of(b: FrontBuilder, columns: Sequence[Any]) -> Matrix:
+def columns_of(b: FrontBuilder, columns: Sequence[Any]) -> MatrixValue:
     """A matrix from its columns (lists or vectors)."""
     return transposed(build(b, columns))
 
 
-def transposed(m: Matrix) -> Matrix:
+def transposed(m: MatrixValue) -> MatrixValue:
     """Rows become columns; a vector becomes a matrix of one row."""
     if len(m.shape) == 1:
-        return Matrix((1, m.n), m.items)
-    return Matrix((m.m, m.n), tuple(m.at(i, j) for j in range(m.m) for i in range(m.n)))
+        return MatrixValue((1, m.n), m.items)
+    return MatrixValue((m.m, m.n), tuple(m.at(i, j) for j in range(m.m) for i in range(m.n)))

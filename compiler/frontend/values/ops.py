@@ -20,7 +20,7 @@ from ...ir.types import DType, Unsigned, i32, i64, promote, u1, u64, unsigned
 from ..syntax import overflow
 from .fold import fold, rounded_literal
 from .literals import check_fits, check_shift
-from .values import Arg, Matrix, Struct, Value
+from .values import Arg, MatrixValue, StructValue, Value
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -61,14 +61,14 @@ def as_value(b: FrontBuilder, x: Any) -> Value:
     Raises:
         QdrunTypeError: ``x`` is nothing that can be computed with.
     """
-    if isinstance(x, (Op, Const, Matrix)):
+    if isinstance(x, (Op, Const, MatrixValue)):
         return x
     if is_number(x):
         return literal(b, x)
     offer = getattr(type(x), "__qd_value__", None)
     if offer is not None:
         value = offer(x)
-        if isinstance(value, Matrix):
+        if isinstance(value, MatrixValue):
             return value
     if isinstance(x, np.ndarray) and x.ndim == 0 and is_number(x.item()):
         return literal(b, x.item())
@@ -77,11 +77,11 @@ def as_value(b: FrontBuilder, x: Any) -> Value:
 
 def describe_value(x: object) -> str:
     """A value as a user would call it."""
-    if isinstance(x, Matrix):
+    if isinstance(x, MatrixValue):
         return f"a matrix of shape {x.shape}" if len(x.shape) == 2 else f"a vector of {x.n}"
     if isinstance(x, (Op, Const)):
         return f"a scalar of type {x.dtype}"
-    if isinstance(x, Struct):
+    if isinstance(x, StructValue):
         return "a struct"
     return f"{type(x).__name__} {x!r}" if isinstance(x, (str, tuple, list)) else f"an object of type {type(x).__name__}"
 
@@ -93,7 +93,7 @@ def to_operand(b: FrontBuilder, x: Any) -> Operand:
         QdrunTypeError: ``x`` is a matrix, or nothing that can be computed with.
     """
     value = as_value(b, x)
-    if isinstance(value, Matrix):
+    if isinstance(value, MatrixValue):
         raise QdrunTypeError(f"a scalar is needed here, not {describe_value(value)}")
     return value
 
@@ -122,7 +122,7 @@ def common_shape(*values: Value) -> tuple[int, ...] | None:
     Raises:
         QdrunTypeError: two of them differ in shape.
     """
-    shapes = [v.shape for v in values if isinstance(v, Matrix)]
+    shapes = [v.shape for v in values if isinstance(v, MatrixValue)]
     for other in shapes[1:]:
         if other != shapes[0]:
             raise QdrunFitError(
@@ -132,14 +132,14 @@ def common_shape(*values: Value) -> tuple[int, ...] | None:
     return shapes[0] if shapes else None
 
 
-def as_matrix(b: FrontBuilder, x: Any, what: str) -> Matrix:
+def as_matrix(b: FrontBuilder, x: Any, what: str) -> MatrixValue:
     """``x`` as a matrix.
 
     Raises:
         QdrunTypeError: it is not one.
     """
     value = as_value(b, x)
-    if not isinstance(value, Matrix):
+    if not isinstance(value, MatrixValue):
         raise QdrunTypeError(f"{what} takes a vector or a matrix, not {describe_value(value)}")
     return value
 
@@ -154,10 +154,10 @@ def elementwise(f: Callable[..., Operand], *values: Value) -> Value:
     shape = common_shape(*values)
     if shape is None:
         return f(*values)
-    columns = [v.items if isinstance(v, Matrix) else None for v in values]
+    columns = [v.items if isinstance(v, MatrixValue) else None for v in values]
     size = next(len(c) for c in columns if c is not None)
     rows = [[v if c is None else c[k] for v, c in zip(values, columns)] for k in range(size)]
-    return Matrix(shape, tuple(f(*row) for row in rows))
+    return MatrixValue(shape, tuple(f(*row) for row in rows))
 
 
 def number_type(b: FrontBuilder, *args: Operand) -> DType:
@@ -225,8 +225,8 @@ def matmul(b: FrontBuilder, x: Any, y: Any) -> Value:
         QdrunTypeError: a scalar operand, or inner extents that differ.
     """
     p, q = as_value(b, x), as_value(b, y)
-    if not isinstance(p, Matrix) or not isinstance(q, Matrix):
-        raise QdrunTypeError(f"`@` multiplies matrices, not {describe_value(q if isinstance(p, Matrix) else p)}")
+    if not isinstance(p, MatrixValue) or not isinstance(q, MatrixValue):
+        raise QdrunTypeError(f"`@` multiplies matrices, not {describe_value(q if isinstance(p, MatrixValue) else p)}")
     if p.shape[-1] != q.shape[0]:
         raise QdrunFitError(
             f"`@` cannot multiply shapes {p.shape} and {q.shape}: {p.shape[-1]} is not {q.shape[0]}",
@@ -236,7 +236,7 @@ def matmul(b: FrontBuilder, x: Any, y: Any) -> Value:
     columns = [q.items] if len(q.shape) == 1 else [q.items[j :: q.m] for j in range(q.m)]
     items = tuple(inner(b, row, column) for row in rows for column in columns)
     shape = p.shape[:-1] + q.shape[1:]
-    return Matrix(shape, items) if shape else items[0]
+    return MatrixValue(shape, items) if shape else items[0]
 
 
 def _arithmetic(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
@@ -382,7 +382,7 @@ def truth(b: FrontBuilder, x: Arg) -> Operand:
         QdrunTypeError: ``x`` is a matrix.
     """
     value = as_value(b, x)
-    if isinstance(value, Matrix):
+    if isinstance(value, MatrixValue):
         raise QdrunTypeError(f"the truth of {describe_value(value)} is ambiguous", hint="use .any() or .all()")
     if value.dtype is u1:
         return value

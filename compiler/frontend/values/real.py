@@ -13,7 +13,7 @@ from ...errors import QdrunTypeError
 from ...ir.nodes import Const, Local, Operand
 from ...ir.types import DType
 from . import ops
-from .values import Matrix
+from .values import MatrixValue
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -142,7 +142,7 @@ def grid_of(b: FrontBuilder, a: Any, dt: Any, what: str, most: int) -> Grid:
     return rows_of(b, m, dtype)
 
 
-def real_dtype(b: FrontBuilder, m: Matrix, dt: Any, what: str) -> DType:
+def real_dtype(b: FrontBuilder, m: MatrixValue, dt: Any, what: str) -> DType:
     """The type to compute in: ``dt``, or the matrix's own.
 
     Raises:
@@ -154,11 +154,11 @@ def real_dtype(b: FrontBuilder, m: Matrix, dt: Any, what: str) -> DType:
     return dtype
 
 
-def rows_of(b: FrontBuilder, m: Matrix, dtype: DType) -> Grid:
+def rows_of(b: FrontBuilder, m: MatrixValue, dtype: DType) -> Grid:
     """The rows of a matrix, cast."""
     return [[Real(b, ops.cast_scalar(b, m.at(i, j), dtype)) for j in range(m.m)] for i in range(m.n)]
 
 
-def matrix_of(rows: Grid) -> Matrix:
+def matrix_of(rows: Grid) -> MatrixValue:
     """Rows of scalars as a matrix."""
-    return Matrix((len(rows), len(rows[0])), tuple(r.x for row in rows for r in row))
+    return MatrixValue((len(rows), len(rows[0])), tuple(r.x for row in rows for r in row))

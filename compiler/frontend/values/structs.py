@@ -15,7 +15,7 @@ from ...ir.nodes import Const, Op, Operand, Place
 from ...ir.types import DType
 from . import matrix, ops
 from .tensor import TensorRef
-from .values import NO_FORM, Matrix, Struct, StructForm, count, no_member
+from .values import NO_FORM, MatrixValue, StructForm, StructValue, count, no_member
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -87,7 +87,7 @@ class StructMethod:
     owner: Any
 
 
-def describe_struct(value: Struct | StructTensor) -> str:
+def describe_struct(value: StructValue | StructTensor) -> str:
     """A struct as a message names it."""
     if isinstance(value, StructTensor):
         return f"the field of structs `{value.name}`"
@@ -96,36 +96,36 @@ def describe_struct(value: Struct | StructTensor) -> str:
     return f"{kind}{name} with the members {', '.join(value.items)}"
 
 
-def lower_anonymous(b: FrontBuilder, /, *args: Any, **members: Any) -> Struct:
+def lower_anonymous(b: FrontBuilder, /, *args: Any, **members: Any) -> StructValue:
     """``qd.Struct(a=.., b=..)`` or ``qd.Struct({"a": ..})``.
 
     Raises:
         QdrunTypeError: anything else.
     """
-    if len(args) == 1 and not members and isinstance(args[0], (Struct, dict)):
+    if len(args) == 1 and not members and isinstance(args[0], (StructValue, dict)):
         value = args[0]
-        return anonymous(b, value.items if isinstance(value, Struct) else value)
+        return anonymous(b, value.items if isinstance(value, StructValue) else value)
     if args:
         raise QdrunTypeError("Struct() takes keywords or one dict", hint="write Struct(a=1.0, b=2.0)")
     return anonymous(b, members)
 
 
-def anonymous(b: FrontBuilder, members: Mapping[str, Any]) -> Struct:
+def anonymous(b: FrontBuilder, members: Mapping[str, Any]) -> StructValue:
     """A struct whose members have the types of their values; a list is a vector, a dict a struct."""
-    return Struct(NO_FORM, {name: _own_type(b, value) for name, value in members.items()})
+    return StructValue(NO_FORM, {name: _own_type(b, value) for name, value in members.items()})
 
 
 def _own_type(b: FrontBuilder, value: Any) -> Any:
     if isinstance(value, dict):
         return anonymous(b, value)
-    if isinstance(value, Struct):
+    if isinstance(value, StructValue):
         return value
     if isinstance(value, (list, tuple)):
         return matrix.build(b, value)
     return ops.as_value(b, value)
 
 
-def build(b: FrontBuilder, form: StructForm, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Struct:
+def build(b: FrontBuilder, form: StructForm, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> StructValue:
     """``S(..)``: members by position, then by name; omitted members are zero.
 
     Raises:
@@ -136,7 +136,7 @@ def build(b: FrontBuilder, form: StructForm, args: tuple[Any, ...], keywords: Ma
         return convert(b, form, args[0])
     check_arguments(form, len(args), keywords)
     given = {**dict(zip(names, args)), **keywords}
-    return Struct(form, {n: _member(b, form, n, given.get(n, 0)) for n in names})
+    return StructValue(form, {n: _member(b, form, n, given.get(n, 0)) for n in names})
 
 
 def check_arguments(form: StructForm, positional: int, keywords: Mapping[str, Any]) -> None:
@@ -157,7 +157,7 @@ def check_arguments(form: StructForm, positional: int, keywords: Mapping[str, An
 
 def _is_like(form: StructForm, value: Any) -> bool:
     """Whether a value is a whole struct of this form, not one for its first member."""
-    items = value.items if isinstance(value, Struct) else value if isinstance(value, dict) else None
+    items = value.items if isinstance(value, StructValue) else value if isinstance(value, dict) else None
     return items is not None and list(items) == list(form.members)
 
 
@@ -175,14 +175,14 @@ def convert(b: FrontBuilder, form: Any, value: Any) -> Any:
         QdrunTypeError: it does not fit.
     """
     if isinstance(form, StructForm):
-        if not isinstance(value, (Struct, dict)):
-            if isinstance(value, (list, tuple, Matrix)) or not (ops.is_number(value) or isinstance(value, (Op, Const))):
+        if not isinstance(value, (StructValue, dict)):
+            if isinstance(value, (list, tuple, MatrixValue)) or not (ops.is_number(value) or isinstance(value, (Op, Const))):
                 raise QdrunTypeError(f"{ops.describe_value(value)} is not {form.name}")
             return build(b, form, (value,), {})
-        items = value.items if isinstance(value, Struct) else value
+        items = value.items if isinstance(value, StructValue) else value
         same_members(form.name, form.members, items)
-        return Struct(form, {n: _member(b, form, n, items[n]) for n in form.members})
-    if isinstance(value, (Struct, dict)):
+        return StructValue(form, {n: _member(b, form, n, items[n]) for n in form.members})
+    if isinstance(value, (StructValue, dict)):
         raise QdrunTypeError("a struct is not a number")
     if isinstance(form, DType) or form in (float, int, bool):
         return ops.cast(b, ops.to_operand(b, value), ops.as_dtype(b, form))
@@ -214,11 +214,11 @@ def shape_of(value: Any) -> Any:
     """The structure of a result's scalars: None, () for a number, a shape, a list of these for a tuple, or a ``StructShape``."""
     if value is None:
         return None
-    if isinstance(value, Struct):
+    if isinstance(value, StructValue):
         return StructShape(value.form, tuple((name, shape_of(x)) for name, x in value.items.items()))
     if isinstance(value, (tuple, list)):
         return [shape_of(v) for v in value]
-    return value.shape if isinstance(value, Matrix) else ()
+    return value.shape if isinstance(value, MatrixValue) else ()
 
 
 def rebuild(like: Any, parts: list[Any]) -> Any:
@@ -226,42 +226,42 @@ def rebuild(like: Any, parts: list[Any]) -> Any:
     if like is None:
         return None
     if isinstance(like, StructShape):
-        return Struct(like.form, {name: rebuild(shape, parts) for name, shape in like.members})
+        return StructValue(like.form, {name: rebuild(shape, parts) for name, shape in like.members})
     if isinstance(like, list):
         return tuple(rebuild(x, parts) for x in like)
     if like == ():
         return parts.pop(0)
-    return Matrix(like, tuple(parts.pop(0) for _ in range(count(like))))
+    return MatrixValue(like, tuple(parts.pop(0) for _ in range(count(like))))
 
 
 def scalars(value: Any) -> list[Operand]:
     """The scalars of a struct of numbers, in order."""
-    if isinstance(value, Struct):
+    if isinstance(value, StructValue):
         return [x for item in value.items.values() for x in scalars(item)]
-    return list(value.items) if isinstance(value, Matrix) else [value]
+    return list(value.items) if isinstance(value, MatrixValue) else [value]
 
 
-def aligned(like: Struct, value: Any) -> Struct:
+def aligned(like: StructValue, value: Any) -> StructValue:
     """A struct with its members in the order of another one.
 
     Raises:
         QdrunTypeError: it is no struct, or its members have other names or shapes.
     """
-    if not isinstance(value, Struct):
+    if not isinstance(value, StructValue):
         raise QdrunTypeError(f"{ops.describe_value(value)} is not {describe_struct(like)}")
     same_members("one side", like.items, value.items)
     items: dict[str, Any] = {}
     for name, item in like.items.items():
         other = value.items[name]
-        if isinstance(item, Struct):
+        if isinstance(item, StructValue):
             other = aligned(item, other)
         elif shape_of(other) != shape_of(item):
             raise QdrunTypeError(f"the member `{name}` has different shapes on the two sides")
         items[name] = other
-    return Struct(like.form, items)
+    return StructValue(like.form, items)
 
 
-def select(b: FrontBuilder, cond: Operand, x: Struct, y: Struct) -> Struct:
+def select(b: FrontBuilder, cond: Operand, x: StructValue, y: StructValue) -> StructValue:
     """``x`` where ``cond`` holds, else ``y``: scalar by scalar."""
     pairs = zip(scalars(x), scalars(aligned(x, y)))
     return rebuild(shape_of(x), [ops.to_operand(b, ops.select(b, cond, p, q)) for p, q in pairs])

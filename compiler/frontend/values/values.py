@@ -30,7 +30,7 @@ def flat_index(shape: tuple[int, ...], index: tuple[int, ...]) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Matrix:
+class MatrixValue:
     """A compile-time tuple of scalar operands of one type, shape ``(n,)`` or ``(n, m)``, row-major."""
 
     shape: tuple[int, ...]
@@ -122,20 +122,22 @@ NO_FORM = StructForm({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Struct:
+class StructValue:
     """A record of values. An item is a scalar operand, a matrix, a struct, or (of a dataclass argument) anything a name stands for."""
 
     form: StructForm
     items: dict[str, Any]
 
-    def map(self, f: Callable[[Any], Any]) -> Struct:
+    def map(self, f: Callable[[Any], Any]) -> StructValue:
         """The struct of ``f(item)``."""
-        return Struct(self.form, {name: f(item) for name, item in self.items.items()})
+        return StructValue(self.form, {name: f(item) for name, item in self.items.items()})
 
     @property
     def is_data(self) -> bool:
         """Whether it holds nothing but numbers, so that a variable can hold it."""
-        return all(x.is_data if isinstance(x, Struct) else isinstance(x, (Op, Const, Matrix)) for x in self.items.values())
+        return all(
+            x.is_data if isinstance(x, StructValue) else isinstance(x, (Op, Const, MatrixValue)) for x in self.items.values()
+        )
 
     def get(self, name: str) -> Any:
         """A member.
@@ -155,8 +157,8 @@ def no_member(form: StructForm, items: Mapping[str, Any], name: str) -> QdrunNam
     return QdrunNameError(f"{form.name} has no member `{name}`", hint=f"its members are {have}{fill}")
 
 
-Value: TypeAlias = Operand | Matrix
-Arg: TypeAlias = Operand | Matrix | int | float | bool
+Value: TypeAlias = Operand | MatrixValue
+Arg: TypeAlias = Operand | MatrixValue | int | float | bool
 
 
 def resolve(value: Any, name: str = "") -> Any:

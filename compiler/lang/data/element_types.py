@@ -64,7 +64,7 @@ class MatrixType:
         """The token of the type for kernels that use it."""
         return self.shape, "unsigned" if self._dtype is Unsigned else self._dtype
 
-    def __qd_lower__(self, b: Any, *args: Any) -> values.Matrix:
+    def __qd_lower__(self, b: Any, *args: Any) -> values.MatrixValue:
         """The constructor inside a kernel."""
         return constructors.lower_typed(b, self.shape, self._dtype, args)
 

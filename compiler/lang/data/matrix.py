@@ -183,7 +183,7 @@ class Matrix(NDArrayOperatorsMixin):
     def __reduce__(self) -> Any:
         return type(self), (self._data, self._dtype)
 
-    def __qd_value__(self) -> values.Matrix:
+    def __qd_value__(self) -> values.MatrixValue:
         """The constant that a kernel sees: typed as declared, else with the default types."""
         dtype = self._dtype
         if dtype is None:
@@ -191,7 +191,7 @@ class Matrix(NDArrayOperatorsMixin):
             dtype = (
                 fp if self._data.dtype.kind == "f" else ip if self._data.dtype.kind in "iu" else from_numpy(self._data.dtype)
             )
-        return values.Matrix(self.shape, tuple(Const(convert(x, dtype), dtype) for x in self._data.ravel().tolist()))
+        return values.MatrixValue(self.shape, tuple(Const(convert(x, dtype), dtype) for x in self._data.ravel().tolist()))
 
     def norm_sqr(self) -> float:
         """The sum of the squares of all components."""

@@ -20,7 +20,7 @@ from ...ir.types import DType
 from ...program.call import Key, Permutation
 from ...program.layout.offsets import extents, in_memory_order, inverse, permutation, row_major
 from ...program.memory.device_arrays import NearArray, near_array
-from ...program.memory.memory_regions import EXTERNAL, Held
+from ...program.memory.memory_regions import EXTERNAL, NdarrayAllocation
 from ...program.program import Program, current_program
 from ...runtime.base import Allocation
 from ...runtime.host_memory import reserved_bytes
@@ -282,7 +282,7 @@ class Ndarray(Placed):
         if array._buffer is None:
             memory = array._memory
             where = memory.ptr, memory.nbytes, memory.category, memory.view
-            held = Held(*where, serial=memory.serial, mirror=memory.mirror, holder=array)
+            held = NdarrayAllocation(*where, serial=memory.serial, mirror=memory.mirror, holder=array)
             array._buffer = Buffer("field", held)
         stored = in_memory_order(self.shape, self.layout)
         where = array._buffer, self.ndim, stored, row_major(stored + self.element_shape, self.dtype.size)[: self.ndim]

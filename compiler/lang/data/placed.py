@@ -19,7 +19,7 @@ from ...program.layout.tree import SNode
 from ...program.program import Program
 from ...runtime.mirror import copied, reading, store
 from ..fitting import numbers
-from ..interop import Exchange, host_array
+from ..interop import ArrayConversions, host_array
 from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
 from .element_types import MatrixType
 
@@ -32,7 +32,7 @@ def shared_gradient(what: str) -> QdrunRuntimeError:
     )
 
 
-class Placed(Exchange):
+class Placed(ArrayConversions):
     """A field or an ndarray.
 
     A class that is one says what ``_owner`` and ``_all`` are, and has the attributes that stand above them.
@@ -265,7 +265,7 @@ class Placed(Exchange):
         self._assign(numbers(arr, self.dtype.numpy))
 
     def from_torch(self, arr: Any) -> None:
-        """Copy a torch tensor; see ``Exchange.from_torch``. Of a sparse field the active elements are written."""
+        """Copy a torch tensor; see ``ArrayConversions.from_torch``. Of a sparse field the active elements are written."""
         if self._level is None:
             super().from_torch(arr)
         else:

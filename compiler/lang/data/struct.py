@@ -65,7 +65,7 @@ class StructType(values.StructForm):
         except QdrunTypeError as e:
             raise type(e)(f"the member `{name}` of {self.name}: {e.what}", e.loc, e.hint) from None
 
-    def __qd_lower__(self, b: Any, /, *args: Any, **members: Any) -> values.Struct:
+    def __qd_lower__(self, b: Any, /, *args: Any, **members: Any) -> values.StructValue:
         """The constructor inside a kernel."""
         return structs.build(b, self, args, members)
 
@@ -254,10 +254,10 @@ class Struct:
     def __reduce__(self) -> Any:
         return _unpickle, (dict(self.items), self._type)
 
-    def __qd_value__(self) -> values.Struct:
+    def __qd_value__(self) -> values.StructValue:
         """The constant that a kernel sees."""
         form = self._type or values.NO_FORM
-        return values.Struct(form, {name: _constant(v, form.members.get(name)) for name, v in self.items})
+        return values.StructValue(form, {name: _constant(v, form.members.get(name)) for name, v in self.items})
 
     @staticmethod
     def field(

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import QdrunTypeError, QdrunValueError
 from ...frontend.values.tensor import TensorRef
 from ...program.layout.offsets import permutation
-from ..interop import Exchange
+from ..interop import ArrayConversions
 from .dtypes import resolve
 from .element_types import MatrixType
 from .field import Field
@@ -25,7 +25,7 @@ class Backend(IntEnum):
     NDARRAY = 1
 
 
-class Tensor(Exchange):
+class Tensor(ArrayConversions):
     """A field or an ndarray behind one interface; also the annotation of a kernel parameter that takes either.
 
     Made by ``qd.tensor``, ``Vector.tensor``, ``Matrix.tensor``, or by ``qd.wrap`` around what exists. Indices and shapes are canonical,
@@ -182,7 +182,7 @@ class Tensor(Exchange):
         self._impl.copy_from(unwrap(other))
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> np.ndarray:
-        """See ``Exchange.to_numpy``."""
+        """See ``ArrayConversions.to_numpy``."""
         return self._impl.to_numpy(dtype, copy=copy)
 
     def __reduce__(self) -> Any:

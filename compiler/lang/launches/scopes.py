@@ -17,11 +17,11 @@ Find = Callable[[Sequence[Any]], Any]
 SIMPLE = (int, float, str, bool, type(None))
 
 
-class Undecided(Exception):
+class UndecidedStages(Exception):
     """The stages of a kernel depend on its arguments, and there are none yet."""
 
 
-class Missing(LookupError):
+class UnboundName(LookupError):
     """A name outside of a function has no value, or none yet."""
 
 
@@ -64,7 +64,7 @@ class _Names(dict[str, Any]):
 
 
 @dataclass(frozen=True, eq=False)
-class Scope:
+class FunctionScope:
     """A kernel, or a function that it calls.
 
     Attributes:
@@ -75,15 +75,15 @@ class Scope:
     parameters: Mapping[str, Find]
 
     @staticmethod
-    def of_kernel(source: FunctionSource) -> Scope:
+    def of_kernel(source: FunctionSource) -> FunctionScope:
         """The scope of a kernel: its parameters are its arguments."""
 
         def found(position: int) -> Find:
             return lambda arguments: arguments[position]
 
-        return Scope(source, {p.name: found(k) for k, p in enumerate(source.parameters)})
+        return FunctionScope(source, {p.name: found(k) for k, p in enumerate(source.parameters)})
 
-    def of_call(self, callee: Any, call: ast.Call) -> Scope | None:
+    def of_call(self, callee: Any, call: ast.Call) -> FunctionScope | None:
         """The scope of a function that is called here; None: the arguments do not fit."""
         source: FunctionSource = callee.__qd_func__
         bound = [callee.__self__] if getattr(callee, "__self__", None) is not None else []
@@ -96,7 +96,7 @@ class Scope:
         found |= {p.name: lambda _, value=value: value for p, value in zip(places, bound)}
         given = [*zip((p.name for p in places[len(bound) :]), call.args), *((str(k.arg), k.value) for k in call.keywords)]
         found |= {name: lambda arguments, node=node: self.value(node, arguments) for name, node in given}
-        return Scope(source, found) if found.keys() == {p.name for p in places} else None
+        return FunctionScope(source, found) if found.keys() == {p.name for p in places} else None
 
     def value(self, node: ast.expr, arguments: Sequence[Any]) -> Any:
         """The value of a literal, a name, an attribute.
@@ -121,7 +121,7 @@ class Scope:
         try:
             return self.source.peek(name)
         except QdrunError as e:
-            raise Missing(name) from e
+            raise UnboundName(name) from e
 
     def constant(self, node: ast.expr) -> Any:
         """The value of what does not depend on arguments; None if it does, or there is none."""

@@ -11,7 +11,7 @@ from ...program.program import current_program
 from ..data.ndarray import Ndarray, make_ndarray
 
 
-class Form(NamedTuple):
+class ArrayForm(NamedTuple):
     """The form of an ndarray: its type, its shape, the shape of an element, and whether it has a gradient."""
 
     dtype: DType
@@ -21,7 +21,7 @@ class Form(NamedTuple):
 
 
 @contextmanager
-def borrowed(what: str, form: Form, count: int) -> Iterator[list[Ndarray]]:
+def borrowed(what: str, form: ArrayForm, count: int) -> Iterator[list[Ndarray]]:
     """Arrays with any content. The program keeps them for later calls; a call inside of the block gets others.
 
     Args:

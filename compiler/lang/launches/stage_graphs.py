@@ -16,7 +16,7 @@ from ...program.program import Program
 from ...runtime.gpu.driver import DeviceFlag
 from ..data.ndarray import Ndarray
 from .flags import word_of
-from .stages import Loop, Pause, Stage, Work
+from .stages import LaunchStage, Pause, Stage, StageLoop
 
 FAILED = (1 << 32) - 1
 """The mark of a graph that is paused because a launch has failed."""
@@ -38,7 +38,12 @@ class RecordedCall:
     """
 
     def __init__(
-        self, program: Program, kernels: Mapping[Work, Any], values: Sequence[Any], labels: tuple[int, ...], start: int | None
+        self,
+        program: Program,
+        kernels: Mapping[LaunchStage, Any],
+        values: Sequence[Any],
+        labels: tuple[int, ...],
+        start: int | None,
     ) -> None:
         self._program, self._device = program, cast("Any", program.device)
         self._kernels, self._values, self._labels, self._start = kernels, values, labels, start
@@ -51,10 +56,10 @@ class RecordedCall:
     def run(self, stages: Sequence[Stage]) -> None:
         """Record stages. What stands behind a checkpoint is left out if that has paused."""
         for position, stage in enumerate(stages):
-            if isinstance(stage, Work):
+            if isinstance(stage, LaunchStage):
                 if self._start is None:
                     self._launch(stage)
-            elif isinstance(stage, Loop) and self._start in (None, *stage.labels):
+            elif isinstance(stage, StageLoop) and self._start in (None, *stage.labels):
                 self._loop(stage)
             elif isinstance(stage, Pause) and self._start in (None, stage.label):
                 self._start = None
@@ -63,12 +68,12 @@ class RecordedCall:
             else:  # all of it comes before the checkpoint that is looked for
                 continue
             rest = stages[position + 1 :]
-            if rest and not isinstance(stage, Work) and (isinstance(stage, Pause) or stage.labels):
+            if rest and not isinstance(stage, LaunchStage) and (isinstance(stage, Pause) or stage.labels):
                 with self._device.part():
                     self.run(rest)
                 return
 
-    def _launch(self, work: Work) -> None:
+    def _launch(self, work: LaunchStage) -> None:
         recording = self._program.recording
         assert recording is not None
         before = len(recording.launched)
@@ -77,7 +82,7 @@ class RecordedCall:
             if launch.executable.compiled.messages:
                 self._device.pause_graph(DeviceFlag(int(launch.executable.context[CTX_STATUS_DEVICE]), 8), FAILED)
 
-    def _loop(self, loop: Loop) -> None:
+    def _loop(self, loop: StageLoop) -> None:
         word = word_of(loop.flag, self._values)
         begun = self._start is not None
         if begun:  # the iteration in which it has paused goes on

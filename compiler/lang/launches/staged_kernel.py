@@ -16,9 +16,9 @@ from ...runtime.recording import Unrecordable
 from ..args.binding import Binder, parameters
 from ..data.tensor import unwrap
 from .flags import number_of, place_of
-from .scopes import Undecided
+from .scopes import UndecidedStages
 from .stage_graphs import RecordedCall, StageGraphs
-from .stages import Flag, Loop, Pause, Plan, Stage, Work, split
+from .stages import Flag, LaunchStage, Pause, Plan, Stage, StageLoop, split
 from .streams import take_stream
 
 MOST_PLANS = 16
@@ -58,7 +58,7 @@ class StagedKernel:
         functools.update_wrapper(self, source.fn)
         self.source = source
         self._checkpoints, self._make = checkpoints, make
-        self._plans: list[tuple[Plan, dict[Work, Any]]] = []
+        self._plans: list[tuple[Plan, dict[LaunchStage, Any]]] = []
         if plan is not None:
             self._add(plan)
 
@@ -104,7 +104,7 @@ class StagedKernel:
         values = self._given(args, kwargs)
         self._prepare(self._planned(values)[1], values)
 
-    def _prepare(self, kernels: dict[Work, Any], values: list[Any]) -> None:
+    def _prepare(self, kernels: dict[LaunchStage, Any], values: list[Any]) -> None:
         for kernel in kernels.values():
             kernel.prepare(*values)
 
@@ -117,7 +117,7 @@ class StagedKernel:
         plan, kernels = self._planned(self._given(args, dict(kwargs)))
         if not plan.stages:
             return next(iter(kernels.values()))
-        flag = next(s.flag for s in plan.stages if not isinstance(s, Work))
+        flag = next(s.flag for s in plan.stages if not isinstance(s, LaunchStage))
         raise DifferentiationError(
             f"the gradient of kernel `{self.source.name}` by hand is not possible: how many launches it made depended on"
             f" `{flag.use}`",
@@ -130,15 +130,15 @@ class StagedKernel:
         take_stream(current_program(), self._binder, kwargs)
         return self._binder.arguments(args, kwargs)
 
-    def _planned(self, values: list[Any]) -> tuple[Plan, dict[Work, Any]]:
+    def _planned(self, values: list[Any]) -> tuple[Plan, dict[LaunchStage, Any]]:
         """The stages of a call, and their kernels."""
         for planned in self._plans:
             if planned[0].fits(values):
                 return planned
         return self._add(split(self.source, self._checkpoints, values))
 
-    def _add(self, plan: Plan) -> tuple[Plan, dict[Work, Any]]:
-        works = _works(plan.stages) or [Work(self.source)]
+    def _add(self, plan: Plan) -> tuple[Plan, dict[LaunchStage, Any]]:
+        works = _works(plan.stages) or [LaunchStage(self.source)]
         self._plans.insert(0, (plan, {work: _kernel_of(work, self._make) for work in works}))
         del self._plans[MOST_PLANS:]
         return self._plans[0]
@@ -160,11 +160,11 @@ class StagedKernel:
             mark = device.paused_graph() if labels else 0
             label = labels[mark - 1] if 0 < mark <= len(labels) else None
         else:
-            label = _Call(program, kernels, values, start).run(plan.stages)
+            label = _StagedCall(program, kernels, values, start).run(plan.stages)
         return GraphStatus(label is not None, label) if labels else None
 
     def _launch_graph(
-        self, program: Program, plan: Plan, kernels: dict[Work, Any], values: list[Any], start: int | None
+        self, program: Program, plan: Plan, kernels: dict[LaunchStage, Any], values: list[Any], start: int | None
     ) -> bool:
         """Launch the stages of a call as one graph; False: nothing was launched, see ``StageGraphs``."""
         graphs: StageGraphs = program.stage_graphs.setdefault(self, StageGraphs())
@@ -282,32 +282,32 @@ class StagedGradient:
         return method
 
 
-class _Call:
+class _StagedCall:
     """One call of a kernel with stages.
 
     Attributes:
         start: the checkpoint that is looked for; None: everything runs from here on.
     """
 
-    def __init__(self, program: Program, kernels: dict[Work, Any], values: list[Any], start: int | None) -> None:
+    def __init__(self, program: Program, kernels: dict[LaunchStage, Any], values: list[Any], start: int | None) -> None:
         self._program, self._kernels, self._values, self.start = program, kernels, values, start
 
     def run(self, stages: tuple[Stage, ...]) -> int | None:
         """Launch; the label of the checkpoint that has paused, None: all ran."""
         for stage in stages:
-            if isinstance(stage, Work):
+            if isinstance(stage, LaunchStage):
                 label = self._launch(stage)
             else:
-                label = self._loop(stage) if isinstance(stage, Loop) else self._pause(stage)
+                label = self._loop(stage) if isinstance(stage, StageLoop) else self._pause(stage)
             if label is not None:
                 return label
         return None
 
-    def _launch(self, work: Work) -> None:
+    def _launch(self, work: LaunchStage) -> None:
         if self.start is None:
             self._kernels[work](*self._values)
 
-    def _loop(self, loop: Loop) -> int | None:
+    def _loop(self, loop: StageLoop) -> int | None:
         if self.start is not None and self.start not in loop.labels:
             return None  # all of it comes before the checkpoint
         while True:
@@ -333,23 +333,23 @@ class _Call:
         return is_set
 
 
-def _kernel_of(work: Work, make: Callable[[Any], Any]) -> Any:
+def _kernel_of(work: LaunchStage, make: Callable[[Any], Any]) -> Any:
     """A stage as a kernel."""
     made = make(work.source.fn)
     made.__dict__["source"] = work.source
     return made
 
 
-def _works(stages: tuple[Stage, ...]) -> list[Work]:
-    return [work for s in stages for work in ([s] if isinstance(s, Work) else _works(s.body))]
+def _works(stages: tuple[Stage, ...]) -> list[LaunchStage]:
+    return [work for s in stages for work in ([s] if isinstance(s, LaunchStage) else _works(s.body))]
 
 
 def _flags(stages: tuple[Stage, ...]) -> list[Flag]:
-    return [flag for s in stages if not isinstance(s, Work) for flag in (s.flag, *_flags(s.body))]
+    return [flag for s in stages if not isinstance(s, LaunchStage) for flag in (s.flag, *_flags(s.body))]
 
 
 def _labels(stages: tuple[Stage, ...]) -> tuple[int, ...]:
-    inner = [(s.label,) if isinstance(s, Pause) else s.labels for s in stages if not isinstance(s, Work)]
+    inner = [(s.label,) if isinstance(s, Pause) else s.labels for s in stages if not isinstance(s, LaunchStage)]
     return tuple(label for labels in inner for label in labels)
 
 
@@ -369,6 +369,6 @@ def graph_kernel(fn: Callable[..., Any], make: Callable[[Any], Any], checkpoints
     except QdrunSyntaxError:
         return make(fn)  # its first call says why it cannot be read
     plan = None
-    with suppress(Undecided):
+    with suppress(UndecidedStages):
         plan = split(source, checkpoints)
     return make(fn) if plan is not None and not plan.stages else StagedKernel(source, checkpoints, make, plan)

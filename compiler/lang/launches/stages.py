@@ -18,7 +18,7 @@ from ...errors import QdrunNameError, QdrunSyntaxError
 from ...frontend.regions import checkpoint, graph_do_while
 from ...frontend.source.parse import FunctionSource
 from ...ir.nodes import Loc
-from .scopes import Fact, Missing, Scope, Undecided
+from .scopes import Fact, FunctionScope, UnboundName, UndecidedStages
 from .stage_values import is_repeatable, pass_values
 
 USES = {("condition",): "while qd.graph.do_while(c):", ("cp_id", "yield_on"): "with qd.checkpoint(1, yield_on=flag):"}
@@ -26,7 +26,7 @@ USES = {("condition",): "while qd.graph.do_while(c):", ("cp_id", "yield_on"): "w
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class LaunchStage:
     """Statements that are one launch."""
 
     source: FunctionSource
@@ -47,7 +47,7 @@ class Flag:
 
 
 @dataclass(frozen=True, eq=False)
-class Loop:
+class StageLoop:
     """Stages that run once, and again while the flag is not zero. ``labels``: of the checkpoints inside."""
 
     flag: Flag
@@ -64,7 +64,7 @@ class Pause:
     body: tuple[Any, ...]
 
 
-Stage = Work | Loop | Pause
+Stage = LaunchStage | StageLoop | Pause
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +93,9 @@ def split(source: FunctionSource, checkpoints: bool, arguments: Sequence[Any] | 
 
     Raises:
         QdrunSyntaxError: a stage is not written as it must be, the kernel returns, or a value passes from one stage to another.
-        Undecided: the stages depend on the arguments, and there are none.
+        UndecidedStages: the stages depend on the arguments, and there are none.
     """
-    splitter = _Splitter(Scope.of_kernel(source), checkpoints, arguments)
+    splitter = _Splitter(FunctionScope.of_kernel(source), checkpoints, arguments)
     stages = splitter.stages_of(splitter.kernel, source.tree.body)
     finished = () if stages is None else tuple(_finished(source, s) for s in stages)
     return Plan(finished, tuple(splitter.facts))
@@ -126,14 +126,14 @@ class _Draft:
 class _Splitter:
     """Reads the statements of one kernel, and of the functions with stages that it calls."""
 
-    def __init__(self, kernel: Scope, checkpoints: bool, arguments: Sequence[Any] | None) -> None:
+    def __init__(self, kernel: FunctionScope, checkpoints: bool, arguments: Sequence[Any] | None) -> None:
         self.kernel, self.facts = kernel, list[Fact]()
         self._checkpoints, self._given = checkpoints, arguments
         self._labels: list[int] = []
         self._open: list[Any] = []  # functions that are being read
         self._numbers = iter(range(1 << 30))
 
-    def stages_of(self, scope: Scope, statements: Sequence[ast.stmt], nested: bool = False) -> list[Any] | None:
+    def stages_of(self, scope: FunctionScope, statements: Sequence[ast.stmt], nested: bool = False) -> list[Any] | None:
         """The drafts of a whole function, their values passed on; None: it has no stages.
 
         Raises:
@@ -149,7 +149,7 @@ class _Splitter:
         pass_values(scope.source, self.kernel.source.name, [d.statements for d in _drafts_of(drafts)])
         return drafts
 
-    def _drafts(self, scope: Scope, statements: Sequence[ast.stmt], nested: bool) -> list[Any]:
+    def _drafts(self, scope: FunctionScope, statements: Sequence[ast.stmt], nested: bool) -> list[Any]:
         """The stages of a list of statements. ``nested``: in a checkpoint, which has no other inside."""
         out: list[Any] = []
         for node in statements:
@@ -162,7 +162,7 @@ class _Splitter:
                     out.append(stage)
         return [d for d in out if not isinstance(d, _Draft) or not all(map(_is_idle, d.statements))]
 
-    def _stages(self, scope: Scope, node: ast.stmt, nested: bool) -> list[Any] | None:
+    def _stages(self, scope: FunctionScope, node: ast.stmt, nested: bool) -> list[Any] | None:
         """The stages of a statement; None: it is work."""
         if isinstance(node, ast.While) and self._is_call(scope, node.test, graph_do_while):
             return [self._loop(scope, node, nested)]
@@ -176,7 +176,7 @@ class _Splitter:
             return self._inlined(scope, node.value, nested)
         return None
 
-    def _loop(self, scope: Scope, node: ast.While, nested: bool) -> Loop:
+    def _loop(self, scope: FunctionScope, node: ast.While, nested: bool) -> StageLoop:
         if node.orelse:
             raise self._error(scope, "a loop with `else` cannot be used in a kernel", node, "write it after the loop")
         assert isinstance(node.test, ast.Call)
@@ -184,9 +184,9 @@ class _Splitter:
         flag = self._flag(scope, arguments["condition"], "qd.graph.do_while(..)")
         before = len(self._labels)
         body = self._drafts(scope, node.body, nested)
-        return Loop(flag, tuple(body), tuple(self._labels[before:]))
+        return StageLoop(flag, tuple(body), tuple(self._labels[before:]))
 
-    def _pause(self, scope: Scope, node: ast.With) -> Pause:
+    def _pause(self, scope: FunctionScope, node: ast.With) -> Pause:
         call = node.items[0].context_expr
         assert isinstance(call, ast.Call)
         if not self._checkpoints:
@@ -208,7 +208,7 @@ class _Splitter:
         flag = self._flag(scope, arguments["yield_on"], "qd.checkpoint(yield_on=..)")
         return Pause(label, flag, tuple(self._drafts(scope, node.body, nested=True)))
 
-    def _arguments(self, scope: Scope, call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
+    def _arguments(self, scope: FunctionScope, call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
         """The arguments of a stage's call by name: each of ``names`` once."""
         given = dict(zip(names, call.args)) | {str(k.arg): k.value for k in call.keywords}
         if set(given) != set(names) or len(call.args) + len(call.keywords) != len(names):
@@ -218,7 +218,7 @@ class _Splitter:
             raise self._error(scope, what, call, f"write {USES[names]}")
         return given
 
-    def _flag(self, scope: Scope, node: ast.expr, use: str) -> Flag:
+    def _flag(self, scope: FunctionScope, node: ast.expr, use: str) -> Flag:
         root = node
         while isinstance(root, ast.Attribute):
             root = root.value
@@ -236,11 +236,11 @@ class _Splitter:
 
         return Flag(use, loc, value)
 
-    def _is_call(self, scope: Scope, node: ast.expr, marker: Any) -> bool:
+    def _is_call(self, scope: FunctionScope, node: ast.expr, marker: Any) -> bool:
         return isinstance(node, ast.Call) and scope.constant(node.func) is marker
 
     # ---- functions with stages
-    def _inlined(self, scope: Scope, call: ast.Call, nested: bool) -> list[Any] | None:
+    def _inlined(self, scope: FunctionScope, call: ast.Call, nested: bool) -> list[Any] | None:
         """The stages of a call, if it calls a function that has some."""
         _, callee = self._known(scope.fact(call.func))
         source = getattr(callee, "__qd_func__", None)
@@ -263,7 +263,7 @@ class _Splitter:
         self._refuse_changing(scope, inner, call)
         return [self._called(d, callee, call) for d in drafts]
 
-    def _refuse_changing(self, scope: Scope, inner: Scope, call: ast.Call) -> None:
+    def _refuse_changing(self, scope: FunctionScope, inner: FunctionScope, call: ast.Call) -> None:
         """Refuse arguments of a function with stages that its parts would not all get alike."""
         name = inner.source.name
         for node in [*call.args, *(k.value for k in call.keywords)]:
@@ -295,21 +295,21 @@ class _Splitter:
         """Whether a value that the stages may depend on is there, and the value. Where it is none, lowering says so.
 
         Raises:
-            Undecided: it depends on arguments, or on a name that is not defined yet, and nothing was called yet.
+            UndecidedStages: it depends on arguments, or on a name that is not defined yet, and nothing was called yet.
         """
         if fact.depends and self._given is None:
-            raise Undecided
+            raise UndecidedStages
         try:
             value = fact.find(self._given or ())
         except Exception as e:  # a condition is the user's own code
-            if isinstance(e, Missing) and self._given is None:
-                raise Undecided from None
+            if isinstance(e, UnboundName) and self._given is None:
+                raise UndecidedStages from None
             return False, None
         if fact.depends:
             self.facts.append(replace(fact, value=value))
         return True, value
 
-    def _error(self, scope: Scope, what: str, node: ast.AST, hint: str) -> QdrunSyntaxError:
+    def _error(self, scope: FunctionScope, what: str, node: ast.AST, hint: str) -> QdrunSyntaxError:
         return QdrunSyntaxError(what, scope.source.loc(node, self.kernel.source.name), hint)
 
 
@@ -330,7 +330,7 @@ def _is_idle(node: ast.stmt) -> bool:
 # ---- stages as functions
 def _finished(source: FunctionSource, stage: Any) -> Stage:
     if isinstance(stage, _Draft):
-        return Work(_part(source, stage.statements, stage.pieces))
+        return LaunchStage(_part(source, stage.statements, stage.pieces))
     return replace(stage, body=tuple(_finished(source, s) for s in stage.body))
 
 

@@ -16,7 +16,7 @@ from ...frontend.library.functions import max, min, select, sqrt
 from ...frontend.markers import Template, static, static_assert
 from ...frontend.state.builder import FrontBuilder
 from ...frontend.syntax.lanes import from_lane, group_size, invocation_id
-from ...frontend.values.values import Struct
+from ...frontend.values.values import StructValue
 from ...ir.types import DType, f32, f64
 from ..data.element_types import MatrixType
 from ..data.struct import METHODS, StructType
@@ -197,7 +197,7 @@ class _Blank:
         """
         raise QdrunRuntimeError("a tile was made outside of a kernel; do: call zeros() or eye() inside a loop of a kernel")
 
-    def __qd_lower__(self, b: FrontBuilder, dtype: Any = None) -> Struct:
+    def __qd_lower__(self, b: FrontBuilder, dtype: Any = None) -> StructValue:
         """A tile of zeros.
 
         Raises:

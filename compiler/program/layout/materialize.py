@@ -13,7 +13,7 @@ from ...ir.nodes import Buffer, CellBlocks, Place
 from ...ir.trials import TRIAL_ALIGNMENT, TrialLayout, trial_bytes
 from ...runtime.base import Allocation
 from .leaf import TreeLeaf
-from .offsets import BLOCKS, CHILD_ALIGNMENT, Dense, Layout, Leaf, Placement, is_blocked, layout, total_size
+from .offsets import BLOCKS, CHILD_ALIGNMENT, Dense, Layout, Leaf, LeafPlacement, is_blocked, layout, total_size
 from .tree import Root, SNode, leaves_of, levels_of
 
 Allocate = Callable[[int, str], Allocation]
@@ -164,7 +164,7 @@ def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], Non
             _settle(leaf, placement, buffer, allocation, each)
 
 
-def _settles_late(pair: tuple[Leaf, Placement]) -> bool:
+def _settles_late(pair: tuple[Leaf, LeafPlacement]) -> bool:
     """Whether a leaf may need the places of activities."""
     owner: Any = pair[0].owner
     return not owner.hidden
@@ -205,7 +205,7 @@ def _place_along(pending: list[SNode | TreeLeaf]) -> None:
             f.level.place(*(g for g in f.along if g.level is None))
 
 
-def _settle(leaf: Leaf, placement: Placement, buffer: Buffer, allocation: Allocation, each: int) -> None:
+def _settle(leaf: Leaf, placement: LeafPlacement, buffer: Buffer, allocation: Allocation, each: int) -> None:
     """Hand a field its places and its numpy view. ``each``: bytes that each trial has in the memory; 0: it has no trials."""
     field: Any = leaf.owner
     step = leaf.dtype.size  # from one component to the next

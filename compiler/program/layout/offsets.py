@@ -59,7 +59,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Placement:
+class LeafPlacement:
     """The location of a leaf: the address of component k at index (i0, ..) is ``offset + k * size + sum(i * stride)``."""
 
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class Layout:
     """The bytes that a tree takes, the placement of each of its leaves, and where each child of the root begins."""
 
     nbytes: int
-    placements: dict[Leaf, Placement]
+    placements: dict[Leaf, LeafPlacement]
     starts: tuple[int, ...] = ()
 
     def used(self) -> list[int]:
@@ -219,14 +219,14 @@ def layout(root: Dense, align: int = CHILD_ALIGNMENT) -> Layout:
         root: of the tree.
         align: children of the root start at multiples of it.
     """
-    placements: dict[Leaf, Placement] = {}
+    placements: dict[Leaf, LeafPlacement] = {}
     offsets, size = cell_offsets(root, align)
     for child, offset in zip(root.children, offsets):
         _visit(child, offset, (), placements)
     return Layout(size, placements, tuple(offsets))
 
 
-def _visit(node: Leaf | Dense, offset: int, levels: Levels, placements: dict[Leaf, Placement]) -> None:
+def _visit(node: Leaf | Dense, offset: int, levels: Levels, placements: dict[Leaf, LeafPlacement]) -> None:
     if isinstance(node, Leaf):
         placements[node] = _placement(node, offset, levels)
         return
@@ -253,12 +253,12 @@ def _own_levels(node: Dense, stride: int) -> Levels:
     return tuple(here)
 
 
-def _placement(leaf: Leaf, offset: int, levels: Levels) -> Placement:
+def _placement(leaf: Leaf, offset: int, levels: Levels) -> LeafPlacement:
     """Merge the levels of each axis; indices are in the order of the axes' letters."""
     merged = [_merged(levels, axis) for axis in sorted({axis for axis, _, _ in levels})]
     known = [found for found in merged if found is not None]
     assert len(known) == len(merged), f"`{leaf.name}` is in a blocked layout"
-    return Placement(tuple(e for e, _ in known), tuple(s for _, s in known), offset)
+    return LeafPlacement(tuple(e for e, _ in known), tuple(s for _, s in known), offset)
 
 
 def _merged(levels: Levels, axis: int) -> tuple[int, int] | None:

@@ -49,7 +49,7 @@ ijk, ijl, ikl, jkl, ijkl = (NAMED_AXES[c] for c in ("ijk", "ijl", "ikl", "jkl", 
 
 
 @dataclass(eq=False)
-class Blocks:
+class BlockPool:
     """The memory of a level with a budget.
 
     Attributes:
@@ -87,7 +87,7 @@ class SNode:
         self.flags: TreeLeaf | None = None
         self.visited: TreeLeaf | None = None
         self.budget: int | None = None
-        self.blocks: Blocks | None = None
+        self.blocks: BlockPool | None = None
 
     @property
     def root(self) -> Root:
@@ -257,7 +257,7 @@ class SNode:
             each.level = home
             home.adopt(each)
         if self.budget is not None:
-            self.blocks = Blocks(leaf.activity("block"), leaf.activity("free"))
+            self.blocks = BlockPool(leaf.activity("block"), leaf.activity("free"))
             self.blocks.slots.level = self
             self.blocks.free.level = SNode(self.root, self.root, Axes((0,)), (prod(self.shape) + 1,))
             self.adopt(self.blocks.slots)

@@ -158,7 +158,7 @@ def shown(tensor: Any) -> Shown:
 
 
 @dataclass(eq=False, slots=True)
-class Held(Allocation):
+class NdarrayAllocation(Allocation):
     """The memory of an ndarray that kernels refer to by name. It keeps the ndarray, and so the memory, alive."""
 
     holder: object = None

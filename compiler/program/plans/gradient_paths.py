@@ -115,7 +115,7 @@ def _at(loc: Loc | None) -> str:
 
 
 @dataclass(frozen=True)
-class Traced:
+class PathLaunch:
     """A launch as the search for paths sees it: the memory that each task reads and writes. Equal launches share one."""
 
     kernel: str
@@ -125,7 +125,7 @@ class Traced:
     nodes: tuple[Node, ...]
 
 
-def traced(variant: Variant, call: Call) -> Traced:
+def traced(variant: Variant, call: Call) -> PathLaunch:
     """One launch of a kernel with its arguments."""
 
     def node(place: Place) -> Node | None:
@@ -148,7 +148,7 @@ def traced(variant: Variant, call: Call) -> Traced:
     replaced = tuple(named(flow.replaced) for flow in flows)
     touched = [node for edges in tasks for edge in edges for node in (edge.target, edge.source) if node is not None]
     touched += [node for task in replaced for node, _, _ in task]
-    return Traced(variant.head.name, tasks, stores, replaced, tuple(dict.fromkeys(touched)))
+    return PathLaunch(variant.head.name, tasks, stores, replaced, tuple(dict.fromkeys(touched)))
 
 
 class PathSearch:
@@ -175,13 +175,13 @@ class PathSearch:
         self._hidden, self._hidden_targets = 0, set[Node]()
         self._weak = False
         self._known: dict[object, tuple[int, ...]] = {}  # what launches have made of the same before
-        self._keep: list[Traced] = []  # so that no other gets an id that stands for one of these
+        self._keep: list[PathLaunch] = []  # so that no other gets an id that stands for one of these
         self._begins = {spot: k for k, (_, one) in enumerate(inputs) for spot, _ in tensor_regions(one)}
         for spot, k in self._begins.items():
             self._put(spot, 1 << k)
 
     # ---- what happens
-    def launch(self, launch: Traced, hidden: Hidden = "", by: str = "") -> None:
+    def launch(self, launch: PathLaunch, hidden: Hidden = "", by: str = "") -> None:
         """A kernel runs.
 
         Args:
@@ -365,7 +365,7 @@ def follow(found: Rehearsal, inputs: Sequence[tuple[str, Any]], objective: Any, 
         name: of the objective.
     """
     search = PathSearch(inputs, objective, name)
-    launches: list[tuple[Traced, Hidden, str]] = [(traced(one.variant, one.call), one.hidden, one.by) for one in found.seen]
+    launches: list[tuple[PathLaunch, Hidden, str]] = [(traced(one.variant, one.call), one.hidden, one.by) for one in found.seen]
 
     def once() -> None:
         for number in found.order:

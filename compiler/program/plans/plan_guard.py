@@ -37,7 +37,7 @@ FEW = 1 << 14
 """Bytes that are faster compared as text."""
 
 
-class _Watched:
+class _WatchedArray:
     """The last observed state of one array that plans read."""
 
     def __init__(self, program: ProgramState, place: Place, memory: Allocation | None) -> None:
@@ -158,7 +158,7 @@ class PlanInputs:
 
     scalars: Callable[[Mapping[int, int | float]], object]
     arrays: tuple[int, ...]
-    watched: tuple[_Watched, ...]
+    watched: tuple[_WatchedArray, ...]
     words: tuple[int, ...]
 
     @classmethod
@@ -181,7 +181,7 @@ class PlanInputs:
         return cls(
             _key_of([d.index for d in scalars if not d.dtype.is_real], [d.index for d in scalars if d.dtype.is_real]),
             tuple(d.index for d in wanted if d.kind == "ndarray"),
-            tuple(_Watched(program, p, owners.get(p.buffer)) for p in dict.fromkeys(places)),
+            tuple(_WatchedArray(program, p, owners.get(p.buffer)) for p in dict.fromkeys(places)),
             _decisive(args, exprs),
         )
 

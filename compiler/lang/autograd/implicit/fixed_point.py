@@ -24,7 +24,7 @@ from ....program.rehearsal import Rehearsal
 from ....runtime.base import next_serial
 from ...data.field import Field
 from ...data.ndarray import Ndarray
-from ...launches.scratch import Form, borrowed
+from ...launches.scratch import ArrayForm, borrowed
 from ...no_gradient import ONLY_REVERSE, refuse_in_a_trial, refuse_in_forward_mode
 from ..gradient_arrays import has_grad
 from ..overwrites import HostWrite, Overwrites, Timed, add_use, all_uses
@@ -110,8 +110,8 @@ class FixedPoint(Composite):
         """Sums of squares, two for each array of the state, and whether a trial is done: 0 at first."""
         dtype = f64 if any(old.dtype is f64 for old, _ in self._pairs) else f32
         with (
-            borrowed(NAME, Form(dtype, (2 * len(self._pairs),)), 1) as (sums,),
-            borrowed(NAME, Form(i32, (1,)), 1) as (done,),
+            borrowed(NAME, ArrayForm(dtype, (2 * len(self._pairs),)), 1) as (sums,),
+            borrowed(NAME, ArrayForm(i32, (1,)), 1) as (done,),
         ):
             if self._program.rehearsal is None:
                 with recorded_by(self._program, None):

@@ -60,7 +60,7 @@ def jacobian(run: Callable[[], Any], output: Any, param: Any, *, mode: Mode | No
             inside of a tape, a ``FwdMode`` block or the block of a trial.
         DifferentiationError: a derivative is lost in an array without one, or a kernel has none, by name and line.
     """
-    task = _Task("qd.ad.jacobian", run, _Side(output, "output"), _Side(param, "param"))
+    task = _JacobianTask("qd.ad.jacobian", run, _Side(output, "output"), _Side(param, "param"))
     outputs, params = task.outputs.tensors, task.params.tensors
     reverse = task.is_reverse(mode)
     task.begin()
@@ -110,7 +110,7 @@ def jvp(run: Callable[[], Any], output: Any, param: Any, vector: Any) -> VectorP
 
 
 def _product(name: str, run: Callable[[], Any], output: Any, param: Any, vector: Any, *, reverse: bool) -> VectorProduct:
-    task = _Task(name, run, _Side(output, "output"), _Side(param, "param"))
+    task = _JacobianTask(name, run, _Side(output, "output"), _Side(param, "param"))
     task.is_reverse("reverse" if reverse else "forward")
     task.begin()
     seeded, found = (task.outputs, task.params) if reverse else (task.params, task.outputs)
@@ -175,7 +175,7 @@ class _Side:
 
 
 @dataclass
-class _Task:
+class _JacobianTask:
     """A function, and what is differentiated with respect to what."""
 
     name: str
@@ -356,7 +356,7 @@ def _units(tensors: list[Any]) -> Iterator[Iterator[list[np.ndarray | None]]]:
         yield of(part, _form(tensor))
 
 
-def _assembled(rows: list[list[list[np.ndarray]]], task: _Task, output: int, param: int, reverse: bool) -> np.ndarray:
+def _assembled(rows: list[list[list[np.ndarray]]], task: _JacobianTask, output: int, param: int, reverse: bool) -> np.ndarray:
     """The block of an output and a parameter: (trials,) + output + param."""
     one, two = task.outputs.tensors[output], task.params.tensors[param]
     of, by = _form(one), _form(two)

@@ -25,7 +25,7 @@ NOT_TOLD = frozenset(("stop_grad", "no_grad", "array"))
 
 
 @dataclass
-class Recorded:
+class TapeRecord:
     """What a tape has recorded.
 
     Attributes:
@@ -164,14 +164,14 @@ class PathsOfTape:
         return recorded.paths([unwrapped_loss(one) for one in inputs] or recorded.leaves())
 
 
-def recorded_by(tape: Any, program: Program, groups: list[_Group]) -> Recorded:
+def recorded_by(tape: Any, program: Program, groups: list[_Group]) -> TapeRecord:
     """What a ``Tape`` has recorded. ``groups``: of its launches."""
     constant = frozenset(call[0].name for call in tape._calls if isinstance(call[0], Replaced) and call[0].cuts)
     reads = list(tape._host_reads.values())
-    return Recorded(program, tape.loss, tape._timed(), tape._host_writes, reads, tape._steps(), constant, groups)
+    return TapeRecord(program, tape.loss, tape._timed(), tape._host_writes, reads, tape._steps(), constant, groups)
 
 
-def warn_of_zeros(recorded: Recorded) -> None:
+def warn_of_zeros(recorded: TapeRecord) -> None:
     """Warn where the gradient of a tape is zero whatever the values. Once for each loss and list of kernels."""
     loss, program = recorded.loss, recorded.program
     if not isinstance(loss, (Field, Ndarray)):
@@ -201,4 +201,4 @@ def _name(tensor: Any) -> str:
     return str(getattr(tensor, "name", "") or "a field")
 
 
-__all__ = ["GradientPath", "PathsOfTape", "Recorded", "recorded_by", "told", "warn_of_zeros"]
+__all__ = ["GradientPath", "PathsOfTape", "TapeRecord", "recorded_by", "told", "warn_of_zeros"]
