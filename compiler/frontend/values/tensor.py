@@ -18,7 +18,7 @@ from . import ops
 from .levels import LevelRef, Parent, activate
 from .matrix import check_index, index_limit, item_targets
 from .update_values import update_value
-from .values import Arg, Matrix, Value, count
+from .values import Arg, MatrixValue, Value, count
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
@@ -125,7 +125,7 @@ class TensorRef:
         if name == "size":
             return functools.reduce(lambda x, y: ops.binary(b, "*", x, y), self.shape(b), 1)
         if name == "fill":
-            return Fill(self)
+            return FillMethod(self)
         if name == "subview":
             return _Subview(self)
         if name == "parent" and self.level is not None:
@@ -196,7 +196,7 @@ class TensorRef:
         """
         where = self.index(b, index)
         items = tuple(b.gload(p, where) for p in self.places)
-        return Matrix(self.element, items) if self.element else items[0]
+        return MatrixValue(self.element, items) if self.element else items[0]
 
     def store(self, b: FrontBuilder, index: Sequence[Arg], value: Arg) -> None:
         """``x[index] = value``; the value is cast to the tensor's type, a scalar is broadcast over an element."""
@@ -228,7 +228,7 @@ class TensorRef:
         if b.overflow != "wrap":
             for old, x in zip(items, values):
                 overflow.check_update(b, code, old, x, self.name)
-        return Matrix(self.element, items) if self.element else items[0]
+        return MatrixValue(self.element, items) if self.element else items[0]
 
     def _changes(self, b: FrontBuilder, code: str, value: Arg) -> tuple[str, tuple[Operand, ...]]:
         """The code of an atomic update, and its operands in the tensor's type."""
@@ -257,10 +257,10 @@ class TensorRef:
     def _spread(self, b: FrontBuilder, value: Arg) -> tuple[Operand, ...]:
         """The value's components: a scalar is broadcast."""
         v = ops.as_value(b, value)
-        if isinstance(v, Matrix) and v.shape != self.element:
+        if isinstance(v, MatrixValue) and v.shape != self.element:
             what = f"elements of shape {self.element}" if self.element else "scalars"
             raise QdrunTypeError(f"`{self.name}` holds {what}; {ops.describe_value(v)} cannot be stored in it")
-        return v.items if isinstance(v, Matrix) else (v,) * len(self.places)
+        return v.items if isinstance(v, MatrixValue) else (v,) * len(self.places)
 
     def index(self, b: FrontBuilder, index: Sequence[Arg | None]) -> tuple[Operand, ...]:
         """The checked index as i32/i64 operands, counted from 0, in the order of the places' axes.
@@ -274,7 +274,7 @@ class TensorRef:
         flat: list[Arg] = []
         for part in index:
             value = () if part is None else ops.as_value(b, part)
-            flat += value.items if isinstance(value, Matrix) else () if part is None else (part,)
+            flat += value.items if isinstance(value, MatrixValue) else () if part is None else (part,)
         if len(flat) != self.ndim:
             axes = "index" if self.ndim == 1 else "indices"
             shape = f"its shape is {self.extents}" if self.extents else f"it has {self.ndim} axes"
@@ -336,7 +336,7 @@ class ElementShape(tuple[int, ...]):
         return list(self)
 
 
-class Fill:
+class FillMethod:
     """``x.fill``: a function for kernels that is bound to its tensor. At the top level of a kernel it is a parallel loop."""
 
     def __init__(self, ref: TensorRef) -> None:

@@ -177,7 +177,7 @@ SELECTORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Recorder:
+class RecorderAddresses:
     """Addresses of the functions."""
 
     launch: int
@@ -188,7 +188,7 @@ class Recorder:
     give: int
 
 
-_made: dict[Imports, Recorder] = {}
+_made: dict[Imports, RecorderAddresses] = {}
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
@@ -199,7 +199,7 @@ def recorder_module(machine: str) -> NativeModule:
     return NativeModule(_EXPORTS, {"SIZES_ON_STACK": machine.lower() in ("x86_64", "amd64")})
 
 
-def recorder(found: Imports) -> Recorder:
+def recorder(found: Imports) -> RecorderAddresses:
     """The functions, made once and never unloaded: kernels' code calls them until the process ends."""
     with _lock:
         if found not in _made:
@@ -207,5 +207,5 @@ def recorder(found: Imports) -> Recorder:
             made = recorder_module(platform.machine())
             code = load_cached(made.text, "launch", list(made.exports), imports, 1)[0]
             code.make_immortal()
-            _made[found] = Recorder(*(code.addresses[name] for name in made.exports))
+            _made[found] = RecorderAddresses(*(code.addresses[name] for name in made.exports))
         return _made[found]

@@ -19,7 +19,7 @@ from ...cache import load_cached
 from ...cpu.pool import get_pool, parallel_for_addresses
 from ...jit import LoadedCode
 from ..driver import Driver
-from .shared import Shared
+from .shared import DeviceKeep
 
 CHUNK = 8 << 20
 """Bytes of one buffer."""
@@ -50,7 +50,7 @@ def _copy(f: Builder, pool: Ptr, to: Ptr, source: Ptr, n: I64, part: I64, thread
 
 
 @dataclass(eq=False, slots=True)
-class Buffer:
+class StagingBuffer:
     """A pinned buffer. ``busy``: the device may use it until ``event`` has passed."""
 
     ptr: int
@@ -68,11 +68,11 @@ class Staging:
     """
 
     def __init__(
-        self, driver: Driver, stream: int, shared: Shared, chunk: int | None = None, threads: int | None = None
+        self, driver: Driver, stream: int, shared: DeviceKeep, chunk: int | None = None, threads: int | None = None
     ) -> None:
         self._driver, self.stream, self._shared = driver, stream, shared
         self._chunk, self._threads = chunk or CHUNK, threads or THREADS
-        self._buffers: list[Buffer] = []
+        self._buffers: list[StagingBuffer] = []
         self._code: LoadedCode | None = None
         self._lost = False  # a copy has failed: which buffers the device uses is not known
         self._active = self._refused = False
@@ -153,7 +153,7 @@ class Staging:
         try:
             text = NativeModule([_copy]).text
             self._code = load_cached(text, "copies", [_copy.name], parallel_for_addresses())[0]
-            self._buffers = [Buffer(base + k * self._chunk, self._driver.event()) for k in range(2)]
+            self._buffers = [StagingBuffer(base + k * self._chunk, self._driver.event()) for k in range(2)]
         except BaseException:
             self._shared.give(base, 2 * self._chunk)
             raise
@@ -184,11 +184,11 @@ class Staging:
         self._driver.fetch(buffer.ptr, source + at, min(self._chunk, nbytes - at), self.stream)
         self._begun(buffer)
 
-    def _begun(self, buffer: Buffer) -> None:
+    def _begun(self, buffer: StagingBuffer) -> None:
         self._driver.record(buffer.event, self.stream)
         buffer.busy = True
 
-    def _settle(self, buffer: Buffer) -> None:
+    def _settle(self, buffer: StagingBuffer) -> None:
         """Wait until the device has done with a buffer."""
         if buffer.busy:
             self._driver.event_wait(buffer.event)

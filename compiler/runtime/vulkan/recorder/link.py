@@ -20,7 +20,7 @@ Call = Callable[..., int]
 
 
 @dataclass(frozen=True, slots=True)
-class Recorder:
+class RecorderLibrary:
     """The functions, which keep the interpreter's lock, and the addresses of those that kernels call. All but ``pending`` return 0 or the
     code of a failure.
 
@@ -66,7 +66,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def make_recorder(address_of: Callable[[str], int], serve: Any) -> Recorder:
+def make_recorder(address_of: Callable[[str], int], serve: Any) -> RecorderLibrary:
     """The recorder of a device. Its code is never unloaded: kernels call it until the process ends.
 
     Args:
@@ -83,4 +83,4 @@ def make_recorder(address_of: Callable[[str], int], serve: Any) -> Recorder:
     for name, arguments in _ARGUMENTS.items():
         result = ctypes.c_uint64 if name == "pending" else ctypes.c_int
         calls[name] = ctypes.PYFUNCTYPE(result, *arguments)(code.addresses[f"qd_{name}"])
-    return Recorder(code.addresses["qd_launch"], code.addresses["qd_memset"], **calls)
+    return RecorderLibrary(code.addresses["qd_launch"], code.addresses["qd_memset"], **calls)
