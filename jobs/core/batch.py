@@ -143,12 +143,15 @@ class BatchSession:
         return self.run_columns(columns, seeds if len(seeds) else range(len(params)))
 
     @in_turn
-    def run_columns(self, inputs: Mapping[str, np.ndarray], seeds: Sequence[int] | np.ndarray = ()) -> BatchOutcome:
-        """Like ``run``, with the inputs as columns: for each input of the job (B, ...); a missing one has the value of ``open``.
+    def run_columns(
+        self, inputs: Mapping[str, np.ndarray], seeds: Sequence[int] | np.ndarray = (), params: BaseModel | None = None
+    ) -> BatchOutcome:
+        """Like ``run``, with the inputs as columns: for each input of the job (B, ...); a missing one has the value in ``params``.
 
         Args:
             inputs: columns by name.
             seeds: ``Job.seed`` of each trial, which the random numbers of its kernels come from; none: 0, 1, 2 and so on.
+            params: of any of these trials; None: those of ``open``.
 
         Raises:
             ValueError: there are too many trials, or a column has another shape than its input.
@@ -162,7 +165,7 @@ class BatchSession:
             self._open.close()
             self.build()
         declared, program = job.declared, job.program
-        declared.fill(job.params, program, inputs)
+        declared.fill(params or job.params, program, inputs)
         for name, column in inputs.items():
             declared.put(name, self._filled(column), program)
         state = program.trial_state

@@ -14,6 +14,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from ...compiler.errors import QdrunError
 from ...jobs.base import Finished, Job, MemoryPlan, Outcome, Session, run_trial
@@ -115,14 +116,20 @@ class Keeper:
             made = self.program.session.job
             made.watch.reset(len(rows))  # a request to stop may have come when the batch before could not see it any more
             self._watch(made)
-            return self.program.here().run(self._run_batch, self.program, together, rows, kept, input_files(spec), start)
+            return self.program.here().run(self._run_batch, self.program, params, together, rows, kept, input_files(spec), start)
         except BaseException:
             self.close_after_failure()
             raise
 
     @staticmethod
     def _run_batch(
-        program: OpenProgram, together: Together, rows: Sequence[int], kept: KeptBatch, files: InputFiles, start: float
+        program: OpenProgram,
+        params: BaseModel,
+        together: Together,
+        rows: Sequence[int],
+        kept: KeptBatch,
+        files: InputFiles,
+        start: float,
     ) -> Ran:
         session, opened = program.session, time.perf_counter()
         assert isinstance(session, BatchSession)
@@ -130,11 +137,11 @@ class Keeper:
         outcome, seeds = BatchOutcome(np.empty(0)), np.asarray(together.seeds)[rows]
         if together.optimize is None:
             inputs = {name: np.asarray(values)[rows] for name, values in together.inputs.items()}
-            outcome = session.run_columns(inputs, seeds)
+            outcome = session.run_columns(inputs, seeds, params)
         else:
             model = session.job.Params
-            params = [located(model.model_validate(together.own_spec("", row)["params"]), files) for row in rows]
-            ends = descend_batch(session, params, OptimizeSection.model_validate(together.optimize), seeds, kept[1], kept[0])
+            own = [located(model.model_validate(together.own_spec("", row)["params"]), files) for row in rows]
+            ends = descend_batch(session, own, OptimizeSection.model_validate(together.optimize), seeds, kept[1], kept[0])
         done = time.perf_counter()
         session.measure()
         seconds = {"build": opened - start, "run": done - opened}

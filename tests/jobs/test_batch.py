@@ -70,6 +70,20 @@ def test_a_session_runs_batch_after_batch_and_smaller_ones(wanted):
         assert runs[1].losses[row] == pytest.approx(alone(MassSpring, params, wanted).loss, rel=1e-12)
 
 
+@pytest.mark.parametrize("how", [{"threads": 1}, {"backend": "cuda", "device": "emulated"}])
+def test_columns_that_are_missing_have_the_values_of_their_own_batch(how):
+    """Numbers and lists; from the second run on launches are recorded, and from the third replayed."""
+    r = np.random.default_rng()
+    with BatchSession.open(MassSpring, robots(r), 3, **how) as batch:
+        for _ in range(4):
+            one, damping = robots(r), r.uniform(5, 20, 3)
+            found = batch.run_columns({"damping": damping}, params=one)
+            for row in range(3):
+                want = alone(MassSpring, one.model_copy(update={"damping": float(damping[row])}))
+                assert found.losses[row] == pytest.approx(want.loss, rel=1e-10)
+                assert found.gradients["actuation"][row] == pytest.approx(want.gradients["actuation"], rel=1e-8)
+
+
 def test_columns_that_are_missing_have_the_values_of_open():
     start = robots(np.random.default_rng(6))
     stiffness = np.linspace(500.0, 900.0, 4)

@@ -76,3 +76,26 @@ def test_descents_of_a_batch_find_what_single_trials_find(one_worker, tmp_path):
         for column in (*NUMBERS, "out.opt.history", "out.opt.stiffness", "out.opt.actuation", "out.opt.gradient_norm"):
             expected = np.atleast_1d(alone[name][column])
             assert np.allclose(row[column], expected, rtol=1e-8, atol=1e-11 * np.abs(expected).max()), (name, column)
+
+
+GRID = """version: 1
+name: grid
+job: {target: "qdrun.jobs.mass_spring:MassSpring", params: {steps: 12}}
+gradients: [stiffness, actuation]
+device: {backend: cpu, slots: 1}
+sweep: {params: {stiffness: [150.0, 300.0, 450.0, 600.0], damping: [0.0, 0.4, 0.9]}}
+"""
+
+
+def test_batches_that_have_one_value_of_a_parameter_each_have_their_own(local_ray, tmp_path):
+    """They run in one program, which was opened with the value of the first."""
+    text = GRID + f"output: {tmp_path}/runs\n"
+    together, alone = (
+        {row["trial"]: row for row in submit(write_config(tmp_path, text=text, more=f"batch: {batch}\n")).rows}
+        for batch in (3, "off")
+    )
+    assert list(together) == list(alone) and len({row["loss"] for row in alone.values()}) == 12
+    for name, row in together.items():
+        for column in NUMBERS:
+            expected = np.atleast_1d(alone[name][column])
+            assert np.allclose(row[column], expected, rtol=1e-10, atol=1e-13 * np.abs(expected).max()), (name, column)
