@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-_BYTES = {"i64": 8, "ptr": 8, "i32": 4, "double": 8, "float": 4, "i1": 1, "i8": 1}
+_BITS = {"i64": 64, "ptr": 64, "i32": 32, "i16": 16, "i8": 8, "i1": 1, "double": 64, "float": 32}
 _ANNOTATIONS = {"Ptr": "ptr", "I64": "i64", "I32": "i32", "I1": "i1"}
 
 
@@ -77,7 +77,7 @@ class Value:
 
     def to(self, ty: str, op: str = "zext") -> Value:
         """Convert to another type. ``op``: for a larger one; a smaller one is ``trunc``, or ``fptrunc``."""
-        if _BYTES[ty] < _BYTES[self.ty]:
+        if _BITS[ty] < _BITS[self.ty]:
             op = "fptrunc" if ty == "float" else "trunc"
         return self.f.new(ty, f"{op} {self.ty} {self.text} to {ty}")
 
@@ -98,13 +98,13 @@ class Value:
     def load(self, ty: str = "i64", order: str = "") -> Value:
         """Load from here. ``order``: of an atomic load."""
         where = f"{ty}, ptr {self.f.as_type(self, 'ptr')}"
-        return self.f.new(ty, f"load atomic {where} {order}, align {_BYTES[ty]}" if order else f"load {where}")
+        return self.f.new(ty, f"load atomic {where} {order}, align {_BITS[ty] // 8}" if order else f"load {where}")
 
     def store(self, value: Operand, ty: str = "", order: str = "") -> None:
         """Store here. ``ty``: of a literal, ``i64`` by default; ``order``: of an atomic store."""
         ty = ty or (value.ty if isinstance(value, Value) else "i64")
         what = f"{ty} {self.f.as_type(value, ty)}, ptr {self.f.as_type(self, 'ptr')}"
-        self.f.put(f"store atomic {what} {order}, align {_BYTES[ty]}" if order else f"store {what}")
+        self.f.put(f"store atomic {what} {order}, align {_BITS[ty] // 8}" if order else f"store {what}")
 
     def update(self, op: str, value: Operand, order: str, ty: str = "i64") -> Value:
         """``atomicrmw``: the value before."""
@@ -148,14 +148,14 @@ class NativeFunction(NamedTuple):
     Attributes:
         types: of its parameters.
         emit: emits its body; None: it is external.
-        inline: always inlined.
+        attributes: of the definition, such as ``alwaysinline``.
     """
 
     name: str
     result: str
     types: tuple[str, ...]
     emit: Callable[..., None] | None = None
-    inline: bool = False
+    attributes: str = ""
 
 
 def external(name: str, result: str, *types: str) -> NativeFunction:
@@ -163,7 +163,7 @@ def external(name: str, result: str, *types: str) -> NativeFunction:
     return NativeFunction(name, result, types)
 
 
-def function(result: str, *, name: str = "", inline: bool = False) -> Callable[[Callable[..., None]], NativeFunction]:
+def function(result: str, *, name: str = "", attributes: str = "") -> Callable[[Callable[..., None]], NativeFunction]:
     """Define a native function. Its parameters have the types of their annotations: ``Ptr``, ``I64``, ``I32``, ``I1``.
 
     Annotations must be strings, as ``from __future__ import annotations`` makes them.
@@ -171,7 +171,7 @@ def function(result: str, *, name: str = "", inline: bool = False) -> Callable[[
 
     def define(emit: Callable[..., None]) -> NativeFunction:
         types = [_ANNOTATIONS[t] for name, t in emit.__annotations__.items() if name not in ("f", "return")]
-        return NativeFunction(name or emit.__name__, result, tuple(types), emit, inline)
+        return NativeFunction(name or emit.__name__, result, tuple(types), emit, attributes)
 
     return define
 
@@ -187,6 +187,7 @@ class Builder:
         self.module, self.constants, self._definition = module, module.constants, definition
         self._head: list[str] = []  # stack slots, once at the top
         self._lines: list[str] = []
+        self._returns: dict[str, str] = {}  # the label of a block that only returns, by its instruction
         self._n = 0
         self._open = True  # the current block has no terminator yet
         self._loops: list[list[Any]] = []  # labels of ``continue`` and ``break``, and whether there is a ``break``
@@ -241,16 +242,15 @@ class Builder:
         self._start(yes)
         return no
 
-    def _jump(self, line: str, when: Value | None, unless: Value | None) -> None:
-        """End the block with ``line``, or only under a condition."""
-        go, stay, condition = self._label(), self._label(), unless if when is None else when
-        if condition is not None:
-            yes, no = (go, stay) if unless is None else (stay, go)
-            self._end(f"br i1 {condition.text}, label %{yes}, label %{no}")
-            self._start(go)
-        self._end(line)
-        if condition is not None:
-            self._start(stay)
+    def _jump(self, label: str, when: Value | None, unless: Value | None) -> None:
+        """Jump, under a condition if one is given."""
+        condition = unless if when is None else when
+        if condition is None:
+            return self._end(f"br label %{label}")
+        stay = self._label()
+        yes, no = (label, stay) if unless is None else (stay, label)
+        self._end(f"br i1 {condition.text}, label %{yes}, label %{no}")
+        return self._start(stay)
 
     # -- values
     def symbol(self, name: str | NativeFunction) -> Value:
@@ -310,12 +310,16 @@ class Builder:
         """Return, under a condition if one is given."""
         ty = self._definition.result
         text = "ret void" if value is None else f"ret {ty} {self.as_type(value, ty)}"
-        self._jump(text, when, unless)
+        if when is None and unless is None:
+            return self._end(text)
+        if text not in self._returns:
+            self._returns[text] = self._label()
+        return self._jump(self._returns[text], when, unless)
 
     def leave(self, *, when: Value | None = None, unless: Value | None = None) -> None:
         """Leave the innermost loop, under a condition if one is given."""
         self._loops[-1][2] = True
-        self._jump(f"br label %{self._loops[-1][1]}", when, unless)
+        self._jump(self._loops[-1][1], when, unless)
 
     @contextmanager
     def if_(self, condition: Value) -> Iterator[None]:
@@ -369,14 +373,15 @@ class Builder:
 
     def again(self, *, when: Value | None = None, unless: Value | None = None) -> None:
         """Begin the next turn of the innermost loop, under a condition if one is given."""
-        self._jump(f"br label %{self._loops[-1][0]}", when, unless)
+        self._jump(self._loops[-1][0], when, unless)
 
     def finish(self, head: str) -> str:
         """The function's text."""
         if self._open:
             assert self._definition.result == "void", f"{self._definition.name} ends without a result"
             self._end("ret void")
-        return "\n".join([head + " {", "entry:", *self._head, *self._lines, "}\n"])
+        returns = [f"{label}:\n  {text}" for text, label in self._returns.items()]
+        return "\n".join([head + " {", "entry:", *self._head, *self._lines, *returns, "}\n"])
 
 
 class NativeModule:
@@ -422,6 +427,6 @@ class NativeModule:
         f = Builder(self, one)
         parameters = [Value(f, ty, f"%p{k}") for k, ty in enumerate(one.types)]
         one.emit(f, *parameters)
-        linkage, inline = "" if one.name in self.exports else "internal ", " alwaysinline" if one.inline else ""
+        linkage = "" if one.name in self.exports else "internal "
         takes = ", ".join([f"{x.ty} {x.text}" for x in parameters])
-        return f.finish(f"define {linkage}{one.result} @{one.name}({takes}){inline}")
+        return f.finish(f"define {linkage}{one.result} @{one.name}({takes}) {one.attributes}")

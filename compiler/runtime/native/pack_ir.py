@@ -103,7 +103,7 @@ def _refuse_errors(f: Builder, converted: Value) -> None:
         f.ret(False)
 
 
-@function("i1", inline=True)
+@function("i1", attributes="alwaysinline")
 def pack_number(f: Builder, o: Ptr, arg: Ptr, slot: Ptr) -> None:
     """Pack a Python number. False: of another kind, or out of range; no Python error is set."""
     kind = arg[A_KIND]

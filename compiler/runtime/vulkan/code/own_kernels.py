@@ -5,56 +5,35 @@ The host's commands of Vulkan fill whole words of one range, and copy a row for 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from ....codegen.builder import Builder, NativeFunction, NativeModule, Value, external
 from ...gpu.driver import Texts
 
 BLOCK = 128
 FILL_4 = "qd_fill_4"
 
-_FUNCTION = """define void @{name}({params}) "threads"="{block}" {{
-entry:
-  %thread = call i32 @qd.thread()
-  %block = call i32 @qd.block()
-  %blocks = call i32 @qd.blocks()
-  %first.b = mul i32 %block, {block}
-  %first.n = add i32 %first.b, %thread
-  %first = zext i32 %first.n to i64
-  %step.n = mul i32 %blocks, {block}
-  %step = zext i32 %step.n to i64
-  %n = mul i64 %p{columns}, %p{rows}
-  %i = alloca i64
-  store i64 %first, ptr %i
-  br label %loop
-loop:
-  %here = load i64, ptr %i
-  %more = icmp ult i64 %here, %n
-  br i1 %more, label %do, label %end
-do:
-  %row = udiv i64 %here, %p{columns}
-  %done = mul i64 %row, %p{columns}
-  %column = sub i64 %here, %done
-  %at = mul i64 %column, {width}
-{body}
-  %next = add i64 %here, %step
-  store i64 %next, ptr %i
-  br label %loop
-end:
-  ret void
-}}
-"""
-_FILL = """  %row.at = mul i64 %row, %p1
-  %place = add i64 %row.at, %at
-  %to = getelementptr i8, ptr %p0, i64 %place
-{cast}
-  store i{bits} %value, ptr %to, align {width}"""
-_COPY = """  %to.row = mul i64 %row, %p1
-  %to.at = add i64 %to.row, %at
-  %to = getelementptr i8, ptr %p0, i64 %to.at
-  %from.row = mul i64 %row, %p3
-  %from.at = add i64 %from.row, %at
-  %from = getelementptr i8, ptr %p2, i64 %from.at
-  %value = load i{bits}, ptr %from, align {width}
-  store i{bits} %value, ptr %to, align {width}"""
-_DECLARATIONS = "declare i32 @qd.thread()\ndeclare i32 @qd.block()\ndeclare i32 @qd.blocks()\n"
+_thread, _block, _blocks = (external(f"qd.{name}", "i32") for name in ("thread", "block", "blocks"))
+
+
+def _kernel(
+    name: str, types: tuple[str, ...], width: int, move: Callable[[Sequence[Value], Value, Value], None]
+) -> NativeFunction:
+    """A kernel that calls ``move`` with its words, a row, and an offset in it, for each value. Its last words: values of a row, rows."""
+
+    def emit(f: Builder, *words: Value) -> None:
+        columns, rows = words[-2:]
+        n = columns * rows
+        step = (f.call(_blocks) * BLOCK).to("i64")
+        k = f.var((f.call(_block) * BLOCK + f.call(_thread)).to("i64"))
+        with f.loop():
+            here = k.value
+            f.leave(unless=here.below(n))
+            row = here // columns
+            move(words, row, (here - row * columns) * width)
+            k.value = here + step
+
+    return NativeFunction(name, "void", types, emit, f'"threads"="{BLOCK}"')
 
 
 def texts(name: str) -> Texts:
@@ -65,13 +44,20 @@ def texts(name: str) -> Texts:
             ``_2``, ``_4`` or ``_8`` with the words address to write, bytes from row to row, the same to read, values of a row, rows.
     """
     what, width = name.split("_")[1], int(name.split("_")[2])
-    bits = 8 * width
-    if what == "fill":
-        cast = f"  %value = trunc i64 %p2 to i{bits}"
-        body, params = _FILL.format(bits=bits, width=width, cast=cast), "ptr %p0, i64 %p1, i64 %p2, i64 %p3, i64 %p4"
-        columns, rows = 3, 4
-    else:
-        body, params = _COPY.format(bits=bits, width=width), "ptr %p0, i64 %p1, ptr %p2, i64 %p3, i64 %p4, i64 %p5"
-        columns, rows = 4, 5
-    function = _FUNCTION.format(name=name, params=params, block=BLOCK, columns=columns, rows=rows, width=width, body=body)
-    return Texts(name, _DECLARATIONS + function, "", name, (name,), "")
+    ty = f"i{8 * width}"
+
+    def fill(words: Sequence[Value], row: Value, at: Value) -> None:
+        to, stride, value = words[:3]
+        (to + (row * stride + at)).store(value.to(ty))
+
+    def copy(words: Sequence[Value], row: Value, at: Value) -> None:
+        to, stride, source, source_stride = words[:4]
+        (to + (row * stride + at)).store((source + (row * source_stride + at)).load(ty))
+
+    rows = ("i64", "i64")
+    made = (
+        _kernel(name, ("ptr", "i64", "i64", *rows), width, fill)
+        if what == "fill"
+        else _kernel(name, ("ptr", "i64", "ptr", "i64", *rows), width, copy)
+    )
+    return Texts(name, NativeModule((made,)).text, "", name, (name,), "")
