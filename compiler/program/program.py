@@ -402,6 +402,8 @@ class Program(Accounts):
                     del self.shown[spot]
             self.shown[found.spots[0]] = found
             self.data.changes.value += 1
+            if self._tape is not None:
+                self._tape.show(found)
             if self._versions is not None:
                 self._versions.show(found)
             for kernel, variants in list(self.variants.items()):

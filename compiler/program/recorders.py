@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ..errors import QdrunRuntimeError, describe
 from ..ir.nodes import Loc
 from .call import Call
+from .memory.memory_regions import Shown
 from .memory.versions import Event
 from .variant import Variant
 
@@ -93,6 +94,10 @@ class TapeRecorder(WriteRecorder, Protocol):
 
     def saw(self, tensor: Any, value: Any, index: Any) -> None:
         """Python has read a field or an ndarray: all of it, or the element at an index."""
+        ...
+
+    def show(self, shown: Shown) -> None:
+        """The memory of a field or an ndarray is handed out."""
         ...
 
     def returned(self, kernel: Any, args: tuple[Any, ...], result: Any) -> None:

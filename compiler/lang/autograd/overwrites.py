@@ -177,6 +177,14 @@ class Overwrites:
         """Whether a later launch, or Python by a call of ours, may have written to memory of this base."""
         return any(use.when[-1] > launch for uses in self.writes.get(base, {}).values() for use in uses)
 
+    def wrote_region_after(self, spot: MemoryRegion, launch: int) -> bool:
+        """Whether a later launch, or Python by a call of ours, may have written to this region."""
+        return any(use.when[-1] > launch for use, _ in _meeting(self.writes, spot))
+
+    def read_by(self, spot: MemoryRegion, launch: int) -> _Use | None:
+        """What the gradient of a launch, or of one before, reads there again."""
+        return next((use for use, _ in _meeting(self.reads, spot) if use.when[0] <= launch), None)
+
     def loses(self) -> bool:
         """Whether some kernel stores a differentiable value to an array without a gradient."""
         return any(variant.flows.loses for variant in self.variants)

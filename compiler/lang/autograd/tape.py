@@ -37,6 +37,7 @@ from .zeros.tape_paths import PathsOfTape, recorded_by, warn_of_zeros
 
 if TYPE_CHECKING:
     from ...program.call import Call
+    from ...program.memory.memory_regions import Shown
     from ...program.memory.versions import Event
     from ...program.variant import Variant
 
@@ -166,9 +167,19 @@ class Tape(PathsOfTape):
             self._seeds[len(self._calls)] = self._program.last_seed
         if event is not None:
             self._events[len(self._calls)] = event
-        elif self._bound is not None:
-            self._given.mark(len(self._calls), *self._bound)
+        elif self._bound is not None or (self._program is not None and self._program.shown):
+            self._given.mark(len(self._calls), *(self._bound or self._binding(self._now)))
         self._calls.append(self._now)
+
+    def show(self, shown: Shown) -> None:
+        """The memory of a field or an ndarray is handed out."""
+        self._given.show(len(self._calls) - 1, shown)
+
+    @staticmethod
+    def _binding(launch: Launch) -> tuple[Variant, Call]:
+        kernel, args, kwargs = launch
+        variant, bound = kernel.variant(args, kwargs)
+        return variant, bound.call
 
     def custom(self, function: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function with a gradient of its own and remember it as one step. Inside another one it is a plain function."""
@@ -344,7 +355,7 @@ class Tape(PathsOfTape):
         kept = self._overwritten.kept
         if not kept:  # else each launch is checked when memory is what it was
             self._check_versions(program)
-        self._given.check(found.wrote_after)
+        self._given.check(found)
         make_gradients(program, found.variants)
         check_budget(program, kept, self._launches(timed), self._reserved(program))
         if self.loss is not None:

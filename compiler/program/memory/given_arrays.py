@@ -1,19 +1,20 @@
-"""Marks of the numpy arrays and torch tensors that launches of a tape were given: what Python changes before their gradient is noticed.
+"""Marks of memory that Python may write to unseen: numpy arrays and torch tensors that the launches of a tape were given, and fields and
+ndarrays whose memory was handed out, as by ``x.view``. What Python changes before their gradient is noticed.
 
 A gradient reads these arrays again. A tape keeps a mark of the content of each at its launch, and compares before the gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from ...errors import DataAccessError
-from ...ir.nodes import ArgDecl
+from ...ir.nodes import ArgDecl, Loc
 from .device_arrays import NearArray
-from .memory_regions import base_of
+from .memory_regions import MemoryRegion, Shown, access_region, base_of
 
 if TYPE_CHECKING:
     from ...passes.dependence.access import Access
@@ -25,6 +26,7 @@ MARKED = 1 << 16
 _FACTORS = np.random.default_rng(0).integers(1 << 63, size=MARKED // 8, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 HINT = "give the launch a copy, `{}(.., w.copy())`, or change the array after the tape"
+HINT_OF_VIEW = "change it by `x[i] = ..`, `x.fill(..)` or `x.from_numpy(..)`, which a tape follows, or after the tape"
 
 
 def content_mark(array: np.ndarray) -> int:
@@ -48,15 +50,52 @@ class _Mark(NamedTuple):
     variant: Variant
 
 
+class _Shown(NamedTuple):
+    """Memory that was handed out, after launch ``number``, or as this found it."""
+
+    number: int
+    array: np.ndarray
+    content: int
+    spots: tuple[MemoryRegion, ...]
+
+
+AnyMark = TypeVar("AnyMark", _Mark, _Shown)
+
+
+class Read(Protocol):
+    """A read of a gradient, as messages name it."""
+
+    name: str
+    kernel: str
+    loc: Loc | None
+
+
+class Accesses(Protocol):
+    """What the gradients of a tape read, and its launches and assignments write."""
+
+    def wrote_after(self, base: object, launch: int) -> bool:
+        """Whether something after a launch may have written to memory of this base."""
+        ...
+
+    def wrote_region_after(self, spot: MemoryRegion, launch: int) -> bool:
+        """Whether something after a launch may have written to this region."""
+        ...
+
+    def read_by(self, spot: MemoryRegion, launch: int) -> Read | None:
+        """What the gradient of a launch, or of one before, reads there again."""
+        ...
+
+
 class GivenArrays:
     """The marks of one tape."""
 
     def __init__(self) -> None:
         self._marks: list[_Mark] = []
+        self._shown: list[_Shown] = []
         self._reads: dict[int, tuple[Variant, dict[int, Access]]] = {}  # of each variant: the arrays that its gradient reads
 
     def __bool__(self) -> bool:
-        return bool(self._marks)
+        return bool(self._marks or self._shown)
 
     def mark(self, number: int, variant: Variant, call: Call) -> None:
         """Mark what launch ``number`` was given and its gradient reads again. What the launch writes itself is not marked."""
@@ -67,19 +106,37 @@ class GivenArrays:
             array = call.sources.get(index, call.arrays[index])
             if index not in call.own | call.parts and not isinstance(array, NearArray) and array.size:
                 self._marks.append(_Mark(number, array, content_mark(array), read, variant))
+        if variant.program.shown:
+            where, owners = variant.program.device, variant.owners
+            reads = {access_region(where, owners, call, access)[0] for access in variant.replayed()}
+            for shown in variant.program.shown.values():
+                if not reads.isdisjoint(shown.spots):
+                    self.show(number, shown)
 
-    def check(self, written: Callable[[object, int], bool]) -> None:
+    def show(self, number: int, shown: Shown) -> None:
+        """Mark memory that was handed out, as launch ``number`` and those before it have left it, or found it."""
+        array = shown.content() if shown.on_host else None
+        if array is not None and array.size:
+            self._shown.append(_Shown(number, array, content_mark(array), shown.spots))
+
+    def check(self, found: Accesses) -> None:
         """Compare all arrays with their marks.
 
-        Args:
-            written: whether a launch after that of a number may have written to memory of this base.
-
         Raises:
-            DataAccessError: one has changed; names the kernel and the argument.
+            DataAccessError: one has changed, and nothing in the tape writes to it later; names the kernel and the array.
         """
-        for mark in self._changed():
+        for mark in self._changed(self._shown):
+            read = next((read for spot in mark.spots if (read := found.read_by(spot, mark.number)) is not None), None)
+            if read is not None and not any(found.wrote_region_after(spot, mark.number) for spot in mark.spots):
+                raise DataAccessError(
+                    f"the gradient of `{read.kernel}` needs the values of `{read.name}` read here, but Python changed them after the"
+                    " launch, in the same tape, through memory that was handed out (`x.view`, `to_numpy(copy=False)`)",
+                    read.loc,
+                    HINT_OF_VIEW,
+                )
+        for mark in self._changed(self._marks):
             kernel, device = mark.variant.head.name, mark.variant.program.device
-            if not written(base_of(device, mark.array)[0], mark.number):
+            if not found.wrote_after(base_of(device, mark.array)[0], mark.number):
                 raise DataAccessError(
                     f"the gradient of `{kernel}` needs the values of the argument `{mark.read[0].name}` read here, but Python changed"
                     " the array after the launch, in the same tape",
@@ -87,9 +144,10 @@ class GivenArrays:
                     HINT.format(kernel),
                 )
 
-    def _changed(self) -> Iterator[_Mark]:
+    @staticmethod
+    def _changed(marks: Iterable[AnyMark]) -> Iterator[AnyMark]:
         now: dict[object, int] = {}
-        for mark in self._marks:
+        for mark in marks:
             array = mark.array
             key = array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
             if key not in now:

@@ -145,6 +145,7 @@ class Shown:
 
     spots: tuple[MemoryRegion, ...]
     content: Callable[[], np.ndarray | None]  # None: the ndarray is gone
+    on_host: bool  # the content is the memory itself, no copy
 
 
 def shown(tensor: Any) -> Shown:
@@ -152,9 +153,10 @@ def shown(tensor: Any) -> Shown:
     spots = tuple(spot for spot, _ in tensor_regions(tensor))
     if hasattr(tensor, "_memory"):
         held = weakref.ref(tensor)
-        return Shown(spots, lambda: None if (alive := held()) is None else alive._content)
+        content = lambda: None if (alive := held()) is None else alive._content  # noqa: E731
+        return Shown(spots, content, tensor._mirror is None)
     form, mirror = tensor._form, tensor._mirror
-    return Shown(spots, lambda: reading(mirror, form))
+    return Shown(spots, lambda: reading(mirror, form), mirror is None)
 
 
 @dataclass(eq=False, slots=True)

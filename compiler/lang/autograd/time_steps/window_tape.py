@@ -161,7 +161,7 @@ class WindowTape(Tape):
     def _reverse(self, program: Program, enter: Callable[[int], None] | None, leave: Callable[[], None] | None) -> None:
         found, keeps = None, self._overwritten is not None and bool(self._overwritten.kept)
         if self._given:
-            self._given.check(Overwrites.of(self._timed(), self._host_writes).wrote_after)
+            self._given.check(Overwrites.of(self._timed(), self._host_writes))
         if self._host_writes:
             found = Overwrites.of(self._timed(), self._host_writes, loads=True)
             for when, steps in self._steps():
