@@ -15,6 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from ...codegen.builder import Builder, NativeFunction, NativeModule, Value, external
 from ...errors import DeviceError
 from ..cache import disk_cache, key_of
 from ..gpu.driver import Texts
@@ -27,42 +28,29 @@ COUNT = 256
 Run = Callable[[Texts, np.ndarray], np.ndarray]
 """Runs a function on a buffer of 8-byte words, by its address, with one thread for each of ``COUNT``; gives the words afterwards."""
 
-_TEXT = """declare i32 @qd.thread()
-declare {ty} @llvm.fma.{suffix}({ty}, {ty}, {ty})
-declare {ty} @llvm.sqrt.{suffix}({ty})
-define void @qd_probe(ptr %p0) "threads"="{count}" {{
-entry:
-  %thread = call i32 @qd.thread()
-  %wide = zext i32 %thread to i64
-  %row = mul i64 %wide, 64
-  %a.p = getelementptr i8, ptr %p0, i64 %row
-  %b.p = getelementptr i8, ptr %a.p, i64 8
-  %c.p = getelementptr i8, ptr %a.p, i64 16
-  %n.p = getelementptr i8, ptr %a.p, i64 24
-  %a = load {ty}, ptr %a.p, align 8
-  %b = load {ty}, ptr %b.p, align 8
-  %c = load {ty}, ptr %c.p, align 8
-  %n = load i32, ptr %n.p, align 8
-  %fused = call {ty} @llvm.fma.{suffix}({ty} %a, {ty} %b, {ty} %c)
-  %quotient = fdiv {ty} %a, %b
-  %root = call {ty} @llvm.sqrt.{suffix}({ty} %a)
-  %tiny = fmul {ty} %c, {least}
-  %long = sext i32 %n to i64
-  %positive = icmp slt i64 0, %long
-  %flag = zext i1 %positive to i64
-  %fused.p = getelementptr i8, ptr %a.p, i64 24
-  %quotient.p = getelementptr i8, ptr %a.p, i64 32
-  %root.p = getelementptr i8, ptr %a.p, i64 40
-  %tiny.p = getelementptr i8, ptr %a.p, i64 48
-  %flag.p = getelementptr i8, ptr %a.p, i64 56
-  store {ty} %fused, ptr %fused.p, align 8
-  store {ty} %quotient, ptr %quotient.p, align 8
-  store {ty} %root, ptr %root.p, align 8
-  store {ty} %tiny, ptr %tiny.p, align 8
-  store i64 %flag, ptr %flag.p, align 8
-  ret void
-}}
-"""
+
+def _text(kind: type[np.floating]) -> str:
+    """The function of a type. A thread reads 3 numbers and an i32, and writes 5 results from the fourth of its 8 words on."""
+    ty, suffix = {np.float32: ("float", "f32"), np.float64: ("double", "f64")}[kind]
+    least = f"0x{np.float64(_least(kind)).view(np.uint64):016X}"
+    thread, fma = external("qd.thread", "i32"), external(f"llvm.fma.{suffix}", ty, ty, ty, ty)
+    sqrt = external(f"llvm.sqrt.{suffix}", ty, ty)
+
+    def emit(f: Builder, rows: Value) -> None:
+        row = rows + f.call(thread).to("i64") * 64
+        a, b, c = ((row + 8 * k).load(ty) for k in range(3))
+        n = (row + 24).load("i32").to("i64", "sext")
+        results = (
+            f.call(fma, a, b, c),
+            f.new(ty, f"fdiv {ty} {a.text}, {b.text}"),
+            f.call(sqrt, a),
+            f.new(ty, f"fmul {ty} {c.text}, {least}"),
+            f.new("i1", f"icmp slt i64 0, {n.text}").to("i64"),
+        )
+        for k, x in enumerate(results, 3):
+            (row + 8 * k).store(x)
+
+    return NativeModule([NativeFunction("qd_probe", "void", ("ptr",), emit, f'"threads"="{COUNT}"')]).text
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +91,7 @@ def probe(device: PhysicalDevice, run: Run) -> Probed:
         DeviceError: it computes something else than code relies on.
     """
     features = features_of(device)
-    text = _TEXT + chip_of(features)
+    text = _text(np.float32) + _text(np.float64) + chip_of(features)
     key = key_of("vulkan probe 1", device.driver_uuid, device.uuid, device.driver, str(device.driver_version), text)
     disk = disk_cache()
     found = disk.get(key) if disk else None
@@ -123,12 +111,14 @@ def probe(device: PhysicalDevice, run: Run) -> Probed:
     return probed
 
 
+def _least(kind: type[np.floating]) -> np.ndarray:
+    """A factor whose product with a number between 1 and 16 is subnormal."""
+    return np.array(np.finfo(kind).tiny / 4, kind)
+
+
 def _ask(kind: type[np.floating], run: Run) -> Arithmetic:
     """Run the function of a type and compare."""
     bits = np.dtype(kind).itemsize * 8
-    ty, suffix = {32: ("float", "f32"), 64: ("double", "f64")}[bits]
-    least = np.array(np.finfo(kind).tiny / 4, kind)
-    text = _TEXT.format(ty=ty, suffix=suffix, count=COUNT, least=f"0x{np.float64(least).view(np.uint64):016X}")
     rng = np.random.default_rng(7)
     a, b = (rng.uniform(1.0, 4.0, COUNT).astype(kind) for _ in range(2))
     c = -(a * b)
@@ -136,10 +126,16 @@ def _ask(kind: type[np.floating], run: Run) -> Arithmetic:
     rows = np.zeros((COUNT, 8), np.uint64)
     for k, values in enumerate((a, b, c, n.astype(np.int32))):
         rows[:, k] = values.view(f"u{values.itemsize}")
-    out = run(Texts("probe", text, "", "qd_probe", ("qd_probe",), ""), rows.reshape(-1)).reshape(rows.shape)
+    out = run(Texts("probe", _text(kind), "", "qd_probe", ("qd_probe",), ""), rows.reshape(-1)).reshape(rows.shape)
     fused, quotient, root, tiny = (out[:, k].astype(f"u{bits // 8}").view(kind) for k in range(3, 7))
     exact = np.array(
         [float(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))) for x, y, z in zip(a, b, c, strict=True)], kind
     )
-    expected = (fused, exact), (quotient, a / b), (root, np.sqrt(a)), (tiny, c * least), (out[:, 7], (n > 0).astype(np.uint64))
+    expected = (
+        (fused, exact),
+        (quotient, a / b),
+        (root, np.sqrt(a)),
+        (tiny, c * _least(kind)),
+        (out[:, 7], (n > 0).astype(np.uint64)),
+    )
     return Arithmetic(*(int(np.count_nonzero(got == right)) for got, right in expected))
