@@ -104,7 +104,8 @@ def install(natives: Natives) -> bool:
         api = (n for n in made.imports if n.startswith("Py"))
         imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in api}
         imports["qd_process"] = ctypes.addressof(process)
-        code, _ = load_cached(made.text, "launcher", list(made.exports), imports)
+        # level 2 takes a third longer, for loops of few turns, and launches are no faster
+        code, _ = load_cached(made.text, "launcher", list(made.exports), imports, opt_level=1)
         code.make_immortal()
     functions = code.addresses
     _set_slots(natives.kernel, functions["launch"], functions["bind"])

@@ -77,7 +77,7 @@ def make_recorder(address_of: Callable[[str], int], serve: Any) -> RecorderLibra
     own = {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in (("qd_serve", serve), ("qd_yield", wait))}
     made = NativeModule(EXPORTS)
     imports = {name: own[name] if name in own else address_of(name) for name in made.imports}
-    code = load_cached(made.text, "recorder", list(made.exports), imports)[0]
+    code = load_cached(made.text, "recorder", list(made.exports), imports, opt_level=1)[0]
     code.make_immortal()
     calls: dict[str, Any] = {}
     for name, arguments in _ARGUMENTS.items():
