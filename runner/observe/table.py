@@ -133,13 +133,12 @@ def _waiting(trial: Trial, planned: int | None) -> Row:
 
 
 def flat(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested parameters with dotted names."""
-    values: dict[str, Any] = {}
+    """Nested parameters with dotted names. A key that has the name of a nested one is quoted, as in ``{"a.b": 1, "a": {"b": 2}}``."""
+    inner = {name: flat(value, f"{prefix}{name}.") for name, value in params.items() if isinstance(value, dict)}
+    taken, values = set(chain.from_iterable(inner.values())), dict[str, Any]()
     for name, value in params.items():
-        if isinstance(value, dict):
-            values |= flat(value, f"{prefix}{name}.")
-        else:
-            values[prefix + name] = value
+        key = prefix + name
+        values |= inner[name] if name in inner else {f"{prefix}{json.dumps(name)}" if key in taken else key: value}
     return values
 
 

@@ -116,7 +116,9 @@ class Keeper:
             made = self.program.session.job
             made.watch.reset(len(rows))  # a request to stop may have come when the batch before could not see it any more
             self._watch(made)
-            return self.program.here().run(self._run_batch, self.program, params, together, rows, kept, input_files(spec), start)
+            return self.program.here().run(
+                self._run_batch, self.program, params, together, rows, kept, input_files(spec), start
+            )
         except BaseException:
             self.close_after_failure()
             raise

@@ -15,6 +15,7 @@ from qdrun.runner.cli.looking import State
 from qdrun.runner.observe import listing
 from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.show import summary_data, summary_text
+from qdrun.runner.observe.table import flat
 from qdrun.runner.provenance.record import record
 from qdrun.runner.query.picking import NotFound, best_row, column_of, ordered, trial_of
 from qdrun.runner.store.attempts import STREAMS, Attempt, Log
@@ -131,6 +132,12 @@ def test_the_best_trial_need_not_have_all_keys_of_a_dictionary_parameter(tmp_pat
     times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
     done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="done", rows=rows, timing=times, exit_code=0)
     assert summary_text(done).splitlines()[1] == "best: loss 0 at d.0=0, x=0 (trial t0)"
+
+
+def test_keys_with_dots_and_nested_ones_have_columns_of_their_own():
+    params = {"d": {"a.b": 1, "a": {"b": 2, "c": {"=": 3}}, "": 4}, "x": 5}
+    expect = {'param.d."a.b"': 1, "param.d.a.b": 2, "param.d.a.c.=": 3, "param.d.": 4, "param.x": 5}
+    assert list(flat(params, "param.").items()) == list(expect.items())
 
 
 def test_equal_failures_are_one_line(tmp_path):
