@@ -1,6 +1,7 @@
 """Numbers that Python reads in a tape: one that comes back as a constant is told, and those of logs and decisions are not."""
 
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -38,6 +39,18 @@ def names(request):
         def outside(x: qd.types.ndarray(dtype=real, ndim=1)):
             for i in x:
                 loss[None] += x[i] * a[None]
+
+        @dataclass
+        class Factor:
+            value: real
+
+        @qd.kernel
+        def scale_by(f: Factor):
+            loss[None] += f.value * a[None]
+
+        @qd.kernel
+        def by_template(v: qd.template()):
+            loss[None] += v * a[None]
 
         @qd.kernel
         def log(v: real):
@@ -92,6 +105,10 @@ def told(names, line, validation=False):
         ("scale(total())", "what kernel `total` returns"),
         ("scale_vector(vectors[1])", "`vectors[1]`"),
         ("scale_vector([vectors[1][0], b[0]])", "`vectors[1]`"),
+        ("scale_vector(qd.Vector([b[0], 1.0]))", "`b[0]`"),
+        ("scale(np.float64(b[1]))", "`b[1]`"),
+        ("scale_by(Factor(a[None]))", "`a[None]`"),
+        ("by_template(a[None])", "`a[None]`"),
         ("for _ in range(9): scale(a[None])", "`a[None]`"),
     ],
 )
@@ -123,6 +140,7 @@ def test_a_number_that_is_assigned_is_told(names, line, do):
     [
         "str(a[None]); b.to_numpy().sum(); total(); scale(2.0)",
         "if a[None] > 1.0: scale(1.0)",
+        "str(b[1]); scale(float(str(b[1])))",  # the same number, from elsewhere
         "log(a[None]); log(total())",
         "select(b[0])",
         "scale(plain[0]); scale(total_of_plain()); c.from_numpy(plain.to_numpy())",

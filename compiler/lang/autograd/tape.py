@@ -319,6 +319,7 @@ class Tape(PathsOfTape):
                     sampled = [t for _, steps in self._steps() for t in steps.sample() if isinstance(t, Timed)]
                     self.check.run(self._calls, [timed.launch for timed in (*self._timed(), *sampled)])
         finally:
+            self._python = PythonReads(self.validation)
             if self._own_versions:
                 program.versions = None
             if self._overwritten is not None:

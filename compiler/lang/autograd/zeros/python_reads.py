@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Iterable
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ....errors import DifferentiationError, warn_user
+from ....frontend.markers import Template
 from ....passes.dependence.gradient_flow import passes_on
 from ....program.memory.versions import user_line
 from ...data.matrix import Matrix
@@ -53,7 +56,8 @@ class PythonReads:
     def __init__(self, strict: bool) -> None:
         self._strict = strict
         self._objects: dict[int, tuple[Any, Read]] = {}  # by identity; each is held, or its weak reference is
-        self._numbers: dict[float, Read] = {}
+        self._numbers: dict[float, Read] = {}  # of arrays and vectors: their items are other objects each time
+        self._scalars: dict[float, Read] = {}
 
     def __bool__(self) -> bool:
         return bool(self._objects)
@@ -79,28 +83,37 @@ class PythonReads:
         weak = not isinstance(value, (float, Matrix))
         self._objects[id(value)] = weakref.ref(value) if weak else value, read
         if isinstance(value, float):
-            self._numbers[value] = read
+            self._scalars[value] = read
         elif isinstance(value, (Matrix, np.ndarray)):
             array = value.to_numpy() if isinstance(value, Matrix) else value
             if array.size <= SMALL and array.dtype.kind == "f":
                 self._numbers |= dict.fromkeys(array.ravel().tolist(), read)
-        for kept, most in ((self._objects, MOST_OBJECTS), (self._numbers, MOST_NUMBERS)):
+        for kept, most in ((self._objects, MOST_OBJECTS), (self._numbers, MOST_NUMBERS), (self._scalars, MOST_OBJECTS)):
             for key in list(itertools.islice(kept, max(0, len(kept) - most))):
                 del kept[key]  # type: ignore[arg-type]
 
     def _find(self, value: Any) -> Read | None:
-        kind = type(value)
-        if kind is float or isinstance(value, np.floating):
+        if type(value) is float:
             kept, read = self._objects.get(id(value), (None, None))
-            return read if kept is value else self._numbers.get(float(value)) if _tells(float(value)) else None
-        if isinstance(value, (list, tuple)):
-            return next((found for one in value[:SMALL] if (found := self._find(one)) is not None), None)
+            return read if kept is value else self._numbers.get(value) if _tells(value) else None
+        if isinstance(value, np.floating):
+            return self._of_digits((float(value),))
+        if isinstance(value, (list, tuple)) or is_dataclass(value):
+            items = value[:SMALL] if isinstance(value, (list, tuple)) else getattr(value, "__dict__", {}).values()
+            return next((found for one in items if (found := self._find(one)) is not None), None)
+        if isinstance(value, Matrix) and id(value) not in self._objects:
+            return self._of_digits(value.to_numpy().ravel().tolist())
         while value is not None:
             kept, read = self._objects.get(id(value), (None, None))
             if kept is value or (isinstance(kept, weakref.ref) and kept() is value):
                 return read
             value = getattr(value, "base", None) if isinstance(value, np.ndarray) else getattr(value, "_base", None)
         return None
+
+    def _of_digits(self, values: Iterable[Any]) -> Read | None:
+        """What was read, by numbers that are copies of it."""
+        known = (self._numbers.get(v) or self._scalars.get(v) for v in values if isinstance(v, float) and _tells(v))
+        return next((read for read in known if read is not None), None)
 
     def passed(self, program: Program, kernel: Any, args: tuple[Any, ...]) -> None:
         """Tell if a launch gets something that was read, and it matters to a gradient.
@@ -112,7 +125,7 @@ class PythonReads:
             read = self._find(arg)
             if read is not None and not program.second_order and _carries(read):
                 variant, _ = kernel.variant(args, {})
-                if _matters(variant, param.name):
+                if _matters(variant, param.name, known=param.annotation is Template):
                     self._tell(program, read, f"passed to kernel `{kernel.source.name}`", read.do)
 
     def assigned(self, program: Program, tensor: Any, value: Any) -> None:
@@ -149,12 +162,12 @@ def _carries(read: Read) -> bool:
     return any(edge.target.buffer.kind == "ret" and edge.source is not None and passes_on(edge.source) for edge in edges)
 
 
-def _matters(variant: Variant, name: str) -> bool:
-    """Whether a parameter has a derivative in what a kernel stores: a number, or an array from outside."""
+def _matters(variant: Variant, name: str, known: bool) -> bool:
+    """Whether a parameter has a derivative in what a kernel stores: a number, or an array from outside. ``known``: at compile time."""
 
     def is_param(place: Place | None) -> bool:
         owner = None if place is None else place.buffer.owner
-        return place is None or getattr(owner, "name", None) == name
+        return known or place is None or getattr(owner, "name", "").partition(".")[0] == name
 
     edges = [edge for task in variant.compiled_kernel.gradient_flow for edge in task.edges]
     return any(
