@@ -28,7 +28,7 @@ from ..runtime.base import Device
 from ..runtime.cache import disk_cache
 from . import keys, pipeline
 from .compiled_kernel import CompiledKernel
-from .detach import detach, field_buffers
+from .relocation import detach, field_buffers
 from .serialized_kernel import Storage
 
 MOST = 512

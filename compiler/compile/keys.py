@@ -25,7 +25,7 @@ from ..options import Options, compile_choices
 from ..runtime import jit
 from ..runtime.base import Device
 from ..runtime.cache import key_of
-from .detach import text_of
+from .relocation import text_of
 
 FORMAT = "2"
 

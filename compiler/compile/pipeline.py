@@ -26,7 +26,6 @@ from ..ir.walk import walk
 from ..options import Options, checks
 from ..passes.batch import batch_kernel
 from ..passes.debug_checks import checked, unchecked
-from ..passes.exchange import through_memory
 from ..passes.exits import lower_exits
 from ..passes.forward.second_order import second_order_primal
 from ..passes.forward.tangent import Tangent, forward_kernel
@@ -35,6 +34,7 @@ from ..passes.parallel.reduce import reduce_kernel
 from ..passes.pools import in_blocks
 from ..passes.reciprocals import share_reciprocals
 from ..passes.reverse.gradient import Gradient, reverse_kernel
+from ..passes.shuffle_lowering import through_memory
 from ..passes.simplify.simplify import simplify
 from ..passes.simplify.slopes import without_slopes, without_unused_slopes
 from ..runtime.compiled import CompileOptions as DeviceOptions

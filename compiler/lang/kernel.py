@@ -28,7 +28,7 @@ from .launches.bound_kernel import BoundGradient, BoundKernel, GradientOfBound
 from .launches.parts import launch_parts, may_have_parts, parts_of
 from .launches.staged_kernel import graph_kernel
 from .launches.streams import take_stream
-from .native import enter
+from .native_admission import enter
 from .no_gradient import is_constant, refuse_in_forward_mode, refuse_one_array_twice, refuse_without_gradient, warn_without_seed
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _WHOLE = frozenset((int, bool))
 class KernelFunction:
     """A function compiled for the current program, one specialisation for each combination of argument types.
 
-    A call is launched natively where the program knows it (``native``, ``runtime.native.launch``): these methods are then builtins.
+    A call is launched natively where the program knows it (``native_admission``, ``runtime.native.launch``): these methods are then builtins.
     """
 
     __slots__ = ("__dict__", "__weakref__", "token")  # the native launcher reads the token

@@ -26,10 +26,10 @@ def library(tmp_path_factory):
 def rocm(library, monkeypatch):
     """A machine with one AMD device, as far as hip-python sees it."""
     from qdrun.compiler.runtime.gpu import failing
-    from qdrun.compiler.runtime.gpu.memory import shared
+    from qdrun.compiler.runtime.gpu.memory import deferred_release
 
     monkeypatch.setattr(failing, "_failed", {})
-    monkeypatch.setattr(shared, "_devices", {})
+    monkeypatch.setattr(deferred_release, "_devices", {})
     library.setup()
     yield library
     library.setup(devices=0)

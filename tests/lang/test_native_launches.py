@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.lang import native
+from qdrun.compiler.lang import native_admission
 from qdrun.compiler.lang.kernel import KernelFunction, KernelGradient
 
 
@@ -533,7 +533,7 @@ def test_template_arguments_are_launched_natively(monkeypatch):
 
 
 def test_there_are_so_many_launches_of_a_kernel_and_all_objects_get_theirs(monkeypatch):
-    monkeypatch.setattr(native, "MOST", 4)
+    monkeypatch.setattr(native_admission, "MOST", 4)
 
     @qd.data_oriented
     class Cell:
@@ -551,7 +551,7 @@ def test_there_are_so_many_launches_of_a_kernel_and_all_objects_get_theirs(monke
                 cell.add()
             assert len(program.native_launches[Cell.add.token]) == 4
         assert [c.x[None] for c in cells] == [20 * k for k in range(7)]
-        for _ in range(native.PATIENCE + 1):
+        for _ in range(native_admission.PATIENCE + 1):
             cells[0].add()
         with no_python(monkeypatch):
             cells[0].add()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.codegen.cells.tiling import RUN, tiling
+from qdrun.compiler.codegen.block_skipping.tiling import RUN, tiling
 from qdrun.compiler.compile.pipeline import gradient as reverse
 from qdrun.compiler.compile.pipeline import reduced
 

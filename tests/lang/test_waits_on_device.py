@@ -9,7 +9,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.runtime import cache
-from qdrun.compiler.runtime.gpu.memory import shared, staging
+from qdrun.compiler.runtime.gpu.memory import deferred_release, staging
 from qdrun.compiler.runtime.gpu.memory.device_memory import release_abandoned
 from qdrun.tests.devices.processor.machine import emulated_machine
 
@@ -19,7 +19,7 @@ def machine(monkeypatch):
     """With nothing loaded, pinned or left open by other tests; whoever waits for everything really does."""
     gc.collect()
     release_abandoned()
-    monkeypatch.setattr(shared, "_devices", {})
+    monkeypatch.setattr(deferred_release, "_devices", {})
     monkeypatch.setattr(cache, "LOADED", cache.CodeTable())
     made = emulated_machine()
     before, made.waiting = made.waits.copy(), True

@@ -18,12 +18,12 @@ def library(tmp_path_factory):
 def apple(library, monkeypatch):
     """A machine with one GPU of 1 GiB. At the end nothing may have been wrong, and the GPU is forgotten."""
     from qdrun.compiler.runtime.gpu import failing
-    from qdrun.compiler.runtime.gpu.memory import shared
+    from qdrun.compiler.runtime.gpu.memory import deferred_release
     from qdrun.compiler.runtime.metal import driver, gpu, objc
 
     monkeypatch.setattr(objc, "load", lambda: library.objc)
     monkeypatch.setattr(driver, "system_version", lambda: 1504)
-    monkeypatch.setattr(shared, "_devices", {})
+    monkeypatch.setattr(deferred_release, "_devices", {})
     monkeypatch.setattr(failing, "_failed", {})
     monkeypatch.setattr(gpu, "_gpus", {})
     gc.collect()  # programs of earlier tests that only the collector can free give their heaps back now, and not during this one

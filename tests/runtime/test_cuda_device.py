@@ -25,7 +25,7 @@ from qdrun.compiler.runtime.compiled import CompileOptions
 from qdrun.compiler.runtime.gpu.code import GpuCode, frame_bytes
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.compiler.runtime.gpu.find import find
-from qdrun.compiler.runtime.gpu.memory import shared
+from qdrun.compiler.runtime.gpu.memory import deferred_release
 from qdrun.compiler.runtime.gpu.memory.device_memory import CHUNK, release_abandoned
 from qdrun.compiler.runtime.native.launch_ir import S_WORDS
 from qdrun.tests.devices.processor.driver import EmulatedDriver
@@ -49,7 +49,7 @@ def fake():
 @pytest.fixture
 def fresh(monkeypatch):
     """No other test has opened a device, or left code on it."""
-    monkeypatch.setattr(shared, "_devices", {})
+    monkeypatch.setattr(deferred_release, "_devices", {})
     monkeypatch.setattr(cache, "LOADED", cache.CodeTable(recent=0))
 
 
@@ -324,7 +324,7 @@ def test_much_code_that_nobody_uses_goes_at_once(fresh, monkeypatch):
         assert device.compile(store_kernel(value=value), CompileOptions(offline_cache=False)).functions
         gc.collect()
     assert "unload" not in device.driver.names()
-    monkeypatch.setattr(shared, "MOST_UNUSED", 10)
+    monkeypatch.setattr(deferred_release, "MOST_UNUSED", 10)
     assert device.compile(store_kernel(value=45.4), CompileOptions(offline_cache=False)).functions
     assert device.driver.names().count("unload") >= 3  # all of them: everybody waits for the first only
     device.close()

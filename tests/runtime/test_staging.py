@@ -14,7 +14,7 @@ import qdrun as qd
 from qdrun.compiler.errors import DeviceError
 from qdrun.compiler.runtime.cuda.results import device_error as failure
 from qdrun.compiler.runtime.gpu.device import GpuDevice
-from qdrun.compiler.runtime.gpu.memory import shared, staging
+from qdrun.compiler.runtime.gpu.memory import deferred_release, staging
 from qdrun.compiler.runtime.gpu.memory.device_memory import release_abandoned
 from qdrun.compiler.runtime.gpu.memory.staging import Staging
 from qdrun.tests.devices.processor.driver import EmulatedDriver
@@ -28,7 +28,7 @@ OUT_OF_MEMORY, OPERATING_SYSTEM, INVALID_VALUE, ILLEGAL_ADDRESS = 2, 304, 1, 700
 def device(monkeypatch):
     gc.collect()
     release_abandoned()  # programs that other tests have left: their end would be seen as events and waits of these
-    monkeypatch.setattr(shared, "_devices", {})  # what other tests have pinned is not given to these
+    monkeypatch.setattr(deferred_release, "_devices", {})  # what other tests have pinned is not given to these
     monkeypatch.setattr(staging, "CHUNK", CHUNK)
     monkeypatch.setattr(staging, "THRESHOLD", 1)
     made = GpuDevice(EmulatedDriver(), "emulated")
@@ -148,7 +148,7 @@ def test_buffers_go_from_program_to_program_and_nobody_waits_for_that(device):
 def test_when_no_program_is_open_few_buffers_stay(device, monkeypatch):
     machine, here = device.driver.machine, device._holdings.shared
     before = set(machine.pinned) - {a for a, _ in here._spare}
-    monkeypatch.setattr(shared, "KEEP_PINNED", 2 * CHUNK)
+    monkeypatch.setattr(deferred_release, "KEEP_PINNED", 2 * CHUNK)
     programs = [device, *(GpuDevice(EmulatedDriver(), "emulated") for _ in range(2))]
     for one in programs:
         upload(one, one.allocate(CHUNK, "adstack"), data(CHUNK))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.gpu.memory import shared
+from qdrun.compiler.runtime.gpu.memory import deferred_release
 from qdrun.tests.devices.processor.driver import EmulatedDriver
 from qdrun.tests.devices.processor.machine import EmulatedMachine
 
@@ -54,7 +54,7 @@ def words(monkeypatch):
 
     monkeypatch.setattr(driver, "EmulatedDriver", Mapped)
     monkeypatch.setattr(EmulatedMachine, "_run", noting)
-    monkeypatch.setattr(shared, "_devices", {})
+    monkeypatch.setattr(deferred_release, "_devices", {})
     monkeypatch.setattr(Mapped, "others", {})
     monkeypatch.setattr(Mapped, "sizes", {})
     yield seen

@@ -8,8 +8,8 @@ from __future__ import annotations
 from ...ir.nodes import Const, Local, Reduction, Task
 from ...ir.types import i64
 from ...ir.walk import conditional_locals, walk
-from ..cells.loops import run_tiles
-from ..cells.tiling import tiling
+from ..block_skipping.loops import run_tiles
+from ..block_skipping.tiling import tiling
 from . import arith, memory, rows
 from .emitter import KernelInfo
 from .function import LlvmModule

@@ -204,7 +204,7 @@ def _attribute(cx: Context, task: Task) -> str:
 
 
 def _count_memory(cx: Context, task: Task, dtype: DType, n: int) -> None:
-    """Count the array of the block that all exchanges of one type in a loop will share (``passes.exchange``)."""
+    """Count the array of the block that all exchanges of one type in a loop will share (``passes.shuffle_lowering``)."""
     known = vars(cx.b).setdefault("exchanges", set())
     if (task, dtype, n) not in known:
         known.add((task, dtype, n))

@@ -15,7 +15,7 @@ from ..cache import disk_cache, key_of, load_cached, load_known
 from ..compiled import Compiled, CompileOptions
 from ..jit import LoadedCode
 from .driver import DeviceInfo, Driver, LoadedFunction, Texts
-from .memory.shared import DeviceKeep, Unused, shared
+from .memory.deferred_release import DeferredRelease, Unused, shared
 from .results import out_of_memory
 
 FREE_FRAME = 1024
@@ -56,7 +56,7 @@ class GpuCode(LoadedCode):
         "variants",
     )
 
-    def __init__(self, host: LoadedCode, image: bytes, key: str, texts: Texts, driver: Driver, here: DeviceKeep) -> None:
+    def __init__(self, host: LoadedCode, image: bytes, key: str, texts: Texts, driver: Driver, here: DeferredRelease) -> None:
         super().__init__(host.object_bytes + image, host.addresses, host, key)
         self._image, self._texts, self._driver, self._here = image, texts, driver, here
         self._array = (ctypes.c_uint64 * max(1, len(texts.functions)))()
@@ -155,7 +155,7 @@ def frame_bytes(compiled: GpuKernel, info: DeviceInfo) -> int:
     return info.sms * info.threads_per_sm * max(0, max(compiled.frames, default=0) - FREE_FRAME)
 
 
-def reclaim(here: DeviceKeep) -> bool:
+def reclaim(here: DeferredRelease) -> bool:
     """Unload all unused code because the device is full; every program waits for that. Returns whether there was any."""
     cache.LOADED.release()
     return here.unload(must=True) > 0

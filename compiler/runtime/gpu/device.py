@@ -45,9 +45,9 @@ from .failing import Failing
 from .find import find
 from .graphs import GpuGraphs
 from .memory import staging
+from .memory.deferred_release import shared
 from .memory.device_memory import Holdings, Usage, release_abandoned
 from .memory.rows import RowCopies
-from .memory.shared import shared
 from .prints import RING_WORDS, Ring
 
 REDUCTIONS = 8

@@ -29,8 +29,8 @@ from ..recording import RecordedWrite, RunOnce
 from ..runs import Runs
 from .code import GpuCode, GpuKernel
 from .driver import LoadedFunction, Texts
+from .memory.deferred_release import Unused, shared
 from .memory.device_memory import DeviceMemory
-from .memory.shared import Unused, shared
 from .pacing.paced import Pacing
 
 BLOCK = 128

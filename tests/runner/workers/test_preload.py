@@ -7,7 +7,7 @@ import pytest
 from lane_helpers import at_once, record
 
 from qdrun.compiler.runtime import cache
-from qdrun.compiler.runtime.gpu.memory import shared
+from qdrun.compiler.runtime.gpu.memory import deferred_release
 from qdrun.runner.workers import BatchSpec, TrialSpec
 from qdrun.runner.workers.preload import preload
 from qdrun.runner.workers.spec import Shape
@@ -51,7 +51,7 @@ def test_a_build_that_hangs_holds_trials_up_for_a_limited_time():
 @pytest.fixture
 def machine(monkeypatch):
     """With nothing loaded by other tests."""
-    monkeypatch.setattr(shared, "_devices", {})
+    monkeypatch.setattr(deferred_release, "_devices", {})
     monkeypatch.setattr(cache, "LOADED", cache.CodeTable())
     made = emulated_machine()
     before = made.waits.copy()

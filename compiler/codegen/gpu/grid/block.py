@@ -13,8 +13,8 @@ from __future__ import annotations
 from ....ir.nodes import Assert, Block, GlobalStore, If, Local, LocalStore, Loop, Op, Stmt
 from ....ir.ops import TABLE
 from ....ir.walk import holds_lanes, is_fence, meets, place_of
+from ..barriers import BlockCooperation
 from ..indices import is_narrow, start_iteration
-from ..meeting import BlockCooperation
 from .emitter import GridEmitter
 
 

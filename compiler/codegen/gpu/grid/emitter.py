@@ -18,9 +18,9 @@ from ...llvm.function import Fn, LlvmModule
 from ...llvm.target import memory_type
 from ...llvm.task_emitter import TaskEmitter
 from ...llvm.uniform import Shapes
+from ..barriers import arrays, meeting, threads_of
 from ..hardware import GpuTarget, GridFn, ParamWord
 from ..lanes import from_lane
-from ..meeting import arrays, meeting, threads_of
 from ..prologue import wanted, where
 from ..side_by_side import copies_of
 from ..uniform import Uniform

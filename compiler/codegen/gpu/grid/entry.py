@@ -34,8 +34,8 @@ from ...llvm.function import LlvmModule
 from ...llvm.kernel import stores_to_fields, symbol
 from ...llvm.task_emitter import TaskEmitter
 from ...llvm.uniform import Shapes
+from ..barriers import threads_of
 from ..hardware import DeviceFunction, GpuTarget, ParamWord
-from ..meeting import threads_of
 from ..prologue import begin_and_size, where
 from .emitter import to_word
 from .rows import on_chip, shared_bytes

@@ -15,7 +15,7 @@ from ....errors import DeviceError
 from ..driver import Driver
 from ..pacing.throttle import Throttle
 from ..results import report_lost
-from .shared import DeviceKeep
+from .deferred_release import DeferredRelease
 from .slab import Slab
 from .staging import Staging
 
@@ -152,7 +152,7 @@ class Holdings:
         throttle: keeps the host near the stream.
     """
 
-    def __init__(self, driver: Driver, shared: DeviceKeep, reclaim: Callable[[], bool]) -> None:
+    def __init__(self, driver: Driver, shared: DeferredRelease, reclaim: Callable[[], bool]) -> None:
         self._driver, self.shared, self.ordered = driver, shared, False
         self.stream = driver.stream(ordered=False)
         self.memory = DeviceMemory(driver, self.stream, reclaim)

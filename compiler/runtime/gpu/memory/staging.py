@@ -19,7 +19,7 @@ from ...cache import load_cached
 from ...cpu.pool import get_pool, parallel_for_addresses
 from ...jit import LoadedCode
 from ..driver import Driver
-from .shared import DeviceKeep
+from .deferred_release import DeferredRelease
 
 CHUNK = 8 << 20
 """Bytes of one buffer."""
@@ -68,7 +68,7 @@ class Staging:
     """
 
     def __init__(
-        self, driver: Driver, stream: int, shared: DeviceKeep, chunk: int | None = None, threads: int | None = None
+        self, driver: Driver, stream: int, shared: DeferredRelease, chunk: int | None = None, threads: int | None = None
     ) -> None:
         self._driver, self.stream, self._shared = driver, stream, shared
         self._chunk, self._threads = chunk or CHUNK, threads or THREADS

@@ -1,4 +1,4 @@
-"""Shuffles and votes through memory of the block, for GPUs without instructions for them: a store, a barrier, a load, a barrier.
+"""Lowers shuffles and votes to shared memory, on GPUs without instructions for them: a store, a barrier, a load, a barrier.
 
 The front end marks them (``shuffles.group_of``). Until here they are operations as on other GPUs, so that derivatives know them.
 """
@@ -19,7 +19,7 @@ def through_memory(kernel: Kernel) -> Kernel:
         return kernel
     out = clone_kernel(kernel)
     for task in out.tasks:
-        _Exchange(task).block(task.body)
+        _ShuffleLowering(task).block(task.body)
     return out
 
 
@@ -27,8 +27,8 @@ def _marked(s: Stmt) -> bool:
     return isinstance(s, Op) and s.op in ("shuffle", "ballot") and in_memory(s)
 
 
-class _Exchange:
-    """Rewrites one task. ``places``: an array for the values of each type, which all exchanges share."""
+class _ShuffleLowering:
+    """Rewrites one task. ``places``: an array for the values of each type, which all operations share."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -1,8 +1,8 @@
-"""What the programs of a process share on one device, and when it may be given back.
+"""Deferred release of code and pinned memory that the programs of a process share on one device.
 
-Unloading code and unpinning memory wait for all work on the device, and block all launches meanwhile. So both are
-kept when a program closes, for the next one, and given back when no program is open. What is kept is bounded: pinned buffers by how many
-were in use at once, code by its bytes.
+Unloading code and unpinning memory wait for all work on the device, and block all launches meanwhile. So both are kept for the next
+program when one closes, and released when no program is open. The kept memory is bounded: pinned buffers by their number in use at once,
+code by its bytes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Unused:
     nbytes: int
 
 
-class DeviceKeep:
-    """On one device of this process.
+class DeferredRelease:
+    """The code and the pinned memory of one device in this process.
 
     Attributes:
         pinned: words for launches.
@@ -124,13 +124,13 @@ class DeviceKeep:
         return count
 
 
-_devices: dict[str, DeviceKeep] = {}
+_devices: dict[str, DeferredRelease] = {}
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
-def shared(place: str, driver: Driver) -> DeviceKeep:
+def shared(place: str, driver: Driver) -> DeferredRelease:
     """What is shared on a device. ``place``: its name in this process."""
     with _lock:
         if place not in _devices:
-            _devices[place] = DeviceKeep(driver)
+            _devices[place] = DeferredRelease(driver)
         return _devices[place]

@@ -1,7 +1,8 @@
-"""Selects the calls of a kernel that are launched natively: each program has a list of native launches for each kernel.
+"""The admission policy of native launches: which calls of a kernel are launched without Python.
 
-A call looks the kernel up in the current program (``runtime.native.launch_ir``) and tries its launches in order. If none matches, it goes
-to ``KernelFunction.slow_call``, which adds a native launch for the compiled variant, or rearms one that waits for new values.
+Each program has a list of native launches for each kernel. A call looks the kernel up in the current program
+(``runtime.native.launch_ir``) and tries its launches in order. If none matches, it goes to ``KernelFunction.slow_call``, which adds a
+native launch for the compiled variant, or rearms one that waits for new values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finds out of which cells a parallel loop may leave out all iterations at once: a test that is the same in a whole cell decides them.
+"""Finds the loops that can skip inactive blocks: one test, uniform over a block (a *cell*), guards the whole body.
 
-A loop over a sparse field is one: nothing happens in its body but under a test of flags, and the flag of a block is that of all elements
-in it. The iterations are then numbered cell by cell, and an inactive cell is passed over.
+Loops over sparse fields are such loops, because all elements of a block share one flag. Their iterations are numbered cell by cell, and
+inactive cells are skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop of a task whose iterations are numbered cell by cell: those of a cell that a test rules out are passed over."""
+"""Emits the loop of a task that skips inactive blocks; its iterations are numbered cell by cell."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Loops whose threads meet: which blocks of code all threads of a block go through, and where the arrays lie that they share.
+"""Barriers need uniform control flow: finds the code that all threads of a block execute, and lays out the arrays that they share.
 
-What decides whether a barrier is reached must be the same for all threads of a block. ``grid_block`` writes the code.
+A condition that decides whether a barrier is reached must be uniform over the block. ``grid_block`` writes the code.
 """
 
 from __future__ import annotations

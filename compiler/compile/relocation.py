@@ -1,4 +1,4 @@
-"""Kernels without memory: the field buffers of a lowered kernel, and the same kernel with numbered buffers instead of a program's."""
+"""Makes kernels relocatable: numbered buffers replace the memory of the program that a kernel was lowered for."""
 
 from __future__ import annotations
 
