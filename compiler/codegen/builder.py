@@ -64,6 +64,9 @@ class Value:
     def __ne__(self, other: Operand) -> Value:  # type: ignore[override]
         return _DIFFERENT(self, other)
 
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self.ty} {self.text} is known when the code runs: use f.if_(..), and & for and")
+
     def __rsub__(self, other: int) -> Value:
         return self.f.new(self.ty, f"sub {self.ty} {other}, {self.text}")
 

@@ -84,6 +84,10 @@ def test_mistakes_are_refused():
     def namesake(f: Builder, x: I64) -> None:
         f.call(external("twice", "i64", "i64"), f.call(twice, x))
 
+    def truth(f: Builder, x: I64) -> None:
+        f.ret(when=0 < x < 5)  # type: ignore[operator]
+
+    refused(TypeError, "known when the code runs: use f.if_", truth)
     refused(AssertionError, "wrong: code behind the end of a block", behind)
     refused(TypeError, "wrong: i32 %p1 where i64 is wanted", types)
     refused(AssertionError, "wrong ends without a result", endless, "i64")
