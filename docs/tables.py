@@ -20,7 +20,7 @@ from qdrun.compiler import face
 from qdrun.compiler.face import graph
 from qdrun.compiler.frontend.library.functions import Intrinsic
 from qdrun.compiler.frontend.library.methods import METHODS
-from qdrun.compiler.ir.builder import Builder
+from qdrun.compiler.ir.builder import StatementBuilder
 from qdrun.compiler.ir.nodes import Const, Op, Operand
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import ALL, DType, f64, u1
@@ -206,7 +206,7 @@ def rule_of(code: str, k: int) -> Operand | None:
         return None
     args = tuple(operand_of(code, n) for n in range(TABLE[code].arity))
     r, g = (Op("arg", (), f64, name) for name in "rg")
-    return rule(Builder([]), g, args, r)
+    return rule(StatementBuilder([]), g, args, r)
 
 
 def derivatives() -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from qdrun.compiler.errors import QdrunError
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Buffer, Const, Exit, Kernel, Local, Op, Operand, Place, Print, Task
 from qdrun.compiler.ir.types import f32, i32, u1
 from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
@@ -85,7 +85,7 @@ class _Generator:
         self.task = Task("t", [])
         if self.rng.random() < 0.5:
             self.task.axes = [Axis(Op("index", (), i32), const_i32(0), const_i32(3))]
-        self.b = Builder(self.task.body)
+        self.b = StatementBuilder(self.task.body)
         self.values: list[list[Operand]] = [[a.index for a in self.task.axes]]
         self.locals: list[list[Local]] = [[]]
         self.loops = 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from qdrun.compiler.ir.builder import Builder, const_i32, convert
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32, convert
 from qdrun.compiler.ir.nodes import (
     Axis,
     Buffer,
@@ -28,7 +28,7 @@ def square(name: str = "square") -> IrKernel:
     """``for i in range(8): y[i] = x[i] * x[i]``, made anew at each call."""
     x, y = field("x"), field("y")
     task = Task(name, [], [Axis(Op("index", (), i32), const_i32(0), const_i32(8))])
-    b, i = Builder(task.body), task.axes[0].index
+    b, i = StatementBuilder(task.body), task.axes[0].index
     v = b.gload(x, (i,))
     total = b.local(v, "total")
     with b.if_(b.op("lt", v, Const(0.0, f32))) as s:
@@ -114,7 +114,7 @@ def test_convert_wraps_integers_and_rounds_no_float(value, dtype, out):
 
 def test_cast_of_a_literal_emits_nothing():
     block = []
-    b = Builder(block)
+    b = StatementBuilder(block)
     assert b.cast(const_i32(3), i32) == const_i32(3)
     assert b.cast(const_i32(3), f64) == Const(3.0, f64) and not block
     value = b.gload(field("x"), (const_i32(0),))
@@ -123,7 +123,7 @@ def test_cast_of_a_literal_emits_nothing():
 
 
 def test_result_types_follow_the_table():
-    b = Builder([])
+    b = StatementBuilder([])
     one, yes = Const(1.0, f64), Const(True, u1)
     assert b.op("lt", one, one).dtype is u1 and b.op("select", yes, one, one).dtype is f64 and b.op("sin", one).dtype is f64
     assert all(info.result in ("same", "bool", "given") for info in TABLE.values())
@@ -131,7 +131,7 @@ def test_result_types_follow_the_table():
 
 def test_a_block_prints_alone():
     block = []
-    Builder(block).op("add", const_i32(1), const_i32(2))
+    StatementBuilder(block).op("add", const_i32(1), const_i32(2))
     assert print_block(block) == "%0 = add 1:i32, 2:i32 : i32"
 
 

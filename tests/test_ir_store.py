@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdrun.compiler.ir.builder import Builder
+from qdrun.compiler.ir.builder import StatementBuilder
 from qdrun.compiler.ir.nodes import ArgDecl, Block, Buffer, Const, If, Kernel, Local, Loop, Op, Place, Task
 from qdrun.compiler.ir.printer import print_kernel
 from qdrun.compiler.ir.store import NODES, Codec, StoreError
@@ -26,7 +26,7 @@ def example():
     grad = Place("x_grad", f32, buffer, 1, (4,), (4,), 16, 4, is_grad=True)
     place = Place("x", f32, buffer, 1, (4,), (4,), 0, 4, grad)
     body = []
-    b = Builder(body)
+    b = StatementBuilder(body)
     n = b.op("arg", dtype=i32, attr=decl)
     v = b.local(Const(0.5, f32), "v")
     with b.loop(Const(0, i32), n) as loop:

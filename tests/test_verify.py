@@ -12,7 +12,7 @@ import pytest
 
 from qdrun.compiler import passes
 from qdrun.compiler.frontend.lower import lower
-from qdrun.compiler.ir.builder import Builder, const_i32, const_i64
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32, const_i64
 from qdrun.compiler.ir.nodes import (
     ArgDecl,
     Assert,
@@ -63,17 +63,17 @@ def body(*statements, **task) -> Task:
 
 def built(build, **task) -> Task:
     out = body(**task)
-    build(Builder(out.body))
+    build(StatementBuilder(out.body))
     return out
 
 
-def escaped(b: Builder) -> None:
+def escaped(b: StatementBuilder) -> None:
     with b.if_(Const(True, u1)):
         inner = b.op("neg", ONE)
     b.op("neg", inner)
 
 
-def twice(b: Builder) -> None:
+def twice(b: StatementBuilder) -> None:
     b.put(b.op("neg", ONE))
 
 
@@ -101,7 +101,7 @@ def unclaimed(write: bool, claim: bool = False) -> Task:
     local = Local(f32)
     kept = Stack(loop(), "tape", (local,), "t")
     out = body(stacks=[kept], params=["rows"])
-    b = Builder(out.body)
+    b = StatementBuilder(out.body)
     if claim:
         with b.if_(Const(True, u1)):
             b.put(ClaimRow())

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ..errors import QdrunSyntaxError
 from ..ir.alias import may_alias
-from ..ir.builder import Builder
+from ..ir.builder import StatementBuilder
 from ..ir.nodes import (
     Assert,
     Axis,
@@ -137,11 +137,11 @@ class _Activation:
                 self._strip(inner)
 
 
-def _cells(task: Task, pool: PoolRef, what: str) -> tuple[Task, Builder, tuple[Operand, ...]]:
+def _cells(task: Task, pool: PoolRef, what: str) -> tuple[Task, StatementBuilder, tuple[Operand, ...]]:
     """A task over the cells of a level: it, its builder, the index of a cell."""
     axes = [Axis(Op("index", (), i32, None, task.loc), Const(0, i32), Const(n, i32)) for n in pool.slots.shape or ()]
     out = Task(f"{task.name}_{what}", [], axes, loc=task.loc)
-    b = Builder(out.body)
+    b = StatementBuilder(out.body)
     b.loc = task.loc
     return out, b, tuple(a.index for a in axes)
 
@@ -164,7 +164,7 @@ def _take(task: Task, pool: PoolRef) -> Task:
 
 def _check(task: Task, pool: PoolRef) -> Task:
     """The task that stops the launch if there were too few blocks."""
-    b = Builder([])
+    b = StatementBuilder([])
     b.loc = task.loc
     zero, count = Const(0, i32), Const(pool.count, i32)
     used = b.gload(pool.free, (zero,))

@@ -12,7 +12,7 @@ from .ops import TABLE
 from .types import DType, i32, i64, limits, u1
 
 
-class Builder:
+class StatementBuilder:
     """Emits statements into the innermost open block. While ``loc`` is set, it is the location of emitted statements.
 
     ``marks``: copies of the user's loops say at which index they are, for messages. ``smooth``: where tangents are made that will be

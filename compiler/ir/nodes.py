@@ -4,7 +4,7 @@ A kernel is a list of tasks. A task is either serial (no axes) or one iteration 
 plain ``list`` of statements. A value is an ``Op`` (defined once, in its block, before its uses) or a ``Const``; a ``Local`` is a
 mutable variable of one iteration, whose declaration is its first store. Everything is scalar.
 
-Nodes compare by identity. They are created by ``builder.Builder`` and walked with ``walk``.
+Nodes compare by identity. They are created by ``builder.StatementBuilder`` and walked with ``walk``.
 """
 
 from __future__ import annotations

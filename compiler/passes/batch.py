@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import inf
 
 from ..errors import QdrunCompilationError
-from ..ir.builder import Builder, const_i64
+from ..ir.builder import StatementBuilder, const_i64
 from ..ir.nodes import (
     ArgDecl,
     Axis,
@@ -131,7 +131,7 @@ def _batch_task(task: Task, places: _Places, nested: bool) -> None:
     claims = [s for s in walk(task.body) if isinstance(s, ClaimRow)]
     if claims:
         _drop_claims(task.body)
-    b = Builder([*claims[:1], *task.prologue])
+    b = StatementBuilder([*claims[:1], *task.prologue])
     for r in task.reductions:
         b.store(r.local, _identity(r))
     if counter is not None:
@@ -154,7 +154,7 @@ def _iteration_counter(task: Task) -> Local | None:
 
 def _nest(block: Block, task: Task, counter: Local | None) -> None:
     """The iterations of a task as loops, one after another as a single thread runs them."""
-    body = Builder([LocalStore(x, _zero(x)) for x in conditional_locals(task)])
+    body = StatementBuilder([LocalStore(x, _zero(x)) for x in conditional_locals(task)])
     body.block.extend(task.body)
     if counter is not None:
         body.store(counter, body.op("add", body.load(counter), const_i64(1)))
@@ -216,7 +216,7 @@ def _identity(r: Reduction) -> Const:
     return Const(high if r.code == "min" else low, d)
 
 
-def _combine(b: Builder, task: Task, r: Reduction) -> None:
+def _combine(b: StatementBuilder, task: Task, r: Reduction) -> None:
     """The element and what the iterations have added up. Where there were none, the element need not exist."""
     b.loc = task.loc
     conditions = [b.op("lt", a.begin, a.end) for a in task.axes if not _has_some(a)]

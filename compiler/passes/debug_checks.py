@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isinf, isnan
 
-from ..ir.builder import Builder
+from ..ir.builder import StatementBuilder
 from ..ir.nodes import Assert, Block, Const, FaultKind, If, Kernel, LocalStore, Loop, Op, Operand, Place, Task
 from ..ir.verify import verified
 from ..ir.walk import atomic_of, inner_blocks, loop_names, walk
@@ -77,7 +77,7 @@ class _Checker:
 
     def _block(self, block: Block) -> None:
         depth, later = len(self._around), dict[int, list[tuple[Op, Demand]]]()
-        b = Builder([])
+        b = StatementBuilder([])
         for position, s in enumerate(block):
             for op, demand in later.pop(position, ()):
                 self._test(b, op, demand)
@@ -113,7 +113,7 @@ class _Checker:
         if not self._marked:
             self._around.pop()
 
-    def _test(self, b: Builder, s: Op, demand: Demand) -> None:
+    def _test(self, b: StatementBuilder, s: Op, demand: Demand) -> None:
         """Stop if the operation has computed, or read, a value that is not finite."""
         b.loc = s.loc
         found = _fault(b, s)
@@ -127,7 +127,7 @@ class _Checker:
         b.put(Assert(b.op("not", bad), message, (*shown, *indices), s.loc, kind, loops))
 
 
-def _holds(b: Builder, demand: Demand) -> Operand:
+def _holds(b: StatementBuilder, demand: Demand) -> Operand:
     """Whether a value is demanded."""
     cases = [
         _all(b, [cond if truth else b.op("not", cond) for cond, truth in sorted(way, key=lambda c: (_number(c[0]), c[1]))])
@@ -140,11 +140,11 @@ def _number(x: Operand) -> int:
     return x.id if isinstance(x, Op) else 0
 
 
-def _all(b: Builder, conditions: list[Operand]) -> Operand:
+def _all(b: StatementBuilder, conditions: list[Operand]) -> Operand:
     return _fold(b, "and", conditions)
 
 
-def _fold(b: Builder, code: str, values: Iterable[Operand]) -> Operand:
+def _fold(b: StatementBuilder, code: str, values: Iterable[Operand]) -> Operand:
     first, *rest = values
     for x in rest:
         first = b.op(code, first, x)
@@ -165,7 +165,7 @@ def _may_fail(s: Op) -> bool:
     return s.op == "arg" or s.op in _INFIX or s.op in _CALLS
 
 
-def _fault(b: Builder, s: Op) -> tuple[Operand, FaultKind, str, tuple[Operand, ...]] | None:
+def _fault(b: StatementBuilder, s: Op) -> tuple[Operand, FaultKind, str, tuple[Operand, ...]] | None:
     """Whether an operation fails (u1), how, the text of that, and the values in the text."""
     if s.op == "gload":
         assert isinstance(s.attr, Place)
@@ -191,7 +191,7 @@ def _fault(b: Builder, s: Op) -> tuple[Operand, FaultKind, str, tuple[Operand, .
 _MADE = "a result is not finite: "
 
 
-def _made(b: Builder, test: str, result: Operand, args: tuple[Operand, ...]) -> Operand | None:
+def _made(b: StatementBuilder, test: str, result: Operand, args: tuple[Operand, ...]) -> Operand | None:
     """Whether the test holds of a result and of no operand; None: it cannot."""
     real = [a for a in args if a.dtype.is_real]
     known = [_literal(test, a.value) for a in real if isinstance(a, Const)]
@@ -207,7 +207,7 @@ def _literal(test: str, value: float) -> bool:
     return isnan(value) if test == "isnan" else isinf(value)
 
 
-def _any(b: Builder, conditions: list[Operand | None]) -> Operand | None:
+def _any(b: StatementBuilder, conditions: list[Operand | None]) -> Operand | None:
     known = [c for c in conditions if c is not None]
     return _fold(b, "or", known) if known else None
 
@@ -218,7 +218,7 @@ def _sums(task: Task) -> Task | None:
     sums = [r for r in task.reductions if r.code == "add" and r.place.dtype.is_real and inside(r.place, r.index)]
     if not sums:
         return None
-    b = Builder([])
+    b = StatementBuilder([])
     for r in sums:
         b.loc = next((s.loc for s in walk(task.body) if isinstance(s, LocalStore) and s.local is r.local), task.loc)
         total = b.gload(r.place, r.index)

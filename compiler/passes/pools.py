@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..ir.builder import Builder
+from ..ir.builder import StatementBuilder
 from ..ir.nodes import Block, CellBlocks, Const, GlobalStore, Kernel, Op, Operand, Place, Task
 from ..ir.types import i32
 from ..ir.verify import verified
@@ -43,7 +43,7 @@ class _Blocks:
 
     def _block(self, block: Block) -> None:
         """Blocks of cells do not change while a task runs: of one cell each is looked up once in a block of statements."""
-        out = Builder([])
+        out = StatementBuilder([])
         known: dict[tuple[object, ...], tuple[Op, tuple[Operand, ...]]] = {}
         for s in block:
             for inner in inner_blocks(s):
@@ -57,7 +57,11 @@ class _Blocks:
         block[:] = out.block
 
     def _access(
-        self, b: Builder, s: Op | GlobalStore, pool: CellBlocks, known: dict[tuple[object, ...], tuple[Op, tuple[Operand, ...]]]
+        self,
+        b: StatementBuilder,
+        s: Op | GlobalStore,
+        pool: CellBlocks,
+        known: dict[tuple[object, ...], tuple[Op, tuple[Operand, ...]]],
     ) -> None:
         index = index_of(s)
         key = (pool.slots, pool.sizes, *(x if isinstance(x, Op) else x.value for x in index))
@@ -89,7 +93,7 @@ class _Blocks:
         return self._places[place]
 
 
-def cell_of(b: Builder, x: Operand, size: int) -> Operand:
+def cell_of(b: StatementBuilder, x: Operand, size: int) -> Operand:
     """``x // size`` of an index, which is not negative."""
     if size == 1:
         return x
@@ -100,7 +104,7 @@ def cell_of(b: Builder, x: Operand, size: int) -> Operand:
     return b.op("floordiv", x, Const(size, x.dtype))
 
 
-def _rest(b: Builder, x: Operand, cell: Operand, size: int) -> Operand:
+def _rest(b: StatementBuilder, x: Operand, cell: Operand, size: int) -> Operand:
     """``x % size``, where ``cell`` is ``x // size``."""
     if size == 1:
         return Const(0, x.dtype)

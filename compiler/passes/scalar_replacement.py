@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from ..ir.alias import same_array
-from ..ir.builder import Builder, convert
+from ..ir.builder import StatementBuilder, convert
 from ..ir.nodes import Block, Const, GlobalStore, Kernel, Local, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.types import u1
 from ..ir.walk import atomic_of, index_of, inner_blocks, is_fence, place_of, walk
@@ -95,7 +95,7 @@ class _TaskRewriter:
             return False
         carried = Local(place.dtype, "before")
         before: Block = []
-        b = Builder(before)
+        b = StatementBuilder(before)
         b.loc = read[0].loc
         b.store(carried, Const(convert(0, place.dtype), place.dtype))
         assert loop.end is not None
@@ -110,7 +110,7 @@ class _TaskRewriter:
         for s in walk(loop.body):
             replace_operands(s, lambda x: values.get(x, x) if isinstance(x, Op) else x)
         local = _replace(loop.body, place, found[0])
-        end = Builder(loop.body)
+        end = StatementBuilder(loop.body)
         end.store(carried, end.load(local))
         return True
 
@@ -218,7 +218,7 @@ def _carried(loop: Loop, place: Place) -> list[Op]:
     return found
 
 
-def _at_begin(b: Builder, x: Operand, loop: Loop) -> Operand:
+def _at_begin(b: StatementBuilder, x: Operand, loop: Loop) -> Operand:
     """A sum of a loop's index and values from outside, in its first iteration."""
     if x is loop.index:
         return b.cast(loop.begin, loop.index.dtype)
@@ -232,14 +232,14 @@ def _replace(block: Block, place: Place, element: _Element) -> Local:
     first, last = _span(block, element.accesses)
     local, index = Local(place.dtype, place.name.rpartition(".")[2] or "v"), element.index
     before: Block = []
-    b = Builder(before)
+    b = StatementBuilder(before)
     b.loc = getattr(element.accesses[0], "loc", None)
     b.store(local, Const(convert(0, place.dtype), place.dtype))
     valid = None if element.always else _is_valid(b, place, index)
     with b.into(before) if valid is None else b.if_(valid):
         b.store(local, b.gload(place, index))
     after: Block = []
-    end = Builder(after)
+    end = StatementBuilder(after)
     end.loc = next(getattr(s, "loc", None) for s in reversed(element.accesses) if not _is_load(s))
     with end.into(after) if valid is None else end.if_(valid):
         end.gstore(place, index, end.load(local))
@@ -251,7 +251,7 @@ def _replace(block: Block, place: Place, element: _Element) -> Local:
     return local
 
 
-def _is_valid(b: Builder, place: Place, index: tuple[Operand, ...]) -> Operand:
+def _is_valid(b: StatementBuilder, place: Place, index: tuple[Operand, ...]) -> Operand:
     """Whether an index is within its array: a block may reach it although the program never does."""
     assert place.shape is not None
     found: Operand = Const(True, u1)
@@ -264,7 +264,7 @@ def _is_valid(b: Builder, place: Place, index: tuple[Operand, ...]) -> Operand:
 def _rewritten(block: Block, accesses: Collection[int], local: Local, values: dict[Op, Op]) -> Block:
     """The statements with the accesses, given by identity, as accesses to a local. ``values`` gets what replaces the loads."""
     out: Block = []
-    b = Builder(out)
+    b = StatementBuilder(out)
     for s in block:
         for inner in inner_blocks(s):
             inner[:] = _rewritten(inner, accesses, local, values)

@@ -5,7 +5,7 @@ The front end marks them (``shuffles.group_of``). Until here they are operations
 
 from __future__ import annotations
 
-from ..ir.builder import Builder, const_i64
+from ..ir.builder import StatementBuilder, const_i64
 from ..ir.nodes import Block, Buffer, Const, If, Kernel, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.types import DType, i32, i64, u1, u8, u32
 from ..ir.walk import LANE_VALUES, walk
@@ -44,7 +44,7 @@ class _ShuffleLowering:
             elif isinstance(s, Loop):
                 self.block(s.body)
             elif isinstance(s, Op) and _marked(s):
-                b = Builder(out)
+                b = StatementBuilder(out)
                 b.loc = s.loc
                 (self._shuffle if s.op == "shuffle" else self._ballot)(b, s, int(str(s.attr).split()[0]))
                 continue
@@ -58,13 +58,13 @@ class _ShuffleLowering:
             self.places[key] = Place(name, dtype, Buffer("block"), 1, (n,), (dtype.size,), 0, dtype.size)
         return self.places[key]
 
-    def _thread(self, b: Builder) -> Operand:
+    def _thread(self, b: StatementBuilder) -> Operand:
         """The number of this thread in its block."""
         size = self.task.block
         power = size & (size - 1) == 0
         return b.op("and" if power else "crem", b.op("iter", dtype=i64), const_i64(size - power))
 
-    def _shuffle(self, b: Builder, s: Op, size: int) -> None:
+    def _shuffle(self, b: StatementBuilder, s: Op, size: int) -> None:
         value, lane = s.args
         narrow, mine = s.dtype is u1, self._thread(b)
         place = self._place(u8 if narrow else s.dtype, -(-self.task.block // size) * size)
@@ -78,7 +78,7 @@ class _ShuffleLowering:
         b.put(s)
         _meet(b)  # before the next value comes to the same place
 
-    def _ballot(self, b: Builder, s: Op, size: int) -> None:
+    def _ballot(self, b: StatementBuilder, s: Op, size: int) -> None:
         mine = self._thread(b)
         place, index = self._place(u32, -(-self.task.block // size)), (b.op("sar", mine, const_i64(size.bit_length() - 1)),)
         lane = b.op("and", mine, const_i64(size - 1))
@@ -92,5 +92,5 @@ class _ShuffleLowering:
         _meet(b)
 
 
-def _meet(b: Builder) -> None:
+def _meet(b: StatementBuilder) -> None:
     b.op("barrier", dtype=i32, attr="exchange")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.builder import Builder, const_i64
+from ..ir.builder import StatementBuilder, const_i64
 from ..ir.meaning import evaluate, scalar
 from ..ir.nodes import Const, Op, Operand, Task
 from ..ir.ops import TABLE
@@ -90,7 +90,7 @@ class Adjoint:
         lane: the lane that it reads, in the reverse kernel.
     """
 
-    def __init__(self, b: Builder, shuffle: Op, lane: Operand) -> None:
+    def __init__(self, b: StatementBuilder, shuffle: Op, lane: Operand) -> None:
         self.b, self.lane, self.attr = b, lane, shuffle.attr
         self.size, self.whole = group_of(shuffle)
         self.mine = b.cast(b.op("and", b.op("iter", dtype=i64), const_i64(self.size - 1)), i32)

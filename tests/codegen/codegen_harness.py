@@ -12,7 +12,7 @@ import numpy as np
 from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel, symbol
 from qdrun.compiler.codegen.llvm.target import Target
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Kernel, Op, Place, Task
 from qdrun.compiler.ir.types import i32
 from qdrun.compiler.ir.verify import verify_kernel
@@ -165,4 +165,4 @@ def parallel(n, name="t"):
     """A task of one axis over range(n), its index and a builder in its body. ``n``: int or operand."""
     task = Task(name, [])
     task.axes.append(Axis(Op("index", (), i32), const_i32(0), const_i32(n) if isinstance(n, int) else n))
-    return task, task.axes[0].index, Builder(task.body)
+    return task, task.axes[0].index, StatementBuilder(task.body)

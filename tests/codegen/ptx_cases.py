@@ -14,7 +14,7 @@ from irgen import generate
 
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Buffer, Const, Kernel, Op, Place, Print, Reduction, Task
 from qdrun.compiler.ir.types import DType, f16, f32, f64, i8, i16, i32, i64, u1, u8, u32, u64
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
@@ -36,7 +36,7 @@ def stream() -> Kernel:
     x, y = field("x", f32, 1 << 12, 300), field("y", f32, 1 << 12, 300)
     task = Task("t", [])
     task.axes = [Axis(Op("index", (), i32), const_i32(0), const_i32(n)) for n in (1 << 12, 300)]
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     at = tuple(a.index for a in task.axes)
     value = b.gload(x, at)
     b.gstore(y, at, b.op("mul", value, value))
@@ -47,9 +47,9 @@ def arrays() -> Kernel:
     """The same for arrays of any size"""
     (dx, x), (dy, y) = array("x", f32, 2, 0), array("y", f32, 2, 1)
     task = Task("t", [])
-    pb = Builder(task.prologue)
+    pb = StatementBuilder(task.prologue)
     task.axes = [Axis(Op("index", (), i32), const_i32(0), pb.op("shape", dtype=i32, attr=(dx, k))) for k in (0, 1)]
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     at = tuple(a.index for a in task.axes)
     value = b.gload(x, at)
     b.gstore(y, at, b.op("mul", value, value))
@@ -198,7 +198,7 @@ def lanes(d: DType) -> Kernel:
 def many(n: int = 1200) -> Kernel:
     """More than 4 KB of parameters"""
     task = Task("t", [])
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     for k in range(n):
         b.gstore(field(f"x{k}", f32), (), Const(1.0, f32))
     return _kernel(task)

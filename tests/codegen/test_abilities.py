@@ -11,7 +11,7 @@ from grid_harness import GridCompiled
 
 import qdrun as qd
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import Axis, Const, Kernel, Op, Print, Reduction, Task
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u32, u64
 from qdrun.tests.devices.processor import driver
@@ -51,10 +51,10 @@ def test_a_type_that_a_gpu_lacks_is_refused(dtype, lacks, message):
 def test_bounds_that_the_host_computes_may_have_any_type():
     x = field("x", i32, 8)
     task = Task("t", [])
-    b = Builder(task.prologue)
+    b = StatementBuilder(task.prologue)
     end = b.op("cast", b.op("add", Const(3.0, f64), b.op("cast", const_i32(2), dtype=f64)), dtype=i32)
     task.axes.append(Axis(Op("index", (), i32), const_i32(0), end))
-    Builder(task.body).gstore(x, (task.axes[0].index,), const_i32(1))
+    StatementBuilder(task.body).gstore(x, (task.axes[0].index,), const_i32(1))
     out = np.zeros(8, "i4")
     GridCompiled(Kernel("k", [], [task]), target=POOR)(fields={x.buffer: out})
     assert out.tolist() == [1] * 5 + [0] * 3

@@ -17,7 +17,7 @@ from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.codegen.gpu.hardware import ParamWord
 from qdrun.compiler.codegen.llvm.target import Unsupported
 from qdrun.compiler.errors import QdrunError
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Const, Kernel, Op, Print, Reduction, Task
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u32, u64
 from qdrun.compiler.runtime.python.interpret import run_kernel
@@ -89,11 +89,11 @@ def test_indices_of_several_axes(where):
     y = field("y", i32, *(b + n + 4 for b, n in zip(begins, shape)), offset=0)
     decls = [ArgDecl(f"n{k}", "scalar", i32, index=k) for k in range(3)]
     task = Task("t", [])
-    pb = Builder(task.prologue)
+    pb = StatementBuilder(task.prologue)
     for k in range(3):
         end = begins[k] + shape[k] if where == "literal" else pb.op("arg", dtype=i32, attr=decls[k])
         task.axes.append(axis(end, begins[k]))
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     i, j, k = (a.index for a in task.axes)
     number = b.op("cast", b.op("iter", dtype=i64), dtype=i32)
     b.atomic("add", y, (b.op("add", i, const_i32(2)), j, k), number)
@@ -130,9 +130,9 @@ def words_of(k: Kernel) -> list[ParamWord]:
 def test_bounds_that_only_the_device_can_read(writes):
     count, y = field("count", i32), field("y", i32, 40)
     task = Task("t", [])
-    end = Builder(task.prologue).gload(count, ())
+    end = StatementBuilder(task.prologue).gload(count, ())
     task.axes.append(axis(end))
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     i = task.axes[0].index
     b.gstore(y, (i,), b.op("add", i, const_i32(7)))
     if writes:
@@ -162,8 +162,8 @@ def test_bounds_are_read_before_whatever_may_be_the_same_memory_is_written(first
             place = field(f"f{number}", i32, 1, kind=kind)
         places.append(place)
     task = Task("t", [])
-    task.axes.append(axis(Builder(task.prologue).gload(places[0], (const_i32(0),))))
-    Builder(task.body).gstore(places[1], (const_i32(0),), const_i32(1))
+    task.axes.append(axis(StatementBuilder(task.prologue).gload(places[0], (const_i32(0),))))
+    StatementBuilder(task.body).gstore(places[1], (const_i32(0),), const_i32(1))
     names = emit_grid(kernel(task, args=decls), cuda_target()).functions
     apart = "tmp" in (first, second) or (first, second) == ("field", "field")
     assert names == (["qd_k_0"] if apart else ["qd_k_0_before", "qd_k_0"])
@@ -229,8 +229,8 @@ def test_the_grid_has_room_for_its_partial_results():
 def test_a_reduction_over_no_iterations_leaves_its_place_alone():
     count, total = field("count", i32), field("total", f32)
     task = Task("t", [])
-    task.axes.append(axis(Builder(task.prologue).gload(count, ())))
-    b = Builder(task.body)
+    task.axes.append(axis(StatementBuilder(task.prologue).gload(count, ())))
+    b = StatementBuilder(task.body)
     r = b.local(Const(0.0, f32), "r")
     task.body.clear()
     b.store(r, b.op("min", b.load(r), Const(1.0, f32)))
@@ -334,7 +334,7 @@ def test_scalar_arguments_of_every_type_arrive():
     decls = [ArgDecl(f"a{k}", "scalar", d, index=k) for k, d in enumerate(types)]
     outs = [field(f"y{k}", d) for k, d in enumerate(types)]
     task = Task("t", [])
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     for decl, out in zip(decls, outs):
         b.gstore(out, (), b.op("arg", dtype=decl.dtype, attr=decl))
     run = GridCompiled(kernel(task, args=decls))
@@ -349,9 +349,9 @@ def test_a_range_with_bounds_in_a_wide_or_unsigned_type():
     decl = ArgDecl("n", "scalar", u32, index=0)
     y = field("y", i64, 10)
     task = Task("t", [])
-    end = Builder(task.prologue).op("arg", dtype=u32, attr=decl)
+    end = StatementBuilder(task.prologue).op("arg", dtype=u32, attr=decl)
     task.axes.append(axis(end, 2**32 - 10, u32))
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     i = task.axes[0].index
     b.gstore(y, (b.op("sub", i, Const(2**32 - 10, u32)),), b.op("cast", i, dtype=i64))
     out = np.zeros(10, "i8")
@@ -362,7 +362,7 @@ def test_a_range_with_bounds_in_a_wide_or_unsigned_type():
 def many_fields(n):
     y = field("y", f32)
     task = Task("t", [])
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     for k in range(n):
         b.gstore(field(f"x{k}", f32), (), Const(float(k), f32))
     b.gstore(y, (), Const(1.0, f32))
@@ -397,8 +397,8 @@ def test_blocks_are_small_where_there_would_be_too_few_of_them(n, grid):
     decl = ArgDecl("n", "scalar", i64, index=0)
     x = field("x", i64)
     task = Task("t", [])
-    task.axes.append(axis(Builder(task.prologue).op("arg", dtype=i64, attr=decl), dtype=i64))
-    Builder(task.body).atomic("add", x, (), task.axes[0].index)
+    task.axes.append(axis(StatementBuilder(task.prologue).op("arg", dtype=i64, attr=decl), dtype=i64))
+    StatementBuilder(task.body).atomic("add", x, (), task.axes[0].index)
     run = GridCompiled(kernel(task, args=[decl]), processors=132, resident=2048, target=cuda_target())
     run(n, fields={x.buffer: np.zeros(1, "i8")})
     assert [launch[:2] for launch in run.driver.launches] == [grid]

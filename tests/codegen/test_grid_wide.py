@@ -12,7 +12,7 @@ from grid_harness import GridCompiled
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.gpu import side_by_side
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Const, Kernel, Op, Place, Reduction, Task
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u16
 
@@ -61,7 +61,7 @@ def test_where_ranges_and_indices_begin(begin, shift, wide, n):
     x, y = field("x", f32, 512), field("y", f32, 512)
     task = Task("t", [])
     task.axes.append(Axis(Op("index", (), i32), const_i32(begin), const_i32(begin + n)))
-    i, b = task.axes[0].index, Builder(task.body)
+    i, b = task.axes[0].index, StatementBuilder(task.body)
     at = b.op("add", i, const_i32(shift)) if shift else i
     b.gstore(y, (at,), b.op("mul", b.gload(x, (at,)), Const(2.0, f32)))
     run = GridCompiled(Kernel("k", [], [task]))
@@ -82,7 +82,7 @@ def test_a_stencil_keeps_its_elements_apart_but_rows_of_another_axis_do_not():
         task.axes = [
             Axis(Op("index", (), i32), const_i32(lo), const_i32(hi)) for lo, hi in ((1, n - 1), (0, m) if rows else (4, 36))
         ]
-        b, (i, j) = Builder(task.body), [a.index for a in task.axes]
+        b, (i, j) = StatementBuilder(task.body), [a.index for a in task.axes]
         near = [(b.op(op, i, const_i32(1)), j) if rows else (i, b.op(op, j, const_i32(1))) for op in ("add", "sub")]
         b.gstore(y, (i, j), b.op("add", *[b.gload(x, at) for at in near]))
         return GridCompiled(Kernel("k", [], [task]))
@@ -106,7 +106,7 @@ def test_a_row_that_no_group_of_iterations_fills_is_not_left(m, wide):
     x, y = field("x", f32, 40, 32), field("y", f32, 40, 32)
     task = Task("t", [])
     task.axes = [Axis(Op("index", (), i32), const_i32(0), const_i32(k)) for k in (40, m)]
-    b, at = Builder(task.body), tuple(a.index for a in task.axes)
+    b, at = StatementBuilder(task.body), tuple(a.index for a in task.axes)
     b.gstore(y, at, b.gload(x, at))
     run = GridCompiled(Kernel("k", [], [task]))
     assert widths(run) == ({(wide, 4 * wide)} if wide else set())
@@ -138,9 +138,9 @@ def test_arrays_may_begin_anywhere(skips, begin):
     (dx, x), (dy, y) = array("x", f32, 1, 0), array("y", f32, 1, 1)
     lo = ArgDecl("lo", "scalar", i32, index=2)
     task = Task("t", [])
-    pb = Builder(task.prologue)
+    pb = StatementBuilder(task.prologue)
     task.axes.append(Axis(Op("index", (), i32), pb.op("arg", dtype=i32, attr=lo), pb.op("shape", dtype=i32, attr=(dx, 0))))
-    i, b = task.axes[0].index, Builder(task.body)
+    i, b = task.axes[0].index, StatementBuilder(task.body)
     old = b.gload(y, (i,))
     b.gstore(y, (i,), b.op("add", old, b.gload(x, (i,))))
     run = GridCompiled(Kernel("k", [dx, dy, lo], [task]))
@@ -156,9 +156,9 @@ def test_arrays_may_begin_anywhere(skips, begin):
 def test_arrays_may_have_rows_of_any_length(shape):
     (dx, x), (dy, y) = array("x", f32, 2, 0), array("y", f32, 2, 1)
     task = Task("t", [])
-    pb = Builder(task.prologue)
+    pb = StatementBuilder(task.prologue)
     task.axes = [Axis(Op("index", (), i32), const_i32(0), pb.op("shape", dtype=i32, attr=(dx, k))) for k in (0, 1)]
-    b, at = Builder(task.body), tuple(a.index for a in task.axes)
+    b, at = StatementBuilder(task.body), tuple(a.index for a in task.axes)
     b.gstore(y, at, b.gload(x, at))
     run = GridCompiled(Kernel("k", [dx, dy], [task]))
     assert widths(run) == {(4, 16)}

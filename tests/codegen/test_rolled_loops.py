@@ -16,7 +16,7 @@ from random_ir import make
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel
 from qdrun.compiler.codegen.llvm.target import Target
 from qdrun.compiler.compile import pipeline
-from qdrun.compiler.ir.builder import Builder, const_i32, const_i64
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32, const_i64
 from qdrun.compiler.ir.nodes import Axis, ClaimRow, Const, Kernel, Loop, Op, Stack, StackPut, Task
 from qdrun.compiler.ir.types import f64, i32
 
@@ -33,7 +33,7 @@ def marked(text: str) -> int:
 def one_stack(loops_around: int) -> str:
     """A task with a loop without stacks, and a put inside ``loops_around`` loops."""
     task = Task("t", [], [Axis(Op("index", (), i32), const_i32(0), const_i32(4))])
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     v = b.local(Const(1.0, f64), "v")
     with b.loop(const_i32(0), task.axes[0].index):
         b.store(v, b.op("mul", b.load(v), b.load(v)))

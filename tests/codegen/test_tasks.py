@@ -13,7 +13,7 @@ from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel
 from qdrun.compiler.codegen.llvm.report import prints
 from qdrun.compiler.codegen.llvm.target import Target
-from qdrun.compiler.ir.builder import Builder, const_i32, const_i64
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32, const_i64
 from qdrun.compiler.ir.nodes import (
     ArgDecl,
     Assert,
@@ -117,7 +117,7 @@ def test_several_axes_visit_every_index_once(lanes, shape):
     y = field("y", i32, *shape)
     task = Task("t", [])
     task.axes = [Axis(Op("index", (), i32), const_i32(2 * k), const_i32(2 * k + n)) for k, n in enumerate(shape)]
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     idx = [b.op("sub", a.index, const_i32(2 * k)) for k, a in enumerate(task.axes)]
     flat = b.op("iter", dtype=i64)
     old = b.gload(y, tuple(idx))
@@ -303,11 +303,11 @@ def test_ndarray_arguments_scalars_and_shapes_arrive(lanes):
     flag = ArgDecl("flag", "scalar", u1, index=3)
     big = ArgDecl("big", "scalar", u64, index=4)
     task = Task("t", [])
-    p = Builder(task.prologue)
+    p = StatementBuilder(task.prologue)
     n, m = (p.op("shape", dtype=i32, attr=(decl, k)) for k in (0, 1))
     task.axes = [Axis(Op("index", (), i32), const_i32(0), n), Axis(Op("index", (), i32), const_i32(0), m)]
     i, j = (a.index for a in task.axes)
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     v = b.op("mul", b.gload(x, (i, j)), b.op("arg", dtype=f32, attr=scale))
     v = b.op("select", b.op("arg", dtype=u1, attr=flag), v, Const(0.0, f32))
     b.gstore(y, (i, j), b.op("add", v, b.cast(b.op("arg", dtype=u64, attr=big), f32)))
@@ -320,13 +320,13 @@ def test_a_serial_task_returns_and_hands_a_temporary_on():
     ret, tmp = Place("r", f64, Buffer("ret"), 0, (), (), 0, 8), Place("tmp", i32, Buffer("tmp"), 0, (), (), 64, 4)
     y = field("y", i32, 40)
     first = Task("a", [])
-    b = Builder(first.body)
+    b = StatementBuilder(first.body)
     b.gstore(tmp, (), const_i32(12))
     b.gstore(ret, (), b.op("sqrt", Const(2.0, f64)))
     second = Task("b", [])
-    n = Builder(second.prologue).gload(tmp, ())
+    n = StatementBuilder(second.prologue).gload(tmp, ())
     second.axes.append(Axis(Op("index", (), i32), const_i32(0), n))
-    Builder(second.body).gstore(y, (second.axes[0].index,), const_i32(5))
+    StatementBuilder(second.body).gstore(y, (second.axes[0].index,), const_i32(5))
     data = {y.buffer: np.zeros(40, "i4")}
     run = Compiled(kernel(first, second, returns=[f64]))
     run(fields=data)
@@ -351,7 +351,7 @@ def test_prints_hand_their_values_over_in_order():
     import ctypes
 
     task = Task("t", [])
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     b.put(Print(("a ", const_i32(-4), " b ", Const(1.5, f32))))
     b.put(Print(("only text",)))
     k = kernel(task)
@@ -366,7 +366,7 @@ def test_prints_hand_their_values_over_in_order():
 def test_the_seed_reaches_the_kernel():
     y = field("y", u64)
     task = Task("t", [])
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     b.gstore(y, (), b.op("seed", dtype=u64))
     data = {y.buffer: np.zeros((), "u8")}
     Compiled(kernel(task))(fields=data, seed=2**63 + 5)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import (
     Axis,
     Buffer,
@@ -74,7 +74,7 @@ class Gen:
         self.fvars: list[Local] = []
         self.ivars: list[Local] = []
         self.body: list = []
-        self.b = Builder(self.body)
+        self.b = StatementBuilder(self.body)
         self.grid = Op("index", (), i32)
 
     def make(self) -> Program:

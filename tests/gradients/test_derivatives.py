@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdrun.compiler.ir.builder import Builder
+from qdrun.compiler.ir.builder import StatementBuilder
 from qdrun.compiler.ir.meaning import evaluate, scalar
 from qdrun.compiler.ir.nodes import Buffer, Kernel, Place, Task
 from qdrun.compiler.ir.ops import TABLE
@@ -43,7 +43,7 @@ def adjoints(code: str, at: tuple[float, ...], g: float = 1.0) -> list[float | N
     inputs = [place(f"a{k}", d) for k, d in enumerate(types)]
     outputs = [place(f"out{k}") for k in range(len(at))]
     task = Task("t", [])
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     args = tuple(b.gload(p, ()) for p in inputs)
     result = b.op(code, *args, dtype=f64) if code in ("cast", "select") else b.op(code, *args)
     seed = place("g")

@@ -7,7 +7,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.errors import DifferentiationError
-from qdrun.compiler.ir.builder import Builder
+from qdrun.compiler.ir.builder import StatementBuilder
 from qdrun.compiler.ir.nodes import Buffer, Kernel, Op, Place, Task
 from qdrun.compiler.ir.ops import TABLE, OpInfo
 from qdrun.compiler.ir.types import f64, i32
@@ -43,7 +43,7 @@ def place(name: str, dtype=f64, differentiable: bool = True) -> Place:
 
 def kernel_of(build, source: Place, target: Place) -> Kernel:
     task = Task("t", [])
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     b.gstore(target, (), build(b, b.gload(source, ())))
     return Kernel("k", [], [task])
 

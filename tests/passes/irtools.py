@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Const, Kernel, Op, Place, Task
 from qdrun.compiler.ir.printer import print_block
 from qdrun.compiler.ir.types import DType, f32, i32
@@ -47,7 +47,7 @@ def arguments(task: Task) -> list[ArgDecl]:
 def kernel(build, *axes: Axis, lowered: bool = True) -> Kernel:
     """A kernel of one task; ``build(b, *indices)`` fills its body."""
     task = Task("t", [], list(axes))
-    build(Builder(task.body), *(a.index for a in axes))
+    build(StatementBuilder(task.body), *(a.index for a in axes))
     out = Kernel("k", arguments(task), [task])
     verify_kernel(out, lowered)
     return out

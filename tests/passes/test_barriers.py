@@ -4,7 +4,7 @@ import pytest
 from irtools import axis, body, f, field, on_copy
 
 from qdrun.compiler.ir.alias import may_alias, same_array
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import Buffer, Kernel, Place, Task
 from qdrun.compiler.ir.types import f32, i32, u64
 from qdrun.compiler.ir.verify import verify_kernel
@@ -28,7 +28,7 @@ def shared(name="s"):
 def meeting(build):
     """A kernel of one loop in blocks of 4 threads."""
     task = Task("t", [], [axis()], block=4)
-    build(Builder(task.body), task.axes[0].index)
+    build(StatementBuilder(task.body), task.axes[0].index)
     out = Kernel("k", [], [task])
     verify_kernel(out)
     return out

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import Axis, Buffer, Const, Exit, If, Kernel, Local, LocalStore, Loop, Op, Place, Task
 from qdrun.compiler.ir.printer import print_block, print_kernel
 from qdrun.compiler.ir.types import i32
@@ -26,7 +26,7 @@ class Program:
         self.marks = 0
         self.index = Op("index", (), i32)
         self.task = Task("t", [], [Axis(self.index, const_i32(0), const_i32(4))])
-        self.b = Builder(self.task.body)
+        self.b = StatementBuilder(self.task.body)
         self.hash = self.b.local(self.index, "hash")
         self.block(0, 0, returns=True)
         self.b.gstore(self.place, (self.index,), self.b.load(self.hash))
@@ -124,7 +124,7 @@ def test_each_exit_has_its_own_site():
 
 def test_blocks_without_exits_are_not_touched():
     body = []
-    b = Builder(body)
+    b = StatementBuilder(body)
     v = b.local(const_i32(1))
     with b.loop(const_i32(0), const_i32(3)), b.if_(b.op("eq", b.load(v), const_i32(1))):
         b.store(v, const_i32(2))
@@ -135,7 +135,7 @@ def test_blocks_without_exits_are_not_touched():
 
 def test_an_arm_that_always_leaves_takes_the_rest_into_the_other_arm():
     body = []
-    b = Builder(body)
+    b = StatementBuilder(body)
     v = b.local(const_i32(1))
     with b.loop(const_i32(0), const_i32(3)) as s:
         with b.if_(b.op("eq", b.load(v), s.index)):
@@ -150,7 +150,7 @@ def test_an_arm_that_always_leaves_takes_the_rest_into_the_other_arm():
 def test_an_arm_that_leaves_sometimes_guards_the_rest():
     """``if a: {if b: break} else: break`` and more: the shape that two earlier versions of this pass had wrong."""
     body = []
-    b = Builder(body)
+    b = StatementBuilder(body)
     v = b.local(const_i32(1))
     with b.loop(const_i32(0), const_i32(3)) as s:
         with b.if_(b.op("eq", b.load(v), s.index)) as outer:
@@ -166,7 +166,7 @@ def test_an_arm_that_leaves_sometimes_guards_the_rest():
 
 def test_a_return_inside_two_loops_leaves_both():
     body = []
-    b = Builder(body)
+    b = StatementBuilder(body)
     v = b.local(const_i32(0))
     with b.loop(const_i32(0), const_i32(3)) as outer:
         with b.loop(const_i32(0), const_i32(3)) as inner:

@@ -47,9 +47,9 @@ def test_a_clone_prints_the_same_and_shares_no_statement():
 
 def test_a_clone_takes_its_stacks_along():
     task = Task("t", [], params=["st"])
-    from qdrun.compiler.ir.builder import Builder
+    from qdrun.compiler.ir.builder import StatementBuilder
 
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     with b.loop(const_i32(0), const_i32(2)) as lp:
         pass
     stack = Stack(lp, "tape", (Local(f32),), "st")

@@ -15,7 +15,7 @@ from harness import PLANS, run_gradient
 from irtools import axis, body, f, field, kernel
 from random_ir import make
 
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import Const, Exit, Kernel, Loop, Op, Task
 from qdrun.compiler.ir.types import i8, i32, i64
 from qdrun.compiler.ir.verify import verify_kernel
@@ -31,7 +31,7 @@ from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 OUT = field("out", (64,), i32)
 
 
-def counting(b: Builder, i: Op, begin=0, end: int | None = 6, step: int = 1, dtype=i32, add: int = 3) -> Loop:
+def counting(b: StatementBuilder, i: Op, begin=0, end: int | None = 6, step: int = 1, dtype=i32, add: int = 3) -> Loop:
     """``c = i; for k in ..: out[7 * i + k] = c; c += add``, and ``out[7 * i + 6] = c`` behind it."""
     c = b.local(b.cast(i, dtype), "c")
     at = b.local(b.op("mul", i, const_i32(7)), "at")
@@ -60,7 +60,7 @@ def changed(k: Kernel) -> Kernel:
 
 
 def test_a_counter_is_said_at_the_top_of_the_body_and_behind_the_loop():
-    def build(b: Builder, i: Op) -> None:
+    def build(b: StatementBuilder, i: Op) -> None:
         v = b.local(const_i32(5), "v")
         with b.loop(const_i32(2), i):
             b.store(v, b.op("add", b.load(v), const_i32(4)))
@@ -104,7 +104,7 @@ def test_a_restated_counter_has_the_same_values(options):
 
 def test_a_64_bit_counter_of_an_endless_loop_with_a_32_bit_index_is_left_alone():
     def build(dtype):
-        def fill(b: Builder, i: Op) -> None:
+        def fill(b: StatementBuilder, i: Op) -> None:
             c = b.local(Const(0, dtype), "c")
             with b.loop(const_i32(0), None):
                 b.store(c, b.op("add", b.load(c), Const(1, dtype)))
@@ -164,7 +164,7 @@ def test_written_out_or_not_the_gradient_is_the_same(seed):
 def test_a_loop_that_keeps_nothing_is_not_written_out():
     x = field("x")
 
-    def build(b: Builder, i: Op) -> None:
+    def build(b: StatementBuilder, i: Op) -> None:
         v = b.local(f(0.0), "v")
         with b.loop(const_i32(0), const_i32(4)):
             b.store(v, b.op("add", b.load(v), b.gload(x, (i,))))

@@ -14,7 +14,7 @@ from irtools import axis, field, kernel
 from random_ir import make
 
 from qdrun.compiler.errors import DifferentiationError
-from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32
 from qdrun.compiler.ir.nodes import Buffer, Const, Kernel, Place, Task
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.printer import print_block
@@ -139,7 +139,7 @@ def test_a_product_with_a_constant_needs_no_order():
 def test_an_unknown_atomic_is_refused_by_name():
     y = dual_field("y")
     task = Task("t", [])
-    Builder(task.body).atomic("and", y, (ZERO,), Const(1.0, f64))
+    StatementBuilder(task.body).atomic("and", y, (ZERO,), Const(1.0, f64))
     with pytest.raises(DifferentiationError, match="atomic and on `y` has no tangent in forward mode"):
         forward_kernel(Kernel("k", [], [task]))
 
@@ -162,10 +162,10 @@ def test_temporaries_carry_tangents_only_when_a_task_gives_them_one():
     for k, t in enumerate(tmps):
         t.dual = Place(f"t{k}_dual", f64, buffers[1], 0, (), (), 8 * k, 8)
     first, second = Task("a", []), Task("b", [], [axis()])
-    b = Builder(first.body)
+    b = StatementBuilder(first.body)
     b.gstore(tmps[0], (), b.op("mul", b.gload(x, (ZERO,)), b.gload(x, (ONE,))))
     b.gstore(tmps[1], (), Const(4.0, f64))
-    b = Builder(second.body)
+    b = StatementBuilder(second.body)
     i = second.axes[0].index
     b.gstore(y, (i,), b.op("mul", b.gload(tmps[0], ()), b.gload(tmps[1], ())))
     k = Kernel("k", [], [first, second], tmps=tmps)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.errors import AdStackOverflow, QdrunAssertionError
-from qdrun.compiler.ir.builder import Builder, const_i32, const_i64
+from qdrun.compiler.ir.builder import StatementBuilder, const_i32, const_i64
 from qdrun.compiler.ir.meaning import evaluate, scalar
 from qdrun.compiler.ir.nodes import (
     ArgDecl,
@@ -39,7 +39,7 @@ def field(name, shape, dtype):
 
 def one_task(build, axes=None, lowered=True, args=(), **kw):
     task = Task("t", [], axes=axes or [], **kw)
-    build(Builder(task.body))
+    build(StatementBuilder(task.body))
     kernel = Kernel("k", list(args), [task])
     verify_kernel(kernel, lowered)
     return kernel
@@ -174,9 +174,9 @@ def test_a_parallel_task_visits_every_point_and_numbers_it():
 def test_the_prologue_gives_the_bounds_from_a_scalar_argument():
     decl, place = ArgDecl("n", "scalar", i32), field("x", (8,), i32)
     task = Task("t", [])
-    n = Builder(task.prologue).op("arg", dtype=i32, attr=decl)
+    n = StatementBuilder(task.prologue).op("arg", dtype=i32, attr=decl)
     task.axes = [Axis(Op("index", (), i32), const_i32(2), n)]
-    Builder(task.body).gstore(place, (task.axes[0].index,), const_i32(1))
+    StatementBuilder(task.body).gstore(place, (task.axes[0].index,), const_i32(1))
     memory = Memory()
     run_kernel(Kernel("k", [decl], [task]), memory, {decl: 5})
     assert memory.array(place).tolist() == [0, 0, 1, 1, 1, 0, 0, 0]
@@ -287,7 +287,7 @@ def test_asserts_prints_overflows_and_returns_reach_the_caller():
 def test_an_adstack_slot_gives_back_what_was_put_and_nothing_else():
     place, local = field("x", (1,), f32), Local(f32)
     task = Task("t", [], params=["st", "rows"])
-    b = Builder(task.body)
+    b = StatementBuilder(task.body)
     b.put(ClaimRow())
     with b.loop(const_i32(0), const_i32(2)):
         pass

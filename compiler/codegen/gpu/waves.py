@@ -1,7 +1,7 @@
 """Uniformity within a wave: the values that are the same in all lanes of a wave, though they may differ between the waves of a block.
 
 Votes are, and what all lanes read from one of them. Lanes without an iteration read no memory but what the whole block reads: where there
-may be such lanes, the rest counts as different. All lanes of a wave run what sets a variable that they have in common (``meeting``).
+may be such lanes, the rest counts as different. All lanes of a wave run what sets a variable that they have in common (``barriers``).
 """
 
 from __future__ import annotations

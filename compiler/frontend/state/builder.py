@@ -1,4 +1,4 @@
-"""The builder of the front end: an ``ir.builder.Builder`` that also knows the kernel's default types and checks."""
+"""The builder of the front end: an ``ir.builder.StatementBuilder`` that also knows the kernel's default types and checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ...errors import QdrunSyntaxError
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.nodes import Block, Loop, Operand, Place
 from ...ir.types import DType, f32, i32
 
@@ -33,7 +33,7 @@ class VisitedCell:
     relied: set[Loop] = field(default_factory=set)
 
 
-class FrontBuilder(Builder):
+class FrontBuilder(StatementBuilder):
     """The builder that every lowering function of the front end gets as ``b``.
 
     Attributes:
@@ -69,7 +69,7 @@ class FrontBuilder(Builder):
 
     @contextmanager
     def loop(self, begin: Operand, end: Operand | None, step: int = 1) -> Iterator[Loop]:
-        """As in ``Builder``; the builder knows which loops are open."""
+        """As in ``StatementBuilder``; the builder knows which loops are open."""
         with super().loop(begin, end, step) as s:
             self._loops.append(s)
             try:

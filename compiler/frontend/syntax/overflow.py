@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...errors import describe
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.meaning import limits
 from ...ir.nodes import Assert, Const, Operand, Print
 from ...ir.types import DType, f64, i64, u1, u64
@@ -19,7 +19,7 @@ from ...ir.types import DType, f64, i64, u1, u64
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
 
-Rule = Callable[[Builder, Operand, tuple[Operand, ...]], Operand]
+Rule = Callable[[StatementBuilder, Operand, tuple[Operand, ...]], Operand]
 """Builds the test of a result, given its operands."""
 
 
@@ -88,18 +88,18 @@ def _zero(x: Operand) -> Const:
     return Const(0, x.dtype)
 
 
-def _add(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _add(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     grown = b.op("ge", r, a[0])
     return b.op("eq", b.op("ge", a[1], _zero(r)), grown) if r.dtype.is_signed else grown
 
 
-def _sub(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _sub(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     if not r.dtype.is_signed:
         return b.op("ge", a[0], a[1])
     return b.op("eq", b.op("ge", a[1], _zero(r)), b.op("le", r, a[0]))
 
 
-def _mul(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _mul(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     x, y = a
     wide = i64 if r.dtype.is_signed else u64
     if r.dtype.bits < 64:
@@ -110,7 +110,7 @@ def _mul(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     return b.op("and", exact, b.op("not", _least_by_minus_one(b, r, (y, x))))
 
 
-def _least_by_minus_one(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _least_by_minus_one(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     return b.op("and", b.op("eq", a[0], _least(a[0])), b.op("eq", a[1], Const(-1, a[1].dtype)))
 
 
@@ -118,40 +118,40 @@ def _least(x: Operand) -> Const:
     return Const(limits(x.dtype)[0], x.dtype)
 
 
-def _quotient(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _quotient(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     return b.op("not", _least_by_minus_one(b, r, a)) if r.dtype.is_signed else Const(True, u1)
 
 
-def _negated(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _negated(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     return b.op("ne", a[0], _least(a[0])) if r.dtype.is_signed else b.op("eq", a[0], _zero(r))
 
 
-def _absolute(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _absolute(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     return _negated(b, r, a) if r.dtype.is_signed else Const(True, u1)
 
 
-def _count(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _count(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     """The count of a shift is less than the width; the machine would take it modulo that."""
     below = b.op("lt", a[1], Const(r.dtype.bits, a[1].dtype))
     return b.op("and", below, b.op("ge", a[1], _zero(a[1]))) if a[1].dtype.is_signed else below
 
 
-def _left(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _left(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     back = b.op("sar" if r.dtype.is_signed else "shr", r, a[1])
     return b.op("and", _count(b, r, a), b.op("eq", back, a[0]))
 
 
-def _power(b: Builder, r: Operand, a: tuple[Operand, ...]) -> Operand:
+def _power(b: StatementBuilder, r: Operand, a: tuple[Operand, ...]) -> Operand:
     """An f64 is near enough: no power of two or more lies so close to the end of a type."""
     whole = b.op("pow", b.cast(a[0], f64), b.cast(a[1], f64))
     return b.op("or", b.op("le", a[1], Const(1, a[1].dtype)), _inside(b, whole, r.dtype))
 
 
-def _real_fits(b: Builder, x: Operand, target: DType) -> Operand:
+def _real_fits(b: StatementBuilder, x: Operand, target: DType) -> Operand:
     return _inside(b, b.op("trunc", b.cast(x, f64)), target)
 
 
-def _inside(b: Builder, x: Operand, target: DType) -> Operand:
+def _inside(b: StatementBuilder, x: Operand, target: DType) -> Operand:
     """Whether a whole f64 is in the range of a type, whose ends are powers of two. A NaN is not."""
     low, high = limits(target)
     return b.op("and", b.op("ge", x, Const(float(low), f64)), b.op("lt", x, Const(float(high + 1), f64)))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...errors import DifferentiationError
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.verify import verified
 from ...ir.walk import atomic_of, operands, walk
@@ -84,7 +84,7 @@ class _Rewriter:
         self.used = {x for s in walk(task.body) for x in operands(s) if isinstance(x, Op) and x.op == "atomic"}
         self.tangent: dict[Op, Operand] = {}  # of every varied value so far
         self._locals: dict[Local, Local] = {}
-        self.b = Builder([], smooth=flow.varied if smooth else None)
+        self.b = StatementBuilder([], smooth=flow.varied if smooth else None)
         found = collisions(kernel, task, flow.varied, lambda place: flow.dual(place) is not None)
         collide = any(isinstance(x, Collision) or not x.reads for x in found)
         if collide or any(map(self._needs_order, walk(task.body))):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from ...ir.alias import Aliases, array_of, base
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.nodes import Assert, Block, Const, Exit, If, Kernel, Local, Loop, Op, Operand, Overflow, Place, Reduction, Stmt, Task
 from ...ir.ops import TABLE
 from ...ir.types import u1
@@ -126,7 +126,7 @@ class _ReductionPass:
             return x
         if x not in self.hoisted:
             args = tuple(map(self.hoist, x.args))
-            self.hoisted[x] = Builder(self.task.prologue).op(x.op, *args, dtype=x.dtype, attr=x.attr)
+            self.hoisted[x] = StatementBuilder(self.task.prologue).op(x.op, *args, dtype=x.dtype, attr=x.attr)
         return self.hoisted[x]
 
 
@@ -155,7 +155,7 @@ def _always(block: Block) -> list[Op]:
 
 def _rewrite(block: Block, updates: dict[Op, Reduction]) -> None:
     """Replace the atomics by updates of their reductions' locals."""
-    out = Builder([])
+    out = StatementBuilder([])
     for s in block:
         if isinstance(s, If):
             _rewrite(s.then, updates)

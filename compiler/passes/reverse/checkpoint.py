@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ...ir.builder import Builder, const_i64
+from ...ir.builder import StatementBuilder, const_i64
 from ...ir.nodes import Const, Local, Loop, Op, Operand, Overflow, Stack, StackPut
 from ...ir.ops import POSITIVE
 from ...ir.types import i64
@@ -63,19 +63,19 @@ class LoopDriver:
         return [f"{p}.{self.number}" for p in ("C1", "C2", "S", "D1")] if self.stacks else []
 
     # ---- state in and out
-    def save(self, b: Builder, kind: str, slot: Operand) -> None:
+    def save(self, b: StatementBuilder, kind: str, slot: Operand) -> None:
         """Write the current values of the stack's locals into a slot."""
         stack = self.stacks[kind]
         b.put(StackPut(stack, slot, tuple(b.load(v) for v in stack.locals)))
 
-    def restore(self, b: Builder, kind: str, slot: Operand) -> None:
+    def restore(self, b: StatementBuilder, kind: str, slot: Operand) -> None:
         """Read a slot back into the locals."""
         stack = self.stacks[kind]
         for k, v in enumerate(stack.locals):
             b.store(v, b.op("stack_get", slot, dtype=v.dtype, attr=(stack, k)))
 
     # ---- forward
-    def forward(self, b: Builder, env: Env) -> Record:
+    def forward(self, b: StatementBuilder, env: Env) -> Record:
         """Emit the forward sweep (if one is needed) and return what it records."""
         s = self.loop
         begin = at(env, s.begin)
@@ -91,7 +91,7 @@ class LoopDriver:
         rec.site = b.load(s.exit) if s.exit else None
         return rec
 
-    def swept(self, b: Builder, env: Env, begin: Operand, trips: Operand | None) -> tuple[Sweep | None, Operand]:
+    def swept(self, b: StatementBuilder, env: Env, begin: Operand, trips: Operand | None) -> tuple[Sweep | None, Operand]:
         """Emit the forward sweep: its bookkeeping, if it keeps anything, and the number of iterations."""
         s = self.loop
         exact = trips is not None and s.exit is None
@@ -109,23 +109,25 @@ class LoopDriver:
             self.iteration(b, env, begin, new.index, self.info.keep_fwd)
         return sweep, b.load(n) if n else trips or ZERO
 
-    def iteration(self, b: Builder, env: Env, begin: Operand, number: Operand, keep: Keep, exit: Local | None = None) -> None:
+    def iteration(
+        self, b: StatementBuilder, env: Env, begin: Operand, number: Operand, keep: Keep, exit: Local | None = None
+    ) -> None:
         """Copy the statements ``keep`` of the body for an iteration. ``exit``: see ``copy_plain``."""
         with layer(env, self.loop) as inner:
             inner[self.loop.index] = index_at(b, self.loop, begin, number)
             copy_plain(b, self.loop.body, inner, keep, exit)
 
     # ---- backward
-    def enter_backward(self, b: Builder, rec: Record, n: Operand) -> None:
+    def enter_backward(self, b: StatementBuilder, rec: Record, n: Operand) -> None:
         """Before the loop over the segments of the iterations up to ``n``."""
 
     @contextmanager
-    def backwards(self, b: Builder, n: Operand) -> Iterator[Operand]:
+    def backwards(self, b: StatementBuilder, n: Operand) -> Iterator[Operand]:
         """``with``: a loop over the iterations of a segment; gives n - 1 to 0."""
         with down(b, n) as index:
             yield index
 
-    def segments(self, b: Builder, rec: Record, n: Operand) -> Operand:
+    def segments(self, b: StatementBuilder, rec: Record, n: Operand) -> Operand:
         """The number of segments for the iterations up to ``n``, without those in the pad. Without checkpoints there is no division."""
         count = b.local(b.op("min", n, ONE), "segments")
         seg = self.param("S")
@@ -134,7 +136,7 @@ class LoopDriver:
         return b.load(count)
 
     def restart(
-        self, b: Builder, rec: Record, position: tuple[Operand, Operand], span: tuple[Operand, Operand, Operand]
+        self, b: StatementBuilder, rec: Record, position: tuple[Operand, Operand], span: tuple[Operand, Operand, Operand]
     ) -> tuple[Operand, Operand, Operand]:
         """Restore the state that a refill starts from. ``position``: block of the segment, and its number there; ``span`` as in ``refill``.
 
@@ -154,7 +156,7 @@ class LoopDriver:
             b.store(v, value)
         return b1, head, whole
 
-    def refill(self, b: Builder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
+    def refill(self, b: StatementBuilder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
         """Recompute the tape of segment ``m``. span: start and end of the segment, end of the loop.
 
         The last segment of a block of checkpoints is refilled first: that run starts at the block's checkpoint and fills ck2 on its way.
@@ -180,30 +182,30 @@ class LoopDriver:
 
 
 @contextmanager
-def down(b: Builder, n: Operand) -> Iterator[Op]:
+def down(b: StatementBuilder, n: Operand) -> Iterator[Op]:
     """``with``: a loop whose index runs from n - 1 to 0."""
     with b.loop(b.op("sub", n, ONE), const_i64(-1), -1) as lp:
         yield lp.index
 
 
-def quotient_of(b: Builder, x: Operand, y: Operand) -> Operand:
+def quotient_of(b: StatementBuilder, x: Operand, y: Operand) -> Operand:
     """Quotient of numbers of a plan: the divisor is a spacing or a length, at least 1 wherever there are checkpoints."""
     return b.op("cdiv", x, y, attr=POSITIVE)
 
 
-def divided(b: Builder, x: Operand, y: Operand) -> tuple[Operand, Operand]:
+def divided(b: StatementBuilder, x: Operand, y: Operand) -> tuple[Operand, Operand]:
     """Quotient and remainder of numbers that are not negative."""
     quotient = quotient_of(b, x, y)
     return quotient, b.op("sub", x, b.op("mul", quotient, y))
 
 
-def divided_up(b: Builder, x: Operand, y: Operand) -> Operand:
+def divided_up(b: StatementBuilder, x: Operand, y: Operand) -> Operand:
     """Their quotient, rounded up."""
     return quotient_of(b, b.op("add", x, b.op("sub", y, ONE)), y)
 
 
 @contextmanager
-def _advanced(b: Builder, slot: Local, here: Operand, seg: Operand) -> Iterator[None]:
+def _advanced(b: StatementBuilder, slot: Local, here: Operand, seg: Operand) -> Iterator[None]:
     """Next slot; ``with``: what happens at the end of a segment, where the slots begin again."""
     after = b.op("add", here, ONE)
     b.store(slot, after)
@@ -215,7 +217,7 @@ def _advanced(b: Builder, slot: Local, here: Operand, seg: Operand) -> Iterator[
 class Sweep:
     """The bookkeeping of a forward sweep. No division in the loop: slot and segment are counted."""
 
-    def __init__(self, driver: LoopDriver, b: Builder, trips: Operand | None) -> None:
+    def __init__(self, driver: LoopDriver, b: StatementBuilder, trips: Operand | None) -> None:
         self.driver, self.b = driver, b
         self.c1, self.c2, self.seg = driver.param("C1"), driver.param("C2"), driver.param("S")
         d1 = driver.param("D1")

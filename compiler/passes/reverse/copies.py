@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.nodes import Assert, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Stmt
 from ...ir.types import i64
 from ...ir.walk import loop_names, walk
@@ -19,7 +19,7 @@ def at(env: Env, x: Operand) -> Operand:
     return env.get(x, x) if isinstance(x, Op) else x
 
 
-def trip_count(b: Builder, begin: Operand, end: Operand, step: int) -> Operand:
+def trip_count(b: StatementBuilder, begin: Operand, end: Operand, step: int) -> Operand:
     """max(0, ceil((end - begin) / step)) in i64. Where the difference of two 64-bit ends may wrap, they are compared."""
     lo, hi = b.cast(begin, i64), b.cast(end, i64)
     if begin.dtype.bits == 64 and not (isinstance(begin, Const) and begin.value == 0 and begin.dtype is i64 and step > 0):
@@ -31,7 +31,7 @@ def trip_count(b: Builder, begin: Operand, end: Operand, step: int) -> Operand:
     return b.op("max", span, Const(0, i64))
 
 
-def index_at(b: Builder, loop: Loop, begin: Operand, k: Operand) -> Operand:
+def index_at(b: StatementBuilder, loop: Loop, begin: Operand, k: Operand) -> Operand:
     """The loop index of iteration ``k`` (i64): begin + k * step, in the index's type."""
     offset = b.cast(k, loop.index.dtype)
     if loop.step != 1:
@@ -39,7 +39,7 @@ def index_at(b: Builder, loop: Loop, begin: Operand, k: Operand) -> Operand:
     return mark(b, loop, b.op("add", begin, offset))
 
 
-def mark(b: Builder, loop: Loop, index: Operand) -> Operand:
+def mark(b: StatementBuilder, loop: Loop, index: Operand) -> Operand:
     """Mark the loop's index for messages, if they need it."""
     if b.marks:
         b.op("mark", index, dtype=index.dtype, attr=loop_names(loop.loc)[0])
@@ -64,7 +64,7 @@ def layer(env: Env, loop: Loop) -> Iterator[Env]:
         env.update(before)
 
 
-def copy_plain(b: Builder, block: list[Stmt], env: Env, keep: Keep, inside: Local | None = None) -> None:
+def copy_plain(b: StatementBuilder, block: list[Stmt], env: Env, keep: Keep, inside: Local | None = None) -> None:
     """A sweep copy: the statements of ``keep``, with fresh values.
 
     ``inside``: the exit local of the loop being refilled, whose exits are known not to be taken.
@@ -94,7 +94,7 @@ def copy_plain(b: Builder, block: list[Stmt], env: Env, keep: Keep, inside: Loca
                 _copy_loop(b, s, env, keep)
 
 
-def _copy_loop(b: Builder, s: Loop, env: Env, keep: Keep) -> None:
+def _copy_loop(b: StatementBuilder, s: Loop, env: Env, keep: Keep) -> None:
     if s.exit:
         b.store(s.exit, Const(0, s.exit.dtype))
     index = env[s.index] = Op("index", (), s.index.dtype, None, s.loc)

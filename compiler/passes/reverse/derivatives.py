@@ -14,13 +14,13 @@ from math import nan, pi, sqrt
 from typing import NamedTuple
 
 from ...errors import DifferentiationError
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.nodes import Const, Op, Operand
 from ...ir.types import f64
 from ..shuffles import Adjoint
 
 Need = int | str
-Rule = Callable[[Builder, Operand, tuple[Operand, ...], Operand | None], Operand]
+Rule = Callable[[StatementBuilder, Operand, tuple[Operand, ...], Operand | None], Operand]
 
 
 class Partial(NamedTuple):
@@ -44,49 +44,49 @@ def _c(like: Operand, value: float) -> Const:
     return Const(value, like.dtype)
 
 
-def zero_stays_zero(b: Builder, g: Operand, x: Operand) -> Operand:
+def zero_stays_zero(b: StatementBuilder, g: Operand, x: Operand) -> Operand:
     """``x``, but 0 where ``g`` is 0 (instead of 0 * inf). The derivative of ``x`` is lost there, so not where that is wanted."""
     return x if b.smooth is not None else _flat(b, g, x)
 
 
-def _flat(b: Builder, g: Operand, x: Operand) -> Operand:
+def _flat(b: StatementBuilder, g: Operand, x: Operand) -> Operand:
     return b.op("select", b.op("eq", g, _c(g, 0.0)), _c(x, 0.0), x)
 
 
 def _left_wins(code: str) -> tuple[Rule, Rule]:
-    def left(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    def left(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
         return b.op("select", b.op(code, a[0], a[1]), g, _c(g, 0.0))
 
-    def right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    def right(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
         return b.op("select", b.op(code, a[0], a[1]), _c(g, 0.0), g)
 
     return left, right
 
 
-def _over(b: Builder, g: Operand, x: Operand) -> Operand:
+def _over(b: StatementBuilder, g: Operand, x: Operand) -> Operand:
     """G / x. In f64 by the reciprocal of x, which does not wait for ``g`` and is the same for all adjoints that are divided by x: it is
     computed once. The reciprocal of a number from 5.6e-309 to 4.4e307 is normal. In f32 and f16 the range is too small for that.
     """
     return b.op("mul", g, b.op("div", _c(x, 1.0), x)) if g.dtype == f64 else b.op("div", g, x)
 
 
-def _div_by(b: Builder, g: Operand, x: Operand) -> Operand:
+def _div_by(b: StatementBuilder, g: Operand, x: Operand) -> Operand:
     return zero_stays_zero(b, g, _over(b, g, x))
 
 
-def _div_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _div_right(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     assert r is not None
     return b.op("neg", zero_stays_zero(b, g, b.op("mul", _over(b, g, a[1]), r)))
 
 
-def _mod_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _mod_right(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     """-g times the whole quotient. It follows from the exact remainder; a rounded a / b may have reached the next whole number."""
     assert r is not None
     whole = b.op("round", b.op("div", b.op("sub", a[0], r), a[1]))
     return b.op("neg", b.op("mul", g, whole))
 
 
-def _pow_left(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _pow_left(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     less = b.op("pow", a[0], b.op("sub", a[1], _c(a[1], 1.0)))
     slope = b.op("mul", a[1], less)
     if b.smooth is None or a[1] not in b.smooth:
@@ -94,7 +94,7 @@ def _pow_left(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None)
     return zero_stays_zero(b, g, b.op("mul", g, slope))
 
 
-def _pow_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _pow_right(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     """G * ln(a) * a^b; 0 where a^b is 0 (ln 0 * 0), NaN for a negative base."""
     assert r is not None
     log = b.op("select", b.op("eq", r, _c(r, 0.0)), _c(r, 0.0), b.op("log", a[0]))
@@ -104,7 +104,7 @@ def _pow_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None
 def _atan2(other: int, sign: str) -> Rule:
     """G * other / (x^2 + y^2), of operands that are scaled so that no square overflows or vanishes."""
 
-    def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    def rule(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
         size = b.op("detach", b.op("max", b.op("abs", a[0]), b.op("abs", a[1])))
         parts = tuple(b.op("div", x, size) for x in a)
         n = b.op("add", b.op("mul", parts[0], parts[0]), b.op("mul", parts[1], parts[1]))
@@ -118,7 +118,7 @@ def _atan2(other: int, sign: str) -> Rule:
 def _asin(sign: str) -> Rule:
     """G / sqrt((1 - x) * (1 + x)): 1 - x^2 would lose digits near 1."""
 
-    def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    def rule(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
         one = _c(g, 1.0)
         cosine = b.op("sqrt", b.op("mul", b.op("sub", one, a[0]), b.op("add", one, a[0])))
         x = _div_by(b, g, cosine)
@@ -127,7 +127,7 @@ def _asin(sign: str) -> Rule:
     return rule
 
 
-def _tan(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _tan(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     assert r is not None
     return zero_stays_zero(b, g, b.op("mul", g, b.op("add", _c(g, 1.0), b.op("mul", r, r))))
 
@@ -136,7 +136,7 @@ _FLAT_FROM = {16: 11.0, 32: 80.0, 64: 700.0}
 """Where cosh still fits a type of so many bits, and the square of its reciprocal does not."""
 
 
-def _tanh(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _tanh(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     """G / cosh(x)^2: 1 - r^2 would lose all digits where r is close to 1."""
     most = _FLAT_FROM[g.dtype.bits]
     x = b.op("min", _c(g, most), b.op("max", _c(g, -most), a[0]))
@@ -149,7 +149,7 @@ def _times(code: str) -> Rule:
     return lambda b, g, a, r: zero_stays_zero(b, g, b.op("mul", g, b.op(code, a[0])))
 
 
-def _log1p(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _log1p(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     """G / (1 + x); NaN below -1, as the logarithm itself."""
     outside = b.op("lt", a[0], _c(g, -1.0))
     return zero_stays_zero(b, g, b.op("select", outside, _c(g, nan), _over(b, g, b.op("add", _c(g, 1.0), a[0]))))
@@ -160,7 +160,7 @@ def _erf(sign: float) -> Rule:
     ``near``, a multiple of 1/16, is exact, and x^2 - near^2 is small.
     """
 
-    def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    def rule(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
         most = 32.0  # the slope is 0 from there on, and an infinity has no difference to itself
         x = b.op("min", _c(g, most), b.op("max", _c(g, -most), a[0]))
         near = b.op("detach", b.op("mul", b.op("round", b.op("mul", x, _c(g, 16.0))), _c(g, 1.0 / 16.0)))
@@ -172,41 +172,41 @@ def _erf(sign: float) -> Rule:
     return rule
 
 
-def _abs(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _abs(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     return b.op("mul", g, b.op("sgn", a[0]))
 
 
-def _log(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _log(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     """G / x; NaN below zero, as the logarithm itself."""
     outside = b.op("lt", a[0], _c(a[0], 0.0))
     return zero_stays_zero(b, g, b.op("select", outside, _c(g, nan), _over(b, g, a[0])))
 
 
-def _cos(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _cos(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     return b.op("neg", b.op("mul", g, b.op("sin", a[0])))
 
 
-def _sqrt(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _sqrt(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     assert r is not None
     return _div_by(b, b.op("mul", g, _c(g, 0.5)), r)
 
 
-def _rsqrt(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _rsqrt(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     assert r is not None
     slope = _over(b, b.op("mul", r, _c(g, -0.5)), a[0])
     return zero_stays_zero(b, g, b.op("mul", g, slope))
 
 
-def _exp(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _exp(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     assert r is not None
     return zero_stays_zero(b, g, b.op("mul", g, r))
 
 
-def _same(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _same(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     return g
 
 
-def _negated(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+def _negated(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     return b.op("neg", g)
 
 
@@ -300,7 +300,7 @@ def rules_of(s: Op) -> tuple[Rule | None, ...]:
 
 
 def _refuse(s: Op) -> Rule:
-    def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    def rule(b: StatementBuilder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
         raise refusal(s)
 
     return rule

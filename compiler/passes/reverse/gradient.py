@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ...errors import DataAccessError, DifferentiationError
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.nodes import Assert, Axis, Block, Const, GlobalStore, Kernel, Op, Place, Stmt, Task
 from ...ir.verify import verified
 from ...ir.walk import atomic_of, place_of, walk
@@ -283,7 +283,7 @@ def _copy_extent(task: Task) -> tuple[Block, list[Axis]]:
     """A private copy of prologue and axes, so that passes on one kernel do not touch the other. The indices stay."""
     prologue: Block = []
     env: Env = {}
-    copy_plain(Builder(prologue), task.prologue, env, {id(s) for s in walk(task.prologue)})
+    copy_plain(StatementBuilder(prologue), task.prologue, env, {id(s) for s in walk(task.prologue)})
     return prologue, [Axis(a.index, at(env, a.begin), at(env, a.end)) for a in task.axes]
 
 
@@ -307,7 +307,7 @@ def _repeat(task: Task, name: str, roots: frozenset[int]) -> Task | None:
     keep: set[int] = set()
     PlainSlicer(roots).slice_plain(task.body, set(), set(), keep)
     body: Block = []
-    copy_plain(Builder(body), task.body, {}, keep)
+    copy_plain(StatementBuilder(body), task.body, {}, keep)
     prologue, axes = _copy_extent(task)
     return replace(task, name=name, body=body, axes=axes, prologue=prologue, stacks=[], params=[], reductions=[])
 

@@ -7,7 +7,7 @@ so both are the same bits. Sums of reals are not: ``t += dt`` rounds at each ste
 
 from __future__ import annotations
 
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.nodes import Block, Const, If, Local, LocalStore, Loop, Op, Operand, Task
 from ...ir.ops import TABLE
 from ...ir.types import DType, i64
@@ -65,15 +65,15 @@ class _Restater:
         counters = [v for v in _counters(loop) if _spans(loop, v.dtype)]
         if not counters:
             return before, after
-        hoist = _Hoist(loop, Builder(before))
+        hoist = _Hoist(loop, StatementBuilder(before))
         for v, steps in _InductionWalk(loop, counters, self._written).found():
             if not all(hoist.possible(x) for x, _ in steps):
                 continue
             first, step = hoist.b.load(v), _total(hoist, steps, v.dtype)
-            b = Builder(top)
+            b = StatementBuilder(top)
             b.store(v, _after(b, first, step, _number(b, loop, v.dtype)))
             if loop.exit is None and loop.end is not None:
-                b = Builder(after)
+                b = StatementBuilder(after)
                 b.store(v, _after(b, first, step, b.cast(trip_count(b, loop.begin, loop.end, loop.step), v.dtype)))
         loop.body[:0] = top
         return before, after
@@ -84,7 +84,7 @@ def _spans(loop: Loop, dtype: DType) -> bool:
     return loop.end is not None or dtype.bits <= loop.index.dtype.bits
 
 
-def _number(b: Builder, loop: Loop, dtype: DType) -> Operand:
+def _number(b: StatementBuilder, loop: Loop, dtype: DType) -> Operand:
     """The number of the current iteration, from 0, as ``dtype`` (it wraps)."""
     if abs(loop.step) != 1:
         return b.cast(b.op("floordiv", _distance(b, loop, i64), Const(loop.step, i64)), dtype)
@@ -92,14 +92,14 @@ def _number(b: Builder, loop: Loop, dtype: DType) -> Operand:
     return distance if loop.step == 1 else b.op("neg", distance)
 
 
-def _distance(b: Builder, loop: Loop, dtype: DType) -> Operand:
+def _distance(b: StatementBuilder, loop: Loop, dtype: DType) -> Operand:
     index = b.cast(loop.index, dtype)
     if isinstance(loop.begin, Const) and loop.begin.value == 0:
         return index
     return b.op("sub", index, b.cast(loop.begin, dtype))
 
 
-def _after(b: Builder, first: Operand, step: Operand, count: Operand) -> Operand:
+def _after(b: StatementBuilder, first: Operand, step: Operand, count: Operand) -> Operand:
     if isinstance(step, Const) and step.value == 1:
         return b.op("add", first, count)
     return b.op("add", first, b.op("mul", step, count))
@@ -182,7 +182,7 @@ class _InductionWalk:
 class _Hoist:
     """Values that are the same in every iteration, computed before the loop."""
 
-    def __init__(self, loop: Loop, b: Builder) -> None:
+    def __init__(self, loop: Loop, b: StatementBuilder) -> None:
         self.b = b
         self._inside = {s for s in walk(loop.body) if isinstance(s, Op)}
         self._indices = {s.index for s in (loop, *walk(loop.body)) if isinstance(s, Loop)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.builder import Builder, const_i64
+from ...ir.builder import StatementBuilder, const_i64
 from ...ir.nodes import Block, GlobalStore, Loop, Op, Operand, Task
 from ...ir.types import i64
 from ...ir.walk import atomic_of, inner_blocks, operands, walk
@@ -35,7 +35,7 @@ def _in_order(task: Task) -> Task:
 def _with_number(task: Task) -> Task:
     """Replace the flat number of the iteration, which a serial task does not have, by what it is. Edits ``task``."""
     head: Block = []
-    b = Builder(head)
+    b = StatementBuilder(head)
     number: Operand = const_i64(0)
     for axis in task.axes:
         begin, end, index = (b.cast(x, i64) for x in (axis.begin, axis.end, axis.index))

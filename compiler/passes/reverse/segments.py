@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.nodes import Const, Loop, Op, Operand, Overflow
 from ...ir.types import i32, i64
 from ...ir.walk import walk
@@ -36,13 +36,13 @@ class SegmentedDriver(LoopDriver):
     """The stacks of one loop whose body holds no loop that a sweep must run."""
 
     # ---- forward
-    def swept(self, b: Builder, env: Env, begin: Operand, trips: Operand | None) -> tuple[Sweep, Operand]:
+    def swept(self, b: StatementBuilder, env: Env, begin: Operand, trips: Operand | None) -> tuple[Sweep, Operand]:
         """See ``LoopDriver.swept``."""
         if trips is not None and self.loop.exit is None:
             return self._bounded(b, env, begin, trips), trips
         return self._open(b, env, begin, trips)
 
-    def _bounded(self, b: Builder, env: Env, begin: Operand, trips: Operand) -> Sweep:
+    def _bounded(self, b: StatementBuilder, env: Env, begin: Operand, trips: Operand) -> Sweep:
         """The count is known and holds: all segments but the last run without a tape."""
         sweep, seg = Sweep(self, b, trips), self.param("S")
         shift = b.load(sweep.slot)
@@ -63,7 +63,7 @@ class SegmentedDriver(LoopDriver):
                 self._run(b, env, begin, (start, trips), self.info.keep_fwd, low)
         return sweep
 
-    def _open(self, b: Builder, env: Env, begin: Operand, trips: Operand | None) -> tuple[Sweep, Operand]:
+    def _open(self, b: StatementBuilder, env: Env, begin: Operand, trips: Operand | None) -> tuple[Sweep, Operand]:
         """An exit ends it: every segment may be the last, so all are taped. Returns the count, too."""
         s, n, seg = self.loop, b.local(ZERO, "n"), self.param("S")
         assert s.exit is not None
@@ -85,14 +85,20 @@ class SegmentedDriver(LoopDriver):
                 self.iteration(b, env, begin, inner.index, self.info.keep_fwd)
         return sweep, b.load(n)
 
-    def _enter(self, b: Builder, sweep: Sweep, start: Operand, number: Operand) -> None:
+    def _enter(self, b: StatementBuilder, sweep: Sweep, start: Operand, number: Operand) -> None:
         """Before each segment but the first: count it, and keep a checkpoint."""
         with b.if_(b.op("gt", number, ZERO)):
             sweep.next_segment()
             sweep.segment_start(start)
 
     def _run(
-        self, b: Builder, env: Env, begin: Operand, span: tuple[Operand, Operand], keep: Keep, tape: Operand | None = None
+        self,
+        b: StatementBuilder,
+        env: Env,
+        begin: Operand,
+        span: tuple[Operand, Operand],
+        keep: Keep,
+        tape: Operand | None = None,
     ) -> None:
         """The iterations of a span; ``tape``: they are put on the tape, this one (an iteration's number) in slot 0."""
         start, end = span
@@ -105,7 +111,7 @@ class SegmentedDriver(LoopDriver):
 
     # ---- backward
     @contextmanager
-    def backwards(self, b: Builder, n: Operand) -> Iterator[Operand]:
+    def backwards(self, b: StatementBuilder, n: Operand) -> Iterator[Operand]:
         """See ``LoopDriver.backwards``.
 
         The 64-bit number is beside the count: LLVM sees an address that moves by the same bytes each time.
@@ -116,7 +122,7 @@ class SegmentedDriver(LoopDriver):
             b.store(number, b.op("sub", now, ONE))
             yield now
 
-    def enter_backward(self, b: Builder, rec: Record, n: Operand) -> None:
+    def enter_backward(self, b: StatementBuilder, rec: Record, n: Operand) -> None:
         """The position of the last segment: its block and its number in it. Both are counted down, without further divisions."""
         seg = self.param("S")
         self._per_block, self._block, self._number = (b.local(start, name) for start, name in _POSITION)
@@ -127,7 +133,7 @@ class SegmentedDriver(LoopDriver):
             for local, value in zip((self._per_block, self._block, self._number), (per_block, block, number)):
                 b.store(local, value)
 
-    def _step_back(self, b: Builder) -> tuple[Operand, Operand]:
+    def _step_back(self, b: StatementBuilder) -> tuple[Operand, Operand]:
         """Block and number of the segment before the last reversed one."""
         before = b.op("sub", b.load(self._number), ONE)
         wraps = b.op("lt", before, ZERO)
@@ -137,7 +143,7 @@ class SegmentedDriver(LoopDriver):
         b.store(self._block, block)
         return block, number
 
-    def refill(self, b: Builder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
+    def refill(self, b: StatementBuilder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
         """See ``LoopDriver.refill``. Iterations are numbered from the loop's first one here, without the pad."""
         b2, hi2, _ = span
         seg = self.param("S")
@@ -156,5 +162,5 @@ class SegmentedDriver(LoopDriver):
         self._run(b, env, rec.begin, (start, end), self.info.keep_refill, base)
         self.save(b, "tape", b.op("sub", end, base))
 
-    def _shifted(self, b: Builder, rec: Record, start: Operand, end: Operand) -> tuple[Operand, Operand]:
+    def _shifted(self, b: StatementBuilder, rec: Record, start: Operand, end: Operand) -> tuple[Operand, Operand]:
         return b.op("sub", start, rec.pad), b.op("sub", end, rec.pad)

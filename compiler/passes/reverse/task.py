@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from ...ir.builder import Builder, const_i64
+from ...ir.builder import StatementBuilder, const_i64
 from ...ir.nodes import (
     Assert,
     Block,
@@ -69,7 +69,7 @@ class Reverse:
         stacked = {s for s, info in self.slices.info.items() if info.tape}
         self._around = around_stacks(task, stacked) if stacked else None  # where an iteration needs an adstack row
         body: Block = []
-        self.b = Builder(body)
+        self.b = StatementBuilder(body)
         self.b.marks = marks
         self._forward(task.body)
         self._backward(task.body)

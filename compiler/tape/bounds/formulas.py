@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ...ir.builder import Builder, convert
+from ...ir.builder import StatementBuilder, convert
 from ...ir.nodes import ArgDecl, Buffer, Const, Op, Operand, Place
 from ...ir.ops import TABLE
 from ...ir.types import DType, i64, u1
@@ -75,7 +75,7 @@ class Formulas:
         indices: the value of each index, by the ``index`` operation that stands for it.
     """
 
-    b: Builder
+    b: StatementBuilder
     inputs: FormulaArguments
     indices: dict[Op, Operand] = field(default_factory=dict)
     _known: dict[int, Value] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.builder import Builder
+from ...ir.builder import StatementBuilder
 from ...ir.nodes import Axis, Block, Buffer, Const, Kernel, Op, Operand, Place, Task
 from ...ir.types import DType, i64, u64
 from .evaluate import MOST
@@ -35,8 +35,8 @@ class _Making:
         self.inputs = FormulaArguments()
         self.prologue: Block = []
         self.body: Block = []
-        self.before = Formulas(Builder(self.prologue), self.inputs)
-        self.b = Builder(self.body)
+        self.before = Formulas(StatementBuilder(self.prologue), self.inputs)
+        self.b = StatementBuilder(self.body)
         self.f = Formulas(self.b, self.inputs)
         self.axes: list[Axis] = []
         self._returned = Buffer("ret")
