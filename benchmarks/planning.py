@@ -23,7 +23,7 @@ import qdrun as qd
 from qdrun.compiler.ir.nodes import ArgDecl, Buffer, Op, Place
 from qdrun.compiler.ir.types import i32
 from qdrun.compiler.tape.bounds.bounds import Trips, max_trips
-from qdrun.compiler.tape.bounds.sizeexpr import Bin, Index, Lit, Range, Read, SizeExpr
+from qdrun.compiler.tape.bounds.sizeexpr import Bin, ElementRead, Index, Lit, Range, SizeExpr
 
 Row = dict[str, object]
 
@@ -115,8 +115,8 @@ def _loop(begin: SizeExpr, end: SizeExpr) -> Range:
     return Range(Op("index", (), i32), begin, end, 1)
 
 
-def _read(name: str, index: SizeExpr, size: int) -> Read:
-    return Read(Place(name, i32, Buffer("field"), 1, (size,), (4,)), (index,))
+def _read(name: str, index: SizeExpr, size: int) -> ElementRead:
+    return ElementRead(Place(name, i32, Buffer("field"), 1, (size,), (4,)), (index,))
 
 
 def main() -> None:

@@ -53,7 +53,15 @@ class _Kept:
 CODEC = Codec(
     (
         *NODES,
-        *(sizeexpr.Lit, sizeexpr.ScalarArgument, sizeexpr.Extent, sizeexpr.Index, sizeexpr.Read, sizeexpr.Bin, sizeexpr.Cast),
+        *(
+            sizeexpr.Lit,
+            sizeexpr.ScalarArgument,
+            sizeexpr.Extent,
+            sizeexpr.Index,
+            sizeexpr.ElementRead,
+            sizeexpr.Bin,
+            sizeexpr.Cast,
+        ),
         *(
             sizeexpr.Pick,
             sizeexpr.UnknownExpr,

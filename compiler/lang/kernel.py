@@ -39,7 +39,8 @@ _WHOLE = frozenset((int, bool))
 class KernelFunction:
     """A function compiled for the current program, one specialisation for each combination of argument types.
 
-    A call is launched natively where the program knows it (``native_admission``, ``runtime.native.launch``): these methods are then builtins.
+    A call is launched natively where the program knows it (``native_admission``, ``runtime.native.launch``): these methods are then
+    builtins.
     """
 
     __slots__ = ("__dict__", "__weakref__", "token")  # the native launcher reads the token

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..ir.nodes import ArgDecl, Buffer, Op, Place
 from ..ir.trials import TrialLayout
 from ..ir.types import i64
-from .bounds.sizeexpr import Index, Lit, Range, Read, ScalarArgument, SizeExpr, rebuilt
+from .bounds.sizeexpr import ElementRead, Index, Lit, Range, ScalarArgument, SizeExpr, rebuilt
 from .sizing import LoopSizing, StackRegion, TaskSizing
 
 
@@ -47,10 +47,10 @@ class _Batched:
     def _at(self, e: SizeExpr) -> SizeExpr:
         """The expression for one trial."""
         e = rebuilt(e, self._at)
-        if isinstance(e, Read) and e.place.per_trial:
-            return Read(self._place(e.place), (Index(self._trial.index), *e.index))
+        if isinstance(e, ElementRead) and e.place.per_trial:
+            return ElementRead(self._place(e.place), (Index(self._trial.index), *e.index))
         if isinstance(e, ScalarArgument) and e.arg.per_trial:
-            return Read(self._scalar(e.arg), (Index(self._trial.index),))
+            return ElementRead(self._scalar(e.arg), (Index(self._trial.index),))
         return e
 
     def _place(self, place: Place) -> Place:

@@ -11,7 +11,7 @@ from qdrun.compiler.ir.types import f32, i16, i32, i64, u1, u64
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.tape.bounds import reductions
 from qdrun.compiler.tape.bounds.row_predicates import Condition, RowPredicate
-from qdrun.compiler.tape.bounds.sizeexpr import Bin, Cast, Index, Lit, Range, Read, ScalarArgument
+from qdrun.compiler.tape.bounds.sizeexpr import Bin, Cast, ElementRead, Index, Lit, Range, ScalarArgument
 
 LEAST = ArgDecl("least", "scalar", f32, index=3)
 GIVEN = ArgDecl("given", "ndarray", f32, 2, index=1)
@@ -23,9 +23,9 @@ OURS = Place("ours", f32, Buffer("arg", GIVEN), 2, None, None, 0, 4)
 
 def gate() -> reductions.ReductionKernel:
     i, j = (Op("index", (), i32) for _ in range(2))
-    real = Read(REAL, (Index(i), Index(j)))
+    real = ElementRead(REAL, (Index(i), Index(j)))
     above = Bin("gt", (real, ScalarArgument(LEAST)), u1)
-    other = Bin("lt", (Read(OURS, (Index(j), Index(i))), Bin("mul", (real, Lit(0.1, f32)), f32)), u1)
+    other = Bin("lt", (ElementRead(OURS, (Index(j), Index(i))), Bin("mul", (real, Lit(0.1, f32)), f32)), u1)
     axes = tuple(Range(op, Lit(0, i32), Lit(n, i32), 1) for op, n in ((i, 50), (j, 60)))
     return reductions.passing("gate", RowPredicate((Condition(above, True), Condition(other, False)), (), axes), (0, 1))
 
@@ -34,17 +34,17 @@ def bounds() -> reductions.ReductionKernel:
     rows = Range(Op("index", (), i32), Lit(0, i32), Lit(50, i32), 1)
     at = Index(rows.index)
     one = Bin("add", (at, Lit(1, i32)), i32)
-    inside = Range(Op("index", (), i32), Read(START, (at,)), Read(START, (one,)), 1)
-    many = Cast(Read(REAL, (at, Index(inside.index))), i64)
-    loop = Range(Op("index", (), i64), Cast(Read(NARROW, (Index(inside.index),)), i64), many, -3)
+    inside = Range(Op("index", (), i32), ElementRead(START, (at,)), ElementRead(START, (one,)), 1)
+    many = Cast(ElementRead(REAL, (at, Index(inside.index))), i64)
+    loop = Range(Op("index", (), i64), Cast(ElementRead(NARROW, (Index(inside.index),)), i64), many, -3)
     return reductions.trips("bounds", loop, (rows, inside))
 
 
 CASES = {
     "gate": gate,
     "bounds": bounds,
-    "ends of i16": lambda: reductions.ends("ends", Read(NARROW, (Lit(0),)), i16),
-    "ends of reals": lambda: reductions.ends("ends", Read(REAL, (Lit(0), Lit(0))), u64),
+    "ends of i16": lambda: reductions.ends("ends", ElementRead(NARROW, (Lit(0),)), i16),
+    "ends of reals": lambda: reductions.ends("ends", ElementRead(REAL, (Lit(0), Lit(0))), u64),
 }
 
 

@@ -25,7 +25,7 @@ from qdrun.compiler.tape.bounds.enumerate import largest, total
 from qdrun.compiler.tape.bounds.queries import Space
 from qdrun.compiler.tape.bounds.row_count import count_passing, extent_of
 from qdrun.compiler.tape.bounds.row_predicates import EXACT_REAL, INTEGER, Condition, RowPredicate
-from qdrun.compiler.tape.bounds.sizeexpr import Bin, Cast, Index, Lit, Range, Read, pick
+from qdrun.compiler.tape.bounds.sizeexpr import Bin, Cast, ElementRead, Index, Lit, Range, pick
 
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 N, ROWS, COLUMNS = 60, 6, 9
@@ -104,7 +104,7 @@ class Conditions:
             return Bin("add", (axis, Lit(self.r.randrange(-9, 30), i32)), i32)  # outside for some
         if kind == 1:
             dtype = self.r.choice([d for d in ALL.values() if d.is_int and d is not u1])
-            return Read(self.arrays.lines[dtype], (axis,))
+            return ElementRead(self.arrays.lines[dtype], (axis,))
         return Lit(self.r.randrange(N), i32) if kind == 2 else axis
 
     def value(self, dtype, depth: int):
@@ -117,8 +117,8 @@ class Conditions:
                     bool(r.randrange(2)) if dtype is u1 else float(r.randrange(4)) if dtype.is_real else r.randrange(5), dtype
                 )
             if r.random() < 0.3 and len(self.axes) == 2:
-                return Read(self.arrays.tables[dtype], tuple(self.axes))
-            return Read(self.arrays.lines[dtype], (self.index(),))
+                return ElementRead(self.arrays.tables[dtype], tuple(self.axes))
+            return ElementRead(self.arrays.lines[dtype], (self.index(),))
         if dtype is u1:
             return self.truth(depth)
         code = r.choice(sorted((EXACT_REAL if dtype.is_real else INTEGER) - {*COMPARE, "not", "isnan", "isinf"}))
@@ -165,7 +165,7 @@ def test_random_gates_are_counted_as_numpy_counts_them(device, everything, seed)
         expected = count_passing(gate, extent, arrays.here, 1 << 40)
         assert count_passing(gate, extent, arrays.there, 1 << 40) == expected
         counts.add(expected)
-        if extent.used and any(isinstance(e, Read) for e in gate.leaves()):
+        if extent.used and any(isinstance(e, ElementRead) for e in gate.leaves()):
             reduced += arrays.there.reducer.passing(gate, extent) == expected
     assert reduced >= 6 and len(counts) > 3
 
@@ -184,14 +184,16 @@ class Bounds:
             if r.random() < 0.4 and indices:
                 return self.of_type(Index(r.choice(indices)), dtype)
             place = self.arrays.lines[dtype]
-            return Read(place, (self.at(indices),))
+            return ElementRead(place, (self.at(indices),))
         code = r.choice(
             "add sub mul floordiv mod cdiv crem min max neg abs sgn pow and or xor bitnot shl shr sar popcnt clz cast select".split()
         )
         if code == "cast":
             other = r.choice([d for d in ALL.values() if d is not u1])
             inner = (
-                Read(self.arrays.lines[other], (self.at(indices),)) if other.is_real else self.value(other, indices, depth - 1)
+                ElementRead(self.arrays.lines[other], (self.at(indices),))
+                if other.is_real
+                else self.value(other, indices, depth - 1)
             )
             return Cast(inner, dtype)
         if code == "select":
@@ -255,8 +257,8 @@ def test_random_bounds_have_the_counts_that_numpy_finds(device, everything, seed
 def test_the_ends_of_a_part_of_an_array(dtype, device, everything):
     arrays = Arrays(device, 5)
     index = Range(Op("index", (), i32), Lit(0, i32), Lit(9, i32), 1)
-    line = Read(arrays.lines[dtype], (Index(index.index),))
-    table = Read(arrays.tables[dtype], (Index(index.index), Index(index.index)))
+    line = ElementRead(arrays.lines[dtype], (Index(index.index),))
+    table = ElementRead(arrays.tables[dtype], (Index(index.index), Index(index.index)))
     for wanted in (ALL["i8"], u1, i64, u64) if dtype.is_real else (dtype,):
         for read, windows in ((line, [((0, N),), ((7, 8),), ((11, 40),)]), (table, [((1, 4), (2, 9)), ((5, 6), (0, 1))])):
             for window in windows:

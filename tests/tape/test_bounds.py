@@ -16,7 +16,18 @@ from qdrun.compiler.tape.bounds.evaluable import known_nest
 from qdrun.compiler.tape.bounds.evaluate import Points
 from qdrun.compiler.tape.bounds.intervals import Intervals
 from qdrun.compiler.tape.bounds.queries import Space
-from qdrun.compiler.tape.bounds.sizeexpr import Bin, Cast, Extent, Index, Lit, Range, Read, ScalarArgument, UnknownExpr, parts
+from qdrun.compiler.tape.bounds.sizeexpr import (
+    Bin,
+    Cast,
+    ElementRead,
+    Extent,
+    Index,
+    Lit,
+    Range,
+    ScalarArgument,
+    UnknownExpr,
+    parts,
+)
 from qdrun.compiler.tape.bounds.sizeexpr import truth as unknown
 
 N = ArgDecl("n", "scalar", i32)
@@ -67,14 +78,14 @@ def test_ragged_rows_need_the_longest_row_not_the_whole_array(lengths):
     start = np.cumsum([0, *lengths])
     outer = loop(Lit(0), Lit(len(lengths)))
     i = Index(outer.index)
-    inner = loop(Read(LENGTHS, (i,)), Read(LENGTHS, (Bin("add", (i, Lit(1))),)))
+    inner = loop(ElementRead(LENGTHS, (i,)), ElementRead(LENGTHS, (Bin("add", (i, Lit(1))),)))
     assert max_trips(inner, (outer,), Host(lengths=start)).count == max(lengths)
 
 
 def test_a_guarded_read_past_the_end_counts_as_no_iterations():
     outer = loop(Lit(0), Lit(4))
     i = Index(outer.index)
-    inner = loop(Read(LENGTHS, (i,)), Read(LENGTHS, (Bin("add", (i, Lit(1))),)))
+    inner = loop(ElementRead(LENGTHS, (i,)), ElementRead(LENGTHS, (Bin("add", (i, Lit(1))),)))
     assert max_trips(inner, (outer,), Host(lengths=[0, 3, 5, 9])).count == 4
 
 
@@ -288,10 +299,10 @@ def test_ranges_whose_lengths_add_up_to_more_than_64_bits_hide_no_other(long, lo
             return arrays[place]
 
     rows = Range(Op("index", (), i32), Lit(0, i32), Lit(16, i32), 1)
-    middle = Range(Op("index", (), i64), Lit(0), Read(length, (Index(rows.index),)), 1)
+    middle = Range(Op("index", (), i64), Lit(0), ElementRead(length, (Index(rows.index),)), 1)
     at = Bin("and", (Index(middle.index), Lit(7)))
     turned = Bin("and", (Bin("add", (Index(middle.index), Lit(1))), Lit(7)))
-    inner = Range(Op("index", (), i64), Lit(0), Bin("add", (Read(table, (at,)), Read(table, (turned,)))), 1)
+    inner = Range(Op("index", (), i64), Lit(0), Bin("add", (ElementRead(table, (at,)), ElementRead(table, (turned,)))), 1)
     found = max_trips(inner, (rows, middle), Arrays())
     assert 9 <= (found.count or 9) <= 18
 
@@ -314,10 +325,10 @@ def test_what_only_running_can_tell_may_be_bounded_by_something_else():
 def test_a_read_outside_of_an_array_counts_where_its_value_is_used():
     outer = loop(Lit(0), Lit(4))
     i = Index(outer.index)
-    guarded = Bin("select", (Bin("lt", (i, Lit(3)), u1), Read(LENGTHS, (i,)), Lit(5)))
+    guarded = Bin("select", (Bin("lt", (i, Lit(3)), u1), ElementRead(LENGTHS, (i,)), Lit(5)))
     assert max_trips(loop(Lit(0), guarded), (outer,), Host(lengths=[1, 2, 3])).count == 5
-    assert max_trips(loop(Lit(0), Read(LENGTHS, (i,))), (outer,), Host(lengths=[1, 2, 3])).count == 3
-    assert max_trips(loop(Lit(0), Read(LENGTHS, (i,))), (outer,), Host(lengths=[])).count == 0
+    assert max_trips(loop(Lit(0), ElementRead(LENGTHS, (i,))), (outer,), Host(lengths=[1, 2, 3])).count == 3
+    assert max_trips(loop(Lit(0), ElementRead(LENGTHS, (i,))), (outer,), Host(lengths=[])).count == 0
 
 
 def test_wide_intervals_of_few_indices_do_not_stop_an_enumeration():
@@ -347,7 +358,9 @@ def test_ragged_rows_are_streamed():
     lengths[2_345_678] = 40
     outer = Range(Op("index", (), i32), Lit(0, i32), Lit(len(lengths), i32), 1)
     i = Index(outer.index)
-    inner = Range(Op("index", (), i32), Read(LENGTHS, (i,)), Read(LENGTHS, (Bin("add", (i, Lit(1, i32)), i32),)), 1)
+    inner = Range(
+        Op("index", (), i32), ElementRead(LENGTHS, (i,)), ElementRead(LENGTHS, (Bin("add", (i, Lit(1, i32)), i32),)), 1
+    )
     found = max_trips(inner, (outer,), Host(lengths=np.concatenate([[0], np.cumsum(lengths)])))
     assert found == bounds.Trips(40, "array, exact over the enclosing indices")
 
@@ -368,4 +381,4 @@ def test_elements_of_a_table_at_two_indices(seed, di, dj, turned):
          if 0 <= a < 40 and 0 <= b < 30),
         default=0,
     )  # fmt: skip
-    assert max_trips(loop(Lit(0), Read(GRID, (first, second))), (outer, middle), host).count == max(0, truth)
+    assert max_trips(loop(Lit(0), ElementRead(GRID, (first, second))), (outer, middle), host).count == max(0, truth)

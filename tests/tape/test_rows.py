@@ -11,7 +11,7 @@ from qdrun.compiler.ir.nodes import Buffer, Op, Place
 from qdrun.compiler.ir.types import f32, i32, u1
 from qdrun.compiler.tape.bounds.row_count import count_passing, extent_of
 from qdrun.compiler.tape.bounds.row_predicates import Condition, RowPredicate
-from qdrun.compiler.tape.bounds.sizeexpr import Bin, Index, Lit, Range, Read
+from qdrun.compiler.tape.bounds.sizeexpr import Bin, ElementRead, Index, Lit, Range
 from qdrun.compiler.tape.machine import Machine
 from qdrun.compiler.tape.rows import CHEAP_COUNT, SMALL_STAKE, TINY_STAKE, RowDemand, demand_of
 from qdrun.compiler.tape.sizing import StackRegion, TaskSizing
@@ -72,7 +72,7 @@ def gated(shape: tuple[int, ...], used: tuple[int, ...]) -> TaskSizing:
     """A task over ``shape`` whose gate is ``m[used axes] > 0.5``."""
     axes = tuple(Range(Op("index", (), i32), Lit(0, i32), Lit(n, i32), 1) for n in shape)
     place = Place("m", f32, Buffer("field"), len(used), tuple(shape[k] for k in used), (4,) * len(used))
-    cond = Bin("gt", (Read(place, tuple(Index(axes[k].index) for k in used)), Lit(0.5, f32)), u1)
+    cond = Bin("gt", (ElementRead(place, tuple(Index(axes[k].index) for k in used)), Lit(0.5, f32)), u1)
     return TaskSizing(0, "t", axes, True, StackRegion(), gate=RowPredicate((Condition(cond, True),), (), axes))
 
 

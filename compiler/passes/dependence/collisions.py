@@ -22,7 +22,7 @@ from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, Loc, Local, Loop,
 from ...ir.walk import loop_names, stored_value, walk
 from ...tape.bounds.queries import HostInputs
 from ...tape.bounds.row_predicates import Condition, distinct
-from ...tape.bounds.sizeexpr import Index, Pick, Range, Read, SizeExpr, UnknownExpr
+from ...tape.bounds.sizeexpr import ElementRead, Index, Pick, Range, SizeExpr, UnknownExpr
 from .access import Access, WriteSet, line_of, writes_of
 from .indexing import Linear, axes_of, extents, held_axes, is_invariant, linear, own_element
 from .store_maps import (
@@ -212,7 +212,7 @@ class _Collisions:
         why = next((e.why for e in (*first, *second) if isinstance(e, UnknownExpr)), "")
         if not all(both) and not (agreed or any(both)):
             yield self._unproven(a, b, why)
-        elif meeting.unknown or any(isinstance(x, Read) for e in meeting.exprs() for x in distinct(e)):
+        elif meeting.unknown or any(isinstance(x, ElementRead) for e in meeting.exprs() for x in distinct(e)):
             yield self._unproven(a, b, meeting.unknown or "how many iterations there are is read from memory")
         elif any(computes_reals(e) for spot in spots for e in spot.index):
             yield self._unproven(a, b, "it is computed with real numbers")
@@ -240,7 +240,7 @@ class _Collisions:
         axes = {x.op for x in addressed if isinstance(x, Index)} | agreed
         if not self.ranges.several <= axes:
             meeting = self._meeting(a, b, tuple(self._spot(x, addressed, agreed) for x in writes))
-            if meeting.unknown or any(isinstance(x, Read) for e in meeting.exprs() for x in distinct(e)):
+            if meeting.unknown or any(isinstance(x, ElementRead) for e in meeting.exprs() for x in distinct(e)):
                 yield self._unproven(a, b, meeting.unknown or "how many iterations there are is read from memory")
                 return
             yield from self._decided(a, b, meeting)
@@ -259,7 +259,7 @@ class _Collisions:
 
     def _changing(self, e: SizeExpr) -> bool:
         """Whether a value is read from an array that the task writes."""
-        return any(x.place in self.writes for x in distinct(e) if isinstance(x, Read))
+        return any(x.place in self.writes for x in distinct(e) if isinstance(x, ElementRead))
 
     def _reads(self, a: Access, index: tuple[SizeExpr, ...]) -> bool:
         """Whether an index is read from memory: it, or where a loop begins whose index it uses."""

@@ -24,12 +24,12 @@ from ...tape.bounds.reader import MOST_PARTS, TOO_LARGE, ExactReader, first_unkn
 from ...tape.bounds.row_predicates import Condition, distinct
 from ...tape.bounds.sizeexpr import (
     Bin,
+    ElementRead,
     Extent,
     Index,
     Lit,
     Pick,
     Range,
-    Read,
     ScalarArgument,
     SizeExpr,
     UnknownExpr,
@@ -92,9 +92,9 @@ class WritePair:
         """Whether the arguments of a launch decide."""
         return any(True for _ in self.leaves())
 
-    def leaves(self) -> Iterator[ScalarArgument | Extent | Read]:
+    def leaves(self) -> Iterator[ScalarArgument | Extent | ElementRead]:
         """What the formulas read of a launch."""
-        return (x for e in self.exprs() for x in distinct(e) if isinstance(x, (ScalarArgument, Extent, Read)))
+        return (x for e in self.exprs() for x in distinct(e) if isinstance(x, (ScalarArgument, Extent, ElementRead)))
 
     def exprs(self) -> Iterator[SizeExpr]:
         """All formulas."""
@@ -164,7 +164,7 @@ class StoreReader(ExactReader):
 
 def reads(e: SizeExpr) -> bool:
     """Whether the content of arrays decides a value."""
-    return any(isinstance(x, Read) for x in distinct(e))
+    return any(isinstance(x, ElementRead) for x in distinct(e))
 
 
 def computes_reals(e: SizeExpr) -> bool:

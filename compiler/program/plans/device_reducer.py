@@ -27,7 +27,7 @@ from ...tape.bounds.formulas import NotReducible
 from ...tape.bounds.queries import IterationRange, Space
 from ...tape.bounds.reductions import ReductionKernel
 from ...tape.bounds.row_predicates import RowPredicate
-from ...tape.bounds.sizeexpr import Read, depends, parts
+from ...tape.bounds.sizeexpr import ElementRead, depends, parts
 from ..memory.device_arrays import InOrder, NearArray
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class LaunchReducer:
         return self._call.mirrors[_number(place)].copied(parts).reshape(-1)[0]
 
     # ---- questions
-    def ends(self, read: Read, window: tuple[tuple[int, int], ...], dtype: DType) -> tuple[int, int] | None:
+    def ends(self, read: ElementRead, window: tuple[tuple[int, int], ...], dtype: DType) -> tuple[int, int] | None:
         """See ``queries.Reducer``."""
         if not window or not self._answers([read.place]):
             return None
@@ -192,7 +192,7 @@ class LaunchReducer:
 
     def passing(self, gate: RowPredicate, extent: IterationRange) -> int | None:
         """See ``queries.Reducer``."""
-        if not self._answers(x.place for x in gate.leaves() if isinstance(x, Read)):
+        if not self._answers(x.place for x in gate.leaves() if isinstance(x, ElementRead)):
             return None
         loaded = self._kernels.loaded((gate, extent.used), lambda name: reductions.passing(name, gate, extent.used))
         if loaded is None:
@@ -204,7 +204,7 @@ class LaunchReducer:
     def trips(self, space: Space) -> tuple[int, int] | None:
         """See ``queries.Reducer``."""
         exprs = [e for r in (space.loop, *space.used) for end in r.ends for e in parts(end)]
-        if not space.used or not self._answers(dict.fromkeys(e.place for e in exprs if isinstance(e, Read))):
+        if not space.used or not self._answers(dict.fromkeys(e.place for e in exprs if isinstance(e, ElementRead))):
             return None
         key = space.loop, space.used
         loaded = self._kernels.loaded(key, lambda name: reductions.trips(name, *key))

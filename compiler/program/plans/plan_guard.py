@@ -22,7 +22,7 @@ from ...ir.nodes import ArgDecl, Buffer, Place
 from ...runtime.base import Allocation
 from ...runtime.native.guard import word_numbers
 from ...tape.bounds.queries import HostInputs, reducer_of
-from ...tape.bounds.sizeexpr import Extent, Read, ScalarArgument, SizeExpr
+from ...tape.bounds.sizeexpr import ElementRead, Extent, ScalarArgument, SizeExpr
 from ..memory.data_versions import DataVersions
 from ..memory.memory_regions import EXTERNAL, memory_base
 
@@ -174,7 +174,7 @@ class PlanInputs:
         The cost model looks at integers and extents that the memory itself does not depend on, so all of them count.
         """
         args, exprs = list(args), list(exprs)
-        places = [e.place for e in exprs if isinstance(e, Read)]
+        places = [e.place for e in exprs if isinstance(e, ElementRead)]
         reals = {e.arg for e in exprs if isinstance(e, ScalarArgument)}
         wanted = [d for d in args if d.kind == "ndarray" or (not d.per_trial and (d.dtype.is_int or d in reals))]
         scalars = [d for d in wanted if d.kind == "scalar"]

@@ -13,7 +13,7 @@ from ...ir.trials import TrialLayout
 from ...passes.dependence.collisions import check_meeting
 from ...passes.dependence.store_maps import WritePair
 from ...runtime.base import Allocation
-from ...tape.bounds.sizeexpr import Extent, Read, ScalarArgument
+from ...tape.bounds.sizeexpr import ElementRead, Extent, ScalarArgument
 from ..call import Call
 from .gradient_plans import LaunchHost
 
@@ -58,7 +58,7 @@ class StoreChecks:
         for meeting in self._watched if watched else ():
             self._check(meeting, host, call)
 
-    def _value(self, leaf: ScalarArgument | Extent | Read, host: LaunchHost, call: Call) -> object:
+    def _value(self, leaf: ScalarArgument | Extent | ElementRead, host: LaunchHost, call: Call) -> object:
         """What a launch gives for a leaf, as a part of a key."""
         if isinstance(leaf, Extent):
             return host.extent(leaf.arg, leaf.axis)
@@ -73,8 +73,8 @@ class StoreChecks:
             check_meeting(meeting, _OfTrial(host, call, trial, self._trials.count))
 
 
-def _per_trial(leaf: ScalarArgument | Extent | Read) -> bool:
-    return leaf.arg.per_trial if isinstance(leaf, ScalarArgument) else isinstance(leaf, Read) and leaf.place.per_trial
+def _per_trial(leaf: ScalarArgument | Extent | ElementRead) -> bool:
+    return leaf.arg.per_trial if isinstance(leaf, ScalarArgument) else isinstance(leaf, ElementRead) and leaf.place.per_trial
 
 
 class _OfTrial:

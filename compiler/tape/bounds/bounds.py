@@ -15,7 +15,7 @@ from .evaluable import Unknowable, known_nest
 from .evaluate import Points
 from .intervals import Intervals
 from .queries import HostInputs, Space, reducer_of
-from .sizeexpr import Extent, Pick, Range, Read, ScalarArgument, parts
+from .sizeexpr import ElementRead, Extent, Pick, Range, ScalarArgument, parts
 
 FEW = 1 << 12
 """Index tuples that are evaluated before other methods are tried."""
@@ -63,7 +63,7 @@ def max_tuples(axes: tuple[Range, ...], host: HostInputs) -> int | None:
 
 
 def _source(loop: Range, used: tuple[Range, ...]) -> str:
-    kinds: dict[type, str] = {ScalarArgument: "argument", Extent: "shape", Read: "array"}
+    kinds: dict[type, str] = {ScalarArgument: "argument", Extent: "shape", ElementRead: "array"}
     exprs = [e for r in (loop, *used) for end in r.ends for e in parts(end)]
     names = [name for kind, name in kinds.items() if any(isinstance(e, kind) for e in exprs)]
     source = " and ".join(names) or "literal"

@@ -13,7 +13,7 @@ from ...ir.nodes import Op
 from ...ir.ops import TABLE
 from ...ir.types import limits, u1
 from .queries import HostInputs, reducer_of, single
-from .sizeexpr import Bin, Cast, Extent, Index, Lit, Pick, Range, Read, ScalarArgument, SizeExpr
+from .sizeexpr import Bin, Cast, ElementRead, Extent, Index, Lit, Pick, Range, ScalarArgument, SizeExpr
 
 Values = Any
 """An array that broadcasts to the points, or a numpy scalar for all."""
@@ -68,7 +68,7 @@ class Points:
             case Cast():
                 value, bad = self.eval(e.arg)
                 return evaluate("cast", [value], e.dtype), bad
-            case Read():
+            case ElementRead():
                 return self._read(e)
             case Bin():
                 return self._bin(e)
@@ -87,7 +87,7 @@ class Points:
             values = [v.astype(e.dtype.numpy, copy=False) for v in values]
         return evaluate(e.op, values, e.dtype), bad
 
-    def _read(self, e: Read) -> tuple[Values, Values]:
+    def _read(self, e: ElementRead) -> tuple[Values, Values]:
         reducer = reducer_of(self.host)
         if reducer is not None and reducer.far(e.place):
             one = single(self.host, e.place, [self.eval(x) for x in e.index])
@@ -108,7 +108,7 @@ class Points:
             at.append((np.where(over, 0, value) if np.any(over) else value).astype(np.int64, copy=False))
         return array[tuple(at)], bad if np.any(bad) else False
 
-    def _part(self, e: Read, array: np.ndarray) -> np.ndarray | None:
+    def _part(self, e: ElementRead, array: np.ndarray) -> np.ndarray | None:
         """The read as a part of the array, without a copy: each index is fixed, or a run that no other index is."""
         where: list[int | slice] = []
         along: list[int] = []

@@ -8,7 +8,7 @@ from ...ir.builder import StatementBuilder, convert
 from ...ir.nodes import ArgDecl, Buffer, Const, Op, Operand, Place
 from ...ir.ops import TABLE
 from ...ir.types import DType, i64, u1
-from .sizeexpr import Bin, Cast, Extent, Index, Lit, Pick, Read, ScalarArgument, SizeExpr
+from .sizeexpr import Bin, Cast, ElementRead, Extent, Index, Lit, Pick, ScalarArgument, SizeExpr
 
 FALSE = Const(False, u1)
 BOOLEAN = frozenset("and or xor not eq ne select".split())
@@ -117,7 +117,7 @@ class Formulas:
                 return self.indices[e.range.index], FALSE
             case Cast():
                 return self._apply("cast", [self.value(e.arg)], e.dtype)
-            case Read():
+            case ElementRead():
                 return self._read(e.place, [self.value(x) for x in e.index])
             case Bin():
                 return self._bin(e)

@@ -13,7 +13,7 @@ from ...ir.nodes import Op
 from ...ir.types import DType, limits
 from .evaluate import Points
 from .queries import HostInputs, Interval, reducer_of, shape_of
-from .sizeexpr import Bin, Cast, Extent, Index, Lit, Pick, Range, Read, ScalarArgument, SizeExpr
+from .sizeexpr import Bin, Cast, ElementRead, Extent, Index, Lit, Pick, Range, ScalarArgument, SizeExpr
 
 Linear = dict[SizeExpr | None, int]
 """A sum of leaves, each times a number; that of None is the constant."""
@@ -74,7 +74,7 @@ class Intervals:
                 return self.of_index[op]
             case Cast():
                 return self._cast(e)
-            case Read():
+            case ElementRead():
                 return self._ends(e, e.dtype)
             case Bin():
                 return self._bin(e)
@@ -84,12 +84,12 @@ class Intervals:
         if e.arg.dtype.is_int:
             low, high = self.of(e.arg)
             return (low, high) if e.dtype.kind != "b" else (int(low > 0 or high < 0), int((low, high) != (0, 0)))
-        if isinstance(e.arg, Read):
+        if isinstance(e.arg, ElementRead):
             return self._ends(e.arg, e.dtype)
         value = int(cast(Points(self.host).eval(e.arg)[0], e.dtype))
         return value, value
 
-    def _ends(self, e: Read, dtype: DType) -> Interval:
+    def _ends(self, e: ElementRead, dtype: DType) -> Interval:
         """The least and the most of the elements that a read may meet, in an integer type; 0 where there are none."""
         reducer = reducer_of(self.host)
         elsewhere = reducer is not None and reducer.far(e.place)

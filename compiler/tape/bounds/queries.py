@@ -16,7 +16,7 @@ import numpy as np
 from ...ir.nodes import ArgDecl, Place
 from ...ir.types import DType
 from .row_predicates import RowPredicate
-from .sizeexpr import Range, Read
+from .sizeexpr import ElementRead, Range
 
 Values = Any
 Interval = tuple[int, int]
@@ -82,7 +82,7 @@ class Reducer(Protocol):
         """Read one element of an array; the index is in range."""
         ...
 
-    def ends(self, read: Read, window: tuple[tuple[int, int], ...], dtype: DType) -> tuple[int, int] | None:
+    def ends(self, read: ElementRead, window: tuple[tuple[int, int], ...], dtype: DType) -> tuple[int, int] | None:
         """The least and the most of the elements that a read may meet, as integers.
 
         Args:

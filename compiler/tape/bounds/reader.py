@@ -14,12 +14,12 @@ from .sizeexpr import (
     OPS,
     Bin,
     Cast,
+    ElementRead,
     Extent,
     Index,
     Lit,
     Pick,
     Range,
-    Read,
     ScalarArgument,
     SizeExpr,
     UnknownExpr,
@@ -181,7 +181,7 @@ class ExprReader:
     def _element(self, x: Op, place: Place) -> SizeExpr:
         """An element of an array that the kernel does not write."""
         index = tuple(map(self._raw, x.args))
-        return first_unknown(index) or Read(place, index)
+        return first_unknown(index) or ElementRead(place, index)
 
     # ---- variables
     def _reaching(self, found: Reaching, dtype: DType) -> SizeExpr:

@@ -13,7 +13,7 @@ from ...ir.types import DType, i64, u64
 from .evaluate import MOST
 from .formulas import FALSE, FormulaArguments, Formulas, NotReducible, Value
 from .row_predicates import RowPredicate
-from .sizeexpr import Range, Read, depends
+from .sizeexpr import ElementRead, Range, depends
 
 SIGN = 1 << 63
 ZERO, ONE = Const(0, i64), Const(1, i64)
@@ -83,7 +83,7 @@ def passing(name: str, gate: RowPredicate, used: tuple[int, ...]) -> ReductionKe
     return m.made(name)
 
 
-def ends(name: str, read: Read, dtype: DType) -> ReductionKernel:
+def ends(name: str, read: ElementRead, dtype: DType) -> ReductionKernel:
     """The least and the most element of a part of an array, in an integer type, as ``decoded`` reads them.
 
     The numbers ``begin{k}`` and ``end{k}`` are the indices along axis k; they lie inside.

@@ -15,7 +15,7 @@ from ...ir.types import DType, f16, f32
 from ...ir.walk import walk
 from .flow import NEVER, Carried, Reaching
 from .reader import MOST_PARTS, TOO_LARGE, ExactReader, first_unknown
-from .sizeexpr import Bin, Extent, Index, Lit, Range, Read, ScalarArgument, SizeExpr, UnknownExpr, inner
+from .sizeexpr import Bin, ElementRead, Extent, Index, Lit, Range, ScalarArgument, SizeExpr, UnknownExpr, inner
 
 EXACT_REAL = frozenset("add sub mul div neg abs min max sqrt select lt le gt ge eq ne cast isnan isinf detach".split())
 """Operations on reals that have one right result: IEEE 754 rounds them."""
@@ -67,7 +67,7 @@ class RowPredicate:
     def leaves(self) -> tuple[SizeExpr, ...]:
         """Everything that a count reads of a launch: elements, arguments and extents."""
         exprs = (*(t.cond for t in self.tests), *(end for r in self.axes for end in r.ends))
-        return tuple(x for e in exprs for x in distinct(e) if isinstance(x, (Read, ScalarArgument, Extent)))
+        return tuple(x for e in exprs for x in distinct(e) if isinstance(x, (ElementRead, ScalarArgument, Extent)))
 
 
 def around_stacks(task: Task, stacked: Set[Loop]) -> RowScope:

@@ -58,7 +58,7 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Read:
+class ElementRead:
     """An element of an array."""
 
     place: Place
@@ -111,7 +111,7 @@ class UnknownExpr:
         return i64
 
 
-SizeExpr = Union[Lit, ScalarArgument, Extent, Index, Read, Bin, Cast, Pick, UnknownExpr]
+SizeExpr = Union[Lit, ScalarArgument, Extent, Index, ElementRead, Bin, Cast, Pick, UnknownExpr]
 
 OPS = frozenset(
     "add sub mul floordiv mod cdiv crem min max neg abs sgn pow and or xor bitnot shl shr sar popcnt clz"
@@ -138,7 +138,7 @@ class Range:
 def inner(e: SizeExpr) -> tuple[SizeExpr, ...]:
     """The expressions that an expression is made of."""
     match e:
-        case Read():
+        case ElementRead():
             return e.index
         case Bin():
             return e.args
@@ -168,7 +168,7 @@ def rebuilt(e: SizeExpr, f: Callable[[SizeExpr], SizeExpr]) -> SizeExpr:
     if all(a is b for a, b in zip(old, new)):
         return e
     match e:
-        case Read():
+        case ElementRead():
             return replace(e, index=new)
         case Bin():
             return replace(e, args=new)
