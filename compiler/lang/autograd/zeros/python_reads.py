@@ -34,7 +34,7 @@ SMALL = 1 << 10
 _STOP = "or qd.stop_grad(..) around it, if it is meant to be a constant"
 
 
-class Read(NamedTuple):
+class PythonRead(NamedTuple):
     """What Python has read.
 
     Attributes:
@@ -55,9 +55,9 @@ class PythonReads:
 
     def __init__(self, strict: bool) -> None:
         self._strict = strict
-        self._objects: dict[int, tuple[Any, Read]] = {}  # by identity; each is held, or its weak reference is
-        self._numbers: dict[float, Read] = {}  # of arrays and vectors: their items are other objects each time
-        self._scalars: dict[float, Read] = {}
+        self._objects: dict[int, tuple[Any, PythonRead]] = {}  # by identity; each is held, or its weak reference is
+        self._numbers: dict[float, PythonRead] = {}  # of arrays and vectors: their items are other objects each time
+        self._scalars: dict[float, PythonRead] = {}
 
     def __bool__(self) -> bool:
         return bool(self._objects)
@@ -69,17 +69,17 @@ class PythonReads:
         whole = hasattr(value, "shape") and not isinstance(value, Matrix)
         at = ", ".join(map(str, index)) if isinstance(index, (tuple, list)) else str(index)
         what = f"the content of `{tensor.name}`" if whole else f"`{tensor.name}[{at or None}]`"
-        self._add(value, Read(what, f"pass `{tensor.name}` itself and read it in the kernel", tensor))
+        self._add(value, PythonRead(what, f"pass `{tensor.name}` itself and read it in the kernel", tensor))
 
     def returned(self, kernel: Any, args: tuple[Any, ...], result: Any) -> None:
         """A kernel has returned something."""
         do = "store it in a field with needs_grad=True instead, and pass the field"
-        found = Read(f"what kernel `{kernel.source.name}` returns", do, call=(kernel, args))
+        found = PythonRead(f"what kernel `{kernel.source.name}` returns", do, call=(kernel, args))
         for value in result if isinstance(result, tuple) else (result,):
             if isinstance(value, (float, Matrix)):
                 self._add(value, found)
 
-    def _add(self, value: Any, read: Read) -> None:
+    def _add(self, value: Any, read: PythonRead) -> None:
         weak = not isinstance(value, (float, Matrix))
         self._objects[id(value)] = weakref.ref(value) if weak else value, read
         if isinstance(value, float):
@@ -92,7 +92,7 @@ class PythonReads:
             for key in list(itertools.islice(kept, max(0, len(kept) - most))):
                 del kept[key]  # type: ignore[arg-type]
 
-    def _find(self, value: Any) -> Read | None:
+    def _find(self, value: Any) -> PythonRead | None:
         if type(value) is float:
             kept, read = self._objects.get(id(value), (None, None))
             return read if kept is value else self._numbers.get(value) if _tells(value) else None
@@ -110,7 +110,7 @@ class PythonReads:
             value = getattr(value, "base", None) if isinstance(value, np.ndarray) else getattr(value, "_base", None)
         return None
 
-    def _of_digits(self, values: Iterable[Any]) -> Read | None:
+    def _of_digits(self, values: Iterable[Any]) -> PythonRead | None:
         """What was read, by numbers that are copies of it."""
         known = (self._numbers.get(v) or self._scalars.get(v) for v in values if isinstance(v, float) and _tells(v))
         return next((read for read in known if read is not None), None)
@@ -136,7 +136,7 @@ class PythonReads:
             do = "assign in a kernel" + (f", or `{tensor.name}.copy_from({read.tensor.name})` for all of it" if alike else "")
             self._tell(program, read, f"assigned to `{tensor.name}`", do)
 
-    def _tell(self, program: Program, read: Read, how: str, do: str) -> None:
+    def _tell(self, program: Program, read: PythonRead, how: str, do: str) -> None:
         where = user_line()
         text = f"{read.what} is read in Python and {how} at {where}, as a constant: a part of the gradient is lost; do: {do}, {_STOP}"
         if self._strict:
@@ -153,7 +153,7 @@ def _tells(number: float) -> bool:
     return short != number and float(np.float32(short)) != number
 
 
-def _carries(read: Read) -> bool:
+def _carries(read: PythonRead) -> bool:
     """Whether what was read depends on something with a gradient."""
     if read.call is None:
         return True
