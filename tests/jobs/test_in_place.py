@@ -70,8 +70,8 @@ def test_a_job_with_state_in_place_is_planned_to_the_byte(loops):
         assert row.relative_error < 1e-7, row
     done = execute(Swing(params), **HOW)
     planned = {kind: n for kind, n in done.plan.by_kind().items() if n}
-    if loops:  # x and v within each step, v and the sum from one to the next, and all of them at the end
-        assert planned["tape"] == 8 * (2 * 3 * 7 + (3 + 1) * 6 + 7)
+    if loops:  # x and v within each step, the sum from one to the next, and all of them at the end
+        assert planned["tape"] == 8 * (2 * 3 * 7 + 6 + 7)
         assert planned["parts"] == done.used["parts"] == 3 * 8
     else:
         assert planned["tape"] == 3 * 8 * (7 + 1)

@@ -167,19 +167,16 @@ class Tape(PathsOfTape):
             self._seeds[len(self._calls)] = self._program.last_seed
         if event is not None:
             self._events[len(self._calls)] = event
-        elif self._bound is not None or (self._program is not None and self._program.shown):
-            self._given.mark(len(self._calls), *(self._bound or self._binding(self._now)))
+        elif self._bound is not None:
+            self._given.mark(len(self._calls), *self._bound)
+        if not self._quick and self._program is not None and self._program.shown and self._overwritten is not None:
+            # launches like this one that follow are quick: what changes between them has changed since this mark
+            self._given.mark_shown(len(self._calls), self._program.shown.values(), self._overwritten.reads_now)
         self._calls.append(self._now)
 
     def show(self, shown: Shown) -> None:
         """The memory of a field or an ndarray is handed out."""
         self._given.show(len(self._calls) - 1, shown)
-
-    @staticmethod
-    def _binding(launch: Launch) -> tuple[Variant, Call]:
-        kernel, args, kwargs = launch
-        variant, bound = kernel.variant(args, kwargs)
-        return variant, bound.call
 
     def custom(self, function: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function with a gradient of its own and remember it as one step. Inside another one it is a plain function."""

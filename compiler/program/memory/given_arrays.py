@@ -6,7 +6,7 @@ A gradient reads these arrays again. A tape keeps a mark of the content of each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import DataAccessError
 from ...ir.nodes import ArgDecl, Loc
 from .device_arrays import NearArray
-from .memory_regions import MemoryRegion, Shown, access_region, base_of
+from .memory_regions import MemoryRegion, Shown, base_of
 
 if TYPE_CHECKING:
     from ...passes.dependence.access import Access
@@ -106,12 +106,12 @@ class GivenArrays:
             array = call.sources.get(index, call.arrays[index])
             if index not in call.own | call.parts and not isinstance(array, NearArray) and array.size:
                 self._marks.append(_Mark(number, array, content_mark(array), read, variant))
-        if variant.program.shown:
-            where, owners = variant.program.device, variant.owners
-            reads = {access_region(where, owners, call, access)[0] for access in variant.replayed()}
-            for shown in variant.program.shown.values():
-                if not reads.isdisjoint(shown.spots):
-                    self.show(number, shown)
+
+    def mark_shown(self, number: int, shown: Iterable[Shown], reads: Collection[MemoryRegion]) -> None:
+        """Mark the memory that was handed out and that the gradient of launch ``number`` reads again."""
+        for one in shown:
+            if any(spot in reads for spot in one.spots):
+                self.show(number, one)
 
     def show(self, number: int, shown: Shown) -> None:
         """Mark memory that was handed out, as launch ``number`` and those before it have left it, or found it."""

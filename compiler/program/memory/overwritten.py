@@ -79,6 +79,11 @@ class Overwritten:
         self._version = 0  # of the pending reads, when these functions were made
 
     # ---- launches
+    @property
+    def reads_now(self) -> set[MemoryRegion]:
+        """What the gradient of the launch that runs reads again."""
+        return {spot for spot, _ in self._now}
+
     def launching(
         self,
         number: int,
