@@ -342,6 +342,14 @@ def problems_of(document: Document, error: ValidationError, model: type[BaseMode
     return list(problems.values())
 
 
+_EXAMPLES: dict[tuple[int | str, ...], str] = {
+    ("version",): "version: 1",
+    ("name",): "name: my-sweep",
+    ("job",): "job: {target: my_job.py:MyJob}",
+    ("job", "target"): "target: my_job.py:MyJob",
+}
+
+
 def explain(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, tuple[str, ...], str]:
     """What is wrong, the allowed values, and what to do, for one error of a pydantic model."""
     kind, context, location = item["type"], item.get("ctx", {}), item["loc"]
@@ -349,7 +357,7 @@ def explain(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, tuple[str,
         allowed = tuple(_keys_at(model, location[:-1]))
         return "unknown key", allowed, did_you_mean(str(location[-1]), allowed) or "remove it, or use an allowed key"
     if kind == "missing":
-        return "this key is missing", (), f"add `{location[-1]}`"
+        return "this key is missing", (), f"add `{_EXAMPLES.get(location, location[-1])}`"
     if kind == "refused":
         return context["what"], tuple(context["allowed"]), context["hint"]
     if kind == "literal_error":

@@ -79,7 +79,11 @@ def test_all_problems_are_named_at_once_in_the_order_of_their_lines(tmp_path):
     [
         ("version: 1", "version: 2", "c.yaml:1: `version`: `2` is not allowed here"),
         ("version: 1", 'version: "1"', "c.yaml:1: `version`: the text `'1'` is not allowed here, but the number is"),
-        ("name: robot\n", "", "c.yaml:1: `name`: this key is missing"),
+        (
+            "name: robot\n",
+            "",
+            "c.yaml:1: `name`: this key is missing\n     1 | version: 1\n       | ^^^^^^^\n  do: add `name: my-sweep`",
+        ),
         ("{logspace: [2, 4, 6]}", "{lgspace: [2, 4, 6]}", "did you mean `logspace`?"),
         ("{logspace: [2, 4, 6]}", "3", "c.yaml:8: `sweep.params.stiffness`: a swept parameter needs a list or one form"),
         ("{logspace: [2, 4, 6]}", "{logspace: [2, 4]}", "`logspace` is [exponent of the first, of the last, how many]"),
