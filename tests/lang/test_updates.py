@@ -64,7 +64,7 @@ def test_an_update_gives_what_its_operator_gives(tmp_path, x):
     with qd.init(default_fp=qd.f64, cpu_max_num_threads=2, offline_cache=False):
         fields = [qd.field(getattr(qd, x), shape=N) for _ in range(4)]
         values = {v: qd.field(getattr(qd, v), shape=N) for v in (x, other)}
-        for op in rng.permutation(OPERATORS)[:4]:
+        for op in rng.permutation(OPERATORS)[:3]:
             for v, field in values.items():
                 real = "f" in (x[0], v[0])
                 if op in "& | ^ << >>".split() and real:
@@ -81,7 +81,7 @@ def test_an_update_gives_what_its_operator_gives(tmp_path, x):
                 k(*fields, field)
                 plain, *others = (f.to_numpy() for f in fields)
                 for found in others:
-                    if real and x != v and op in ATOMIC:  # of reals, the operand is rounded to the element's type first
+                    if x[0] == "f" and x != v and op in ATOMIC:  # of reals, the operand is rounded to the element's type first
                         close = 4 * np.finfo(numpy_type(x)).eps
                         np.testing.assert_allclose(
                             found.astype(float), plain.astype(float), rtol=close, atol=close, err_msg=f"{x} {op} {v}"

@@ -39,7 +39,7 @@ def update_value(b: FrontBuilder, code: str, x: Operand, dtype: DType, name: str
     if dtype is u1 and code in _OF_BITS:
         hint = "update it by a truth value: `value != 0`, or `qd.u1(value)`"
         raise QdrunTypeError(f"`{name}` holds truth values (u1), and is updated by a number ({x.dtype})", hint=hint)
-    if code in _SUMS and dtype.is_int and x.dtype.is_real:
+    if code in _SUMS and dtype.is_int and dtype is not u1 and x.dtype.is_real:  # (x and v != 0) is x * v != 0
         raise QdrunTypeError(
             f"`{name}` holds integers ({dtype}), and is updated by a real number ({x.dtype}), which would lose its fraction first",
             hint=f"convert it: `qd.{dtype}(value)`; or, where no other iteration updates the element, round the result:"
