@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DataAccessError, NothingToDifferentiate, QdrunRuntimeError, describe, warn_user
 from ..ir.walk import kernel_places
 from ..program.memory.device_arrays import may_share
-from ..program.memory.memory_regions import MemoryRegion, access_region, tensor_regions
+from ..program.memory.effects import access_region
+from ..program.memory.memory_regions import MemoryRegion, tensor_regions
 from ..program.program import Program
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def warn_without_seed(program: Program, variant: Variant, bound: Bound) -> None:
         return
     variant.seed_checked = True
     writes = {
-        access_region(program.device, variant.owners, bound.call, write)[0]: write
+        access_region(variant, bound.call, write)[0]: write
         for write in variant.compiled_kernel.writes
         if write[0].differentiable and write[0].buffer.kind != "tmp"
     }

@@ -32,6 +32,7 @@ from .launch_lock import Alone
 from .layout.materialize import materialize, own_shapes
 from .layout.tree import Root, SNode
 from .memory.data_versions import DataVersions
+from .memory.known_tapes import KnownTapes
 from .memory.memory_regions import MemoryRegion, PlacedArray, Shown, memory_base
 from .recording import LaunchPlace, Recording
 from .trial_state import SEED_FACTOR, TrialState
@@ -103,7 +104,7 @@ class ProgramState:
         self.replay_seed: int | None = None
         self.place: LaunchPlace | None = None
         self.shown: dict[MemoryRegion, Shown] = {}
-        self.data = DataVersions()
+        self.data, self.known_tapes = DataVersions(), KnownTapes()
         self.replaying = self.before_launch = False
         self.tangents = (
             False  # its kernels will run in forward mode: what plans them compiles or counts their forward-mode kernels, too

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..compile.ahead import AHEAD
 from ..compile.cache import CACHE
 from ..compile.compiled_kernel import CompiledKernel
-from ..errors import QdrunRuntimeError
+from ..errors import DifferentiationError, QdrunRuntimeError, describe, warn_user
 from ..frontend.signature import ArgSpec, LowerOptions
 from ..frontend.source.captured import Captured
 from ..frontend.source.parse import FunctionSource
@@ -24,7 +24,6 @@ from ..passes.dependence.paths import Broken
 from ..runtime.base import Allocation, next_serial
 from ..runtime.mirror import clear
 from .executable import Executable
-from .memory.lost_gradients import report
 from .memory.memory_regions import EXTERNAL, NdarrayAllocation
 from .plans.gradient_executable import GradientExecutable
 from .plans.gradient_plans import GradientPlans
@@ -113,7 +112,7 @@ class Variant:
         self.compiled_kernel, self.owners, self.captured = kernel, owners, captured
         self.passed: PassedValues | None = None  # of the parts of one variant, which share it
         self.keeps: list[object] = []  # objects that it is specialised for by identity, or weak references to them
-        self.accesses: dict[bool, Any] = {}  # see ``accesses_of``
+        self.accesses: dict[str, Any] = {}  # see ``accesses_of``
         self.no_gradient: str | None = (
             None  # why its gradient would do nothing; empty: it does something; None: not looked for yet
         )
@@ -192,7 +191,7 @@ class Variant:
         device = self.program.device
         found, lazy = self.compiled_kernel.reverse(device)
         for broken in found.broken:
-            report(self.program, self.head.name, broken, self.head.name, strict=False)
+            self.report_lost(broken, self.head.name, strict=False)
         return GradientPlans(self.program, lazy.head, self.owners, found.sizing, self.compiled_kernel.planned_lanes(device))
 
     @once
@@ -270,6 +269,30 @@ class Variant:
     def broken(self) -> tuple[Broken, ...]:
         """The arrays without a gradient in which a gradient is lost."""
         return self.compiled_kernel.reverse(self.program.device)[0].broken
+
+    def report_lost(self, broken: Broken, by: str, *, strict: bool) -> None:
+        """Say that the kernel reads a differentiable value that kernel ``by`` stored where there is no gradient; warns once.
+
+        Raises:
+            DifferentiationError: ``strict``.
+        """
+        stored, program, kernel = broken.stored, self.program, self.head.name
+        line = f" line {stored.line} (`{stored.text.strip()}`)" if stored else ""
+        what = (
+            f"the gradient is lost in `{broken.array}`, which has none: `{by}`{line} stores a differentiable value to it, and"
+            f" `{kernel}` computes from what it reads here"
+        )
+        hint = (
+            f"make `{broken.array}` with needs_grad=True; to stop the gradient here on purpose, write"
+            f" stop_grad({broken.array}) before the read"
+        )
+        if strict:
+            raise DifferentiationError(what, broken.loc, hint)
+        seen = (kernel, broken.array, broken.loc)
+        if seen not in program.warned:
+            program.warned.add(seen)
+            program.told.append(f"{what}{f' ({broken.loc})' if broken.loc else ''}; do: {hint}")
+            warn_user(describe(what, broken.loc, hint))
 
     @property
     def flows(self) -> StoredValues:

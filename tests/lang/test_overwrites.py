@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import sys
 import time
 from pathlib import Path
@@ -10,11 +12,15 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.lang.autograd.overwrites import Use, Uses, add_use, all_uses, first_conflict
+from qdrun.compiler.program.memory.memory_regions import MemoryRegion, may_meet
+from qdrun.compiler.program.memory.overwritten import Overwritten
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gradients"))
 from gradient_checks import compile_source
 
 N = 4
+Array = qd.types.ndarray(qd.f64, ndim=1)
 When = qd.types.struct(now=qd.i32, speed=qd.f64)
 
 
@@ -372,3 +378,122 @@ def test_two_buffers_are_told_apart_by_a_remainder_of_the_step(fields):
         kernels["put"](8)
         assert kept_bytes() == 8
     np.testing.assert_allclose(x.grad.to_numpy()[1, 0], 2 * before[1])
+
+
+def test_a_tape_that_is_recorded_again_is_not_checked_again(fields, monkeypatch):
+    x, _, loss, step, total = fields
+    looked: list[int] = []
+    launching = Overwritten.launching
+    monkeypatch.setattr(Overwritten, "launching", lambda self, number, *a: looked.append(number) or launching(self, number, *a))
+    for _ in range(3):
+        x.from_numpy(np.random.default_rng().uniform(0.5, 1.5, (9, N)))
+        looked.clear()
+        with qd.ad.Tape(loss=loss):
+            for t in range(8):
+                step(t)
+            total(8)
+        value, slope = sines(x.to_numpy()[0], 8)
+        np.testing.assert_allclose(x.grad.to_numpy()[0], slope * 2 * value, rtol=1e-12)
+    assert looked == []
+
+
+@pytest.mark.parametrize("how", ["kernel", "index", "number", "python", "array"])
+def test_a_tape_that_leaves_the_one_before_is_checked(fields, how):
+    _, _, loss, _, _ = fields
+    x = qd.field(qd.f64, shape=(5, N), needs_grad=True)
+    a, b, c, d = (qd.ndarray(qd.f64, N, needs_grad=True) for _ in range(4))
+    start = np.random.default_rng().uniform(0.5, 1.5, N)
+
+    @qd.kernel
+    def step(t: qd.i32, scale: qd.f64):
+        for i in range(N):
+            x[t + 1, i] = scale * qd.sin(x[t, i])
+
+    @qd.kernel
+    def double(t: qd.i32):
+        for i in range(N):
+            x[t, i] = 2 * x[0, i]
+
+    @qd.kernel
+    def of_arrays(source: Array, target: Array):
+        for i in range(N):
+            target[i] = 0.9 * qd.sin(source[i])
+
+    @qd.kernel
+    def total():
+        for i in range(N):
+            loss[None] += x[2, i] * x[2, i] + c[i] * c[i]
+
+    def run(scale: float, leaves: bool) -> None:
+        x.fill(0)
+        for tensor in (a, b, c, d):
+            tensor.fill(0)
+        a.from_numpy(start)
+        x.from_numpy(np.stack([start] + [0 * start] * 4))
+        d.from_numpy(2 * start)
+        with qd.ad.Tape(loss=loss):
+            for t in range(2):
+                of_arrays(*((a, b), (b, c))[t]) if how == "array" else step(t, scale)
+            if leaves and how == "kernel":
+                double(1)
+            elif leaves and how == "python":
+                x[1, 1] = 7.0
+            elif leaves and how == "array":
+                of_arrays(d, b)
+            elif leaves:
+                step(0, 0.4)  # overwrites x[1], which the gradient of step(1) reads
+            total()
+        inner = scale * np.sin(start)
+        want = 2 * scale * np.sin(inner) * scale * np.cos(inner) * scale * np.cos(start)
+        got = a.grad.to_numpy() if how == "array" else x.grad.to_numpy()[0]
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+    for leaves in (False, False, True, False, True, True):
+        run(0.9 if how != "number" else np.random.default_rng().uniform(0.2, 0.9), leaves)
+
+
+def test_the_check_of_a_tape_finds_what_comparing_all_pairs_finds():
+    draw = random.Random()
+
+    def uses(amount: int) -> Uses:
+        found: Uses = {}
+        for k in range(amount):
+            when = sorted(draw.sample(range(9), draw.choice([1, 2, 4])))
+            axes = [None if draw.random() < 0.3 else np.array([draw.randrange(4) for _ in when]) for _ in range(2)]
+            windows = np.sort([draw.randrange(2) for _ in when]) if draw.random() < 0.2 else None
+            spot = MemoryRegion(
+                0, draw.choice(["", "", (0, (4,), (8,)), (24, (4,), (8,)), (64, (4,), (8,))]), draw.choice([0, 8])
+            )
+            add_use(
+                found, spot, Use(np.array(when, float), tuple(axes), str(k), "k", None, windows, constant=draw.random() < 0.3)
+            )
+        return found
+
+    def meet(spot: MemoryRegion, use: Use, there: MemoryRegion, other: Use) -> bool:
+        if spot.layout != there.layout:
+            compared = may_meet(spot.layout, there.layout) and [()]
+        else:
+            compared = spot == there and [(p, q) for p, q in zip(use.axes, other.axes) if p is not None and q is not None]
+        for m, n in itertools.product(range(len(use.when)), range(len(other.when))) if compared is not False else ():
+            windows = [0 if u.window is None else u.window[k] for u, k in ((use, m), (other, n))]
+            if (
+                use.when[m] < other.when[n]
+                and windows[0] == windows[1]
+                and all(p[m] == q[n] for p, q in filter(None, compared))
+            ):
+                return True
+        return False
+
+    seen = []
+    for _ in range(300):
+        mine, others, earlier = uses(draw.randrange(1, 4)), uses(draw.randrange(1, 5)), draw.random() < 0.5
+        found = first_conflict(mine, others, lambda use: not use.constant, earlier=earlier)
+        pairs = [
+            (use, other)
+            for (spot, use), (there, other) in itertools.product(all_uses(mine), list(all_uses(others)))
+            if not other.constant and (meet(there, other, spot, use) if earlier else meet(spot, use, there, other))
+        ]
+        assert (found is None) == (not pairs)
+        assert found is None or (found[0] is pairs[0][0] and any(found[1] is other for _, other in pairs))
+        seen.append(found is None)
+    assert len(set(seen)) == 2

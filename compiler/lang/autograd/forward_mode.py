@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import QdrunRuntimeError, describe, warn_user
-from ...program.memory.memory_regions import ANYWHERE, IndexPattern, MemoryRegion, access_region, tensor_regions
+from ...program.memory.effects import access_region
+from ...program.memory.memory_regions import ANYWHERE, IndexPattern, MemoryRegion, tensor_regions
 from ...program.program import Program, current_program
 from ...runtime.mirror import store
 from ..data.field import Field
@@ -123,12 +124,12 @@ class FwdMode:
         for read, write in found.broken:
             self._warn(read, variant, f"`{variant.head.name}`" + _line(getattr(write[2], "loc", None)))
         for read in found.read if self._lost else ():
-            spot, region = access_region(variant.program.device, variant.owners, call, read)
+            spot, region = access_region(variant, call, read)
             for where, (kernel, loc) in self._lost.get(spot, {}).items() if spot is not None else ():
                 if all(a is None or b is None or a == b for a, b in zip(region, where)):
                     self._warn(read, variant, f"`{kernel}`{_line(loc)}")
         for write in found.lost:
-            spot, region = access_region(variant.program.device, variant.owners, call, write)
+            spot, region = access_region(variant, call, write)
             if spot is not None:
                 self._lost.setdefault(spot, {})[region] = variant.head.name, getattr(write[2], "loc", None)
 

@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING
 
 from ...passes.dependence.array_flow import VARIED
 from ...passes.dependence.paths import Broken
-from ...program.memory.lost_gradients import report
-from ...program.memory.memory_regions import IndexPattern, MemoryRegion, access_region, tensor_regions
+from ...program.memory.effects import access_region
+from ...program.memory.memory_regions import IndexPattern, MemoryRegion, tensor_regions
 from .overwrites import HostWrite, Timed
 from .time_steps.steps_check import Moved
 
 if TYPE_CHECKING:
     from ...passes.dependence.access import Access
-    from ...program.program import Program
     from ...program.variant import Variant
     from ..args.binding import Bound
 
 
-def check_broken(
-    program: Program, launches: list[tuple[int, Timed | Moved]], host_writes: list[HostWrite], *, strict: bool
-) -> None:
+def check_broken(launches: list[tuple[int, Timed | Moved]], host_writes: list[HostWrite], *, strict: bool) -> None:
     """Follow the values of a tape through arrays without a gradient, and say where a gradient is lost.
 
     Warns once for each kernel and array. ``launches``: in their order, each with its number on the tape.
@@ -29,7 +26,7 @@ def check_broken(
     Raises:
         DifferentiationError: ``strict`` (validation), instead of the warning.
     """
-    lost = _Lost(program, strict)
+    lost = _Lost(strict)
     writes = [w for w in host_writes if w.index is None]
     for when, timed in launches:
         while writes and writes[0].before <= when:
@@ -45,7 +42,6 @@ def check_broken(
 class _Lost:
     """The arrays without a gradient that hold differentiable values, and which kernel stored them."""
 
-    program: Program
     strict: bool
     spots: dict[MemoryRegion, list[tuple[IndexPattern, str, Access]]] = field(default_factory=dict)
 
@@ -66,7 +62,7 @@ class _Lost:
         flows = variant.flows
         name = variant.head.name
         for broken in variant.broken():
-            report(self.program, name, broken, name, strict=self.strict)
+            variant.report_lost(broken, name, strict=self.strict)
         found = {n: self._origin(variant, bound, loads) for n, loads in enumerate(map(flows.loads.__getitem__, flows.places))}
         hits = {2 << n: origin for n, origin in found.items() if origin is not None}
         for access, mask in flows.writes:
@@ -75,9 +71,9 @@ class _Lost:
                 if origin is not None:
                     load, (_, by, store) = origin
                     broken = Broken(load[0].name, getattr(load[2], "loc", None), getattr(store[2], "loc", None))
-                    report(self.program, name, broken, by, strict=self.strict)
+                    variant.report_lost(broken, by, strict=self.strict)
             elif mask & VARIED or origin is not None:
-                spot, region = self._where(variant, bound, access)
+                spot, region = access_region(variant, bound.call, access)
                 if spot is not None and (region, name, access) not in self.spots.setdefault(spot, []):
                     self.spots[spot].append((region, name, access))
 
@@ -85,11 +81,8 @@ class _Lost:
         self, variant: Variant, bound: Bound, loads: list[Access]
     ) -> tuple[Access, tuple[IndexPattern, str, Access]] | None:
         for load in loads:
-            spot, region = self._where(variant, bound, load)
+            spot, region = access_region(variant, bound.call, load)
             for stored in self.spots.get(spot, ()) if spot is not None else ():
                 if all(a is None or b is None or a == b for a, b in zip(region, stored[0])):
                     return load, stored
         return None
-
-    def _where(self, variant: Variant, bound: Bound, access: Access) -> tuple[MemoryRegion | None, IndexPattern]:
-        return access_region(variant.program.device, variant.owners, bound.call, access)

@@ -7,7 +7,7 @@ decide, as the kernel computes them; a later write is a conflict unless one of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,22 +15,21 @@ import numpy as np
 
 from ...errors import DataAccessError, DifferentiationError
 from ...frontend.markers import Template
-from ...ir.nodes import ArgDecl, GlobalStore, Loc, Op
-from ...ir.walk import atomic_of
-from ...passes.dependence.access import Access
+from ...ir.nodes import Loc
+from ...ir.threads import once
 from ...passes.dependence.argument_forms import Form
-from ...program.memory.memory_regions import MemoryRegion, argument_region, may_meet, memory_base, tensor_regions
+from ...program.memory.effects import Effects, Part
+from ...program.memory.memory_regions import MemoryRegion, may_meet, tensor_regions
 from ...runtime.mirror import changing, copied, store
 from ..args.annotations import is_dataclass_type
 from ..args.records import Frozen
 from ..data.element_types import MatrixType
-from ..data.ndarray import Ndarray
 from ..data.struct import Struct
 from .gradient_arrays import has_grad
 
 if TYPE_CHECKING:
     from ...program.variant import Variant
-    from ..args.binding import Bound, Param
+    from ..args.binding import Bound
     from ..kernel import KernelFunction
 
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -93,7 +92,7 @@ class HostWrite:
 
 
 @dataclass(eq=False)
-class _Use:
+class Use:
     """One access of a kernel in several launches: times, windows, and known indices (None: any)."""
 
     when: np.ndarray
@@ -106,38 +105,81 @@ class _Use:
     constant: bool = False  # of numbers, which no gradient goes back to
     kept: bool = False  # what it overwrites was copied before, where an earlier gradient needs it
 
+    @property
+    def known(self) -> tuple[int, ...]:
+        """The axes whose indices are known."""
+        return tuple(k for k, axis in enumerate(self.axes) if axis is not None)
+
+    def elements(self, axes: Iterable[int]) -> Iterable[tuple[tuple[int, ...], float]]:
+        """The indices of each launch on some axes with its window, and when it is."""
+        size = len(self.when)
+        window = [0] * size if self.window is None else self.window.tolist()
+        indices = [np.broadcast_to(a, size).tolist() for k in axes if (a := self.axes[k]) is not None]
+        return zip(zip(*indices, window), self.when.tolist())
+
     def patterns(self) -> Iterable[tuple[int | None, ...]]:
         """The indices of each launch, None where they are not known."""
         columns = [[None] * len(self.when) if a is None else np.broadcast_to(a, self.when.shape).tolist() for a in self.axes]
         return set(zip(*columns)) if columns else {()}
 
 
-Uses = dict[object, dict[tuple[object, int], list[_Use]]]  # base -> (layout, offset)
+Uses = dict[object, dict[tuple[object, int], list[Use]]]  # base -> (layout, offset)
 
 
-@dataclass
+@dataclass(eq=False)
 class Overwrites:
-    """The reads of the backward pass, and the writes, of a tape's launches."""
+    """The reads of the backward pass, and the writes, of a tape's launches. Each kind is collected when it is first asked for.
 
-    reads: Uses
-    writes: Uses
-    dropped: Uses  # what ``no_grad`` functions store to
-    variants: list[Variant]  # of the launches that are not hidden
-    loads: Uses = field(default_factory=dict)  # everything that is read, when it was asked for
+    Attributes:
+        groups: the launches.
+        host_writes: assignments from Python.
+        unkept: the launches that overwrite something of which no copy was made; None: no copies were made.
+        variants: of the launches that are not hidden.
+    """
+
     groups: list[_Group] = field(default_factory=list)
+    host_writes: list[HostWrite] = field(default_factory=list)
+    unkept: set[int] | None = None
+    variants: list[Variant] = field(default_factory=list)
 
     @staticmethod
-    def of(launches: list[Timed], host_writes: list[HostWrite], loads: bool = False) -> Overwrites:
-        """Collect the accesses of a tape; the launches in their order. ``loads``: also all that the launches read."""
-        found = Overwrites({}, {}, {}, [])
-        for group in _groups(launches):
-            group.collect(found, loads)
-            found.groups.append(group)
-            if not group.hidden:
-                found.variants.append(group.variant)
-        for write in host_writes:
+    def of(launches: list[Timed], host_writes: list[HostWrite], unkept: set[int] | None = None) -> Overwrites:
+        """The accesses of a tape; the launches in their order."""
+        groups = _groups(launches)
+        return Overwrites(groups, host_writes, unkept, [group.variant for group in groups if not group.hidden])
+
+    @once
+    def reads(self) -> Uses:
+        """What the gradients read again."""
+        return self._collect(lambda g: () if g.hidden else g.effects.repeats)
+
+    @once
+    def loads(self) -> Uses:
+        """Everything that is read."""
+        return self._collect(lambda g: g.effects.reads)
+
+    @once
+    def dropped(self) -> Uses:
+        """What ``no_grad`` functions store to."""
+        return self._collect(lambda g: [p for p in g.effects.writes if g.cut and p.place.differentiable and not p.effect.adds])
+
+    @once
+    def writes(self) -> Uses:
+        """Everything that is written."""
+        found = self._collect(lambda g: g.effects.writes)
+        for write in self.host_writes:
             for spot, ndim in tensor_regions(write.tensor):
-                add_use(found.writes, spot, _host_use(write, ndim))
+                add_use(found, spot, _host_use(write, ndim))
+        if self.unkept is not None:
+            for _, use in all_uses(found):
+                use.kept = not self.unkept or self.unkept.isdisjoint(np.ceil(use.when).astype(int).tolist())
+        return found
+
+    def _collect(self, parts: Callable[[_Group], Iterable[Part]]) -> Uses:
+        found: Uses = {}
+        for group in self.groups:
+            for part in parts(group):
+                add_use(found, part.spot, group.use(part))
         return found
 
     def check(self) -> None:
@@ -147,31 +189,22 @@ class Overwrites:
             DataAccessError: naming the array, the line that reads it and the line that overwrites it.
             DifferentiationError: naming the array and the ``no_grad`` function.
         """
-        for spot, read in all_uses(self.reads):
-            for write, same in _meeting(self.writes, spot):
-                if not write.kept and _conflict(read, write, same):
-                    raise _error(read, write)
-        for spot, drop in all_uses(self.dropped):
-            for write, same in _meeting(self.writes, spot):
-                if not write.constant and _conflict(write, drop, same):
-                    raise _dropped(drop, write)
+        if "writes" in self.__dict__ or self.unkept != set():  # else copies were made of all that is overwritten
+            found = first_conflict(self.reads, self.writes, lambda write: not write.kept)
+            if found is not None:
+                raise _error(*found)
+        found = (
+            first_conflict(self.dropped, self.writes, lambda write: not write.constant, earlier=True) if self.dropped else None
+        )
+        if found is not None:
+            raise _dropped(*found)
 
     def add(self, other: Overwrites) -> None:
         """Take the accesses of another one."""
-        for target, uses in (
-            (self.reads, other.reads),
-            (self.writes, other.writes),
-            (self.dropped, other.dropped),
-            (self.loads, other.loads),
-        ):
-            for spot, use in all_uses(uses):
-                add_use(target, spot, use)
+        for kind in ("reads", "writes", "dropped", "loads"):
+            for spot, use in all_uses(getattr(other, kind)):
+                add_use(getattr(self, kind), spot, use)
         self.variants += other.variants
-
-    def keep_all_but(self, unkept: set[int]) -> None:
-        """Copies were made of what is overwritten, except by launches of these numbers."""
-        for _, use in all_uses(self.writes):
-            use.kept = not unkept or unkept.isdisjoint(np.ceil(use.when).astype(int).tolist())
 
     def wrote_after(self, base: object, launch: int) -> bool:
         """Whether a later launch, or Python by a call of ours, may have written to memory of this base."""
@@ -179,11 +212,11 @@ class Overwrites:
 
     def wrote_region_after(self, spot: MemoryRegion, launch: int) -> bool:
         """Whether a later launch, or Python by a call of ours, may have written to this region."""
-        return any(use.when[-1] > launch for use, _ in _meeting(self.writes, spot))
+        return any(use.when[-1] > launch for _, found, _ in overlapping(self.writes, spot) for use in found)
 
-    def read_by(self, spot: MemoryRegion, launch: int) -> _Use | None:
+    def read_by(self, spot: MemoryRegion, launch: int) -> Use | None:
         """What the gradient of a launch, or of one before, reads there again."""
-        return next((use for use, _ in _meeting(self.reads, spot) if use.when[0] <= launch), None)
+        return next((use for _, found, _ in overlapping(self.reads, spot) for use in found if use.when[0] <= launch), None)
 
     def loses(self) -> bool:
         """Whether some kernel stores a differentiable value to an array without a gradient."""
@@ -198,13 +231,11 @@ class Overwrites:
         """Whether an earlier launch read or wrote, or a copy wrote, what Python overwrites: no gradient may flow past the assignment then,
         as the gradient there is that of the old value.
         """
+        mine: Uses = {}
         for spot, ndim in tensor_regions(write.tensor):
-            mine = _host_use(write, ndim)
-            if any(not w.constant and _conflict(w, mine, same) for w, same in _meeting(self.writes, spot)):
-                return True
-            if any(_conflict(r, mine, same) for uses in (self.loads, self.reads) for r, same in _meeting(uses, spot)):
-                return True
-        return False
+            add_use(mine, spot, _host_use(write, ndim))
+        earlier = first_conflict(mine, self.writes, lambda use: not use.constant, earlier=True)
+        return any((earlier, *(first_conflict(mine, uses, earlier=True) for uses in (self.loads, self.reads))))
 
     def reverse(self, write: HostWrite) -> None:
         """The reverse of an assignment from Python: a gradient goes to the source of a copy, and not to launches before the assignment."""
@@ -222,12 +253,12 @@ class Overwrites:
         write.put(tensor.grad, 0)
 
 
-def add_use(uses: Uses, spot: MemoryRegion, use: _Use) -> None:
+def add_use(uses: Uses, spot: MemoryRegion, use: Use) -> None:
     """Enter a use of a spot."""
     uses.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), []).append(use)
 
 
-def all_uses(uses: Uses) -> Iterable[tuple[MemoryRegion, _Use]]:
+def all_uses(uses: Uses) -> Iterable[tuple[MemoryRegion, Use]]:
     """Every use with its spot."""
     for base, layouts in uses.items():
         for (layout, offset), found in layouts.items():
@@ -235,48 +266,75 @@ def all_uses(uses: Uses) -> Iterable[tuple[MemoryRegion, _Use]]:
                 yield MemoryRegion(base, layout, offset), use
 
 
-def _meeting(uses: Uses, spot: MemoryRegion) -> Iterable[tuple[_Use, bool]]:
-    """The uses that may meet a spot, and whether their indices can be compared with its own."""
+def overlapping(uses: Uses, spot: MemoryRegion) -> Iterable[tuple[MemoryRegion, list[Use], bool]]:
+    """The uses that may meet a spot, by their own spot, and whether their indices can be compared with those of the spot."""
     layouts = uses.get(spot.base, {})
-    for use in layouts.get((spot.layout, spot.offset), ()):
-        yield use, True
-    for (layout, _), found in layouts.items():
+    if (spot.layout, spot.offset) in layouts:
+        yield spot, layouts[spot.layout, spot.offset], True
+    for (layout, offset), found in layouts.items():
         if layout != spot.layout and may_meet(layout, spot.layout):  # views of one array may overlap
-            for use in found:
-                yield use, False
+            yield MemoryRegion(spot.base, layout, offset), found, False
 
 
-def _host_use(write: HostWrite, ndim: int) -> _Use:
+def _host_use(write: HostWrite, ndim: int) -> Use:
     known = write.index is not None and len(write.index) == ndim
     axes = tuple(np.array([i]) for i in write.index) if known and write.index is not None else (None,) * ndim
     # between launch ``before - 1`` and launch ``before``, in the order of the assignments
     when, window = np.array([write.before - 0.5 / (1 + write.number)]), np.array([write.window])
     constant = not write.hidden and (write.source is None or not has_grad(write.source))
-    return _Use(when, axes, "", write.hidden or "Python", None, window, by_host=True, constant=constant)
+    return Use(when, axes, "", write.hidden or "Python", None, window, by_host=True, constant=constant)
 
 
-def _conflict(first: _Use, then: _Use, same: bool) -> bool:
-    """Whether some launch of ``then`` may touch what an earlier one of ``first`` touched."""
-    if then.when[-1] <= first.when[0]:
+class _Times:
+    """When the elements of one spot were used first and last, by the indices on the axes that a use names."""
+
+    def __init__(self, uses: Iterable[Use]) -> None:
+        self._groups: dict[tuple[int, ...], list[Use]] = {}
+        for use in uses:
+            self._groups.setdefault(use.known, []).append(use)
+        self._tables: dict[tuple[object, ...], dict[tuple[int, ...], tuple[float, float]]] = {}
+
+    def meet(self, use: Use, same: bool, earlier: bool) -> bool:
+        """Whether elements of ``use`` are used here later, or ``earlier``. ``same``: indices can be compared."""
+        for known, group in self._groups.items():
+            axes = tuple(k for k in known if k in use.known) if same else ()
+            if (known, axes) not in self._tables:
+                self._tables[known, axes] = _table(group, axes)
+            table = self._tables[known, axes]
+            for key, when in use.elements(axes):
+                first, last = table.get(key, (when, when))
+                if first < when if earlier else last > when:
+                    return True
         return False
-    shared = [k for k, (a, b) in enumerate(zip(first.axes, then.axes)) if same and a is not None and b is not None]
-    windows = first.window is not None or then.window is not None
-    if not shared and not windows:
-        return True
-    last: dict[tuple[int, ...], float] = {}
-    for key, when in zip(_keys(then, shared, windows), then.when.tolist()):
-        last[key] = when
-    return any(last.get(key, -1.0) > when for key, when in zip(_keys(first, shared, windows), first.when.tolist()))
 
 
-def _keys(use: _Use, axes: list[int], windows: bool) -> Iterable[tuple[int, ...]]:
-    """The indices of each launch on some axes, and its window."""
-    known = [a.tolist() for k in axes if (a := use.axes[k]) is not None]
-    window = [0] * len(use.when) if use.window is None else use.window.tolist()
-    return zip(*known, window) if windows else zip(*known)
+def _table(uses: Iterable[Use], axes: tuple[int, ...]) -> dict[tuple[int, ...], tuple[float, float]]:
+    table: dict[tuple[int, ...], tuple[float, float]] = {}
+    for use in uses:
+        for key, when in use.elements(axes):
+            first, last = table.get(key, (when, when))
+            table[key] = min(first, when), max(last, when)
+    return table
 
 
-def _error(read: _Use, write: _Use) -> DataAccessError:
+def first_conflict(
+    uses: Uses, others: Uses, counts: Callable[[Use], bool] | None = None, earlier: bool = False
+) -> tuple[Use, Use] | None:
+    """The first use whose elements another use touches later, or ``earlier``, with the first such other use.
+
+    Takes time linear in the accesses. ``counts``: which of the others count.
+    """
+    times: dict[MemoryRegion, _Times] = {}
+    for spot, use in all_uses(uses):
+        for there, found, same in overlapping(others, spot):
+            if there not in times:
+                times[there] = _Times(filter(counts, found))
+            if times[there].meet(use, same, earlier):
+                return use, next(u for u in filter(counts, found) if _Times([u]).meet(use, same, earlier))
+    return None
+
+
+def _error(read: Use, write: Use) -> DataAccessError:
     line = f", line {write.loc.line} (`{write.loc.text.strip()}`)," if write.loc else ""
     who = "Python" if write.kernel == "Python" else f"a later launch of `{write.kernel}`{line}"
     return DataAccessError(
@@ -287,7 +345,7 @@ def _error(read: _Use, write: _Use) -> DataAccessError:
     )
 
 
-def _dropped(drop: _Use, write: _Use) -> DifferentiationError:
+def _dropped(drop: Use, write: Use) -> DifferentiationError:
     who = "Python copied before" if write.kernel == "Python" else f"an earlier launch of `{write.kernel}` wrote"
     return DifferentiationError(
         f"`{drop.kernel}` has no gradient (no_grad) and overwrites `{drop.name}` here, which {who}:"
@@ -308,142 +366,89 @@ class _Group:
     when: list[int]
     scalars: dict[int, list[int]]  # integers of each launch, by ArgDecl.index
     windows: list[int]
+    axes: dict[Form, np.ndarray | None] = field(default_factory=dict)  # the indices of all launches that were computed
 
-    def collect(self, found: Overwrites, loads: bool) -> None:
-        """Add the group's accesses: what its gradient reads again, and what it writes; with ``loads`` all that it reads."""
-        writes = self.variant.compiled_kernel.writes
-        if loads:
-            self._collect(found.loads, self.variant.compiled_kernel.loads)
-        self._collect(found.writes, writes)
-        if not self.hidden:
-            self._collect(found.reads, self.variant.replayed())
-        if self.cut:
-            self._collect(found.dropped, [a for a in writes if a[0].differentiable and not _adds(a)])
+    @once
+    def effects(self) -> Effects:
+        """What the launches read and write."""
+        return Effects(self.variant, self.bound.call)
 
-    def _collect(self, target: Uses, accesses: Iterable[Access]) -> None:
-        seen: set[object] = set()
-        for access in accesses:
-            spot, axes = self.spot(access), self.variant.compiled_kernel.forms(access)
-            if spot is not None and (spot, axes) not in seen:
-                seen.add((spot, axes))
-                add_use(target, spot, self._use(access, axes))
+    @once
+    def _times(self) -> tuple[np.ndarray, np.ndarray | None]:
+        return np.array(self.when, float), np.array(self.windows) if any(self.windows) else None
 
-    def spot(self, access: Access) -> MemoryRegion | None:
-        """The memory region of an access."""
-        place, call = access[0], self.bound.call
-        owner = place.buffer.owner
-        if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
-            return argument_region(self.variant.program.device, call, owner.index, place.offset)
-        memory = self.variant.owners.get(place.buffer)
-        return None if memory is None else MemoryRegion(memory_base(memory), "", place.offset)
-
-    def _use(self, access: Access, axes: tuple[Form | None, ...]) -> _Use:
-        name = self.hidden or self.kernel.source.name
-        return _Use(
-            *(np.array(self.when, float), tuple(map(self._axis, axes)), access[0].name, name, getattr(access[2], "loc", None)),
-            np.array(self.windows) if any(self.windows) else None,
-        )
+    def use(self, part: Part) -> Use:
+        """What the launches do of one of their effects."""
+        (when, window), name = self._times, self.hidden or self.kernel.source.name
+        return Use(when, tuple(map(self._axis, part.forms)), part.place.name, name, part.effect.loc, window)
 
     def _axis(self, form: Form | None) -> np.ndarray | None:
         """The index in each launch, if arguments decide it."""
         if form is None:
             return None
-        if not form.arguments <= self.scalars.keys():
-            return None
-        arrays = self.bound.call.arrays
-        found = form.values(lambda arg: np.array(self.scalars[arg]), lambda arg: arrays[arg].shape)
-        return np.broadcast_to(np.asarray(found), len(self.when))
-
-
-def _adds(access: Access) -> bool:
-    """Whether a write is a sum, past which the gradient of what was there flows unchanged."""
-    s = access[2]
-    return isinstance(s, Op) and not isinstance(s, GlobalStore) and atomic_of(s)[1] == "add"
+        if form not in self.axes:
+            known, arrays = form.arguments <= self.scalars.keys(), self.bound.call.arrays
+            at = form.values(lambda arg: np.array(self.scalars[arg]), lambda arg: arrays[arg].shape) if known else None
+            self.axes[form] = None if at is None else np.broadcast_to(np.asarray(at), len(self.when))
+        return self.axes[form]
 
 
 def _groups(launches: list[Timed]) -> list[_Group]:
     made = _Groups()
-    # launches that differ in their numbers only, by kernel, the types of the numbers, and the arrays
-    alike: dict[object, tuple[_Group, list[tuple[int, list[int]]]]] = {}
-    counts: dict[int, int] = {}  # arguments of a kernel that is checked here; -1: of another one
     for timed in launches:
-        kernel, args, kwargs = timed.launch
-        count = counts.get(id(kernel))
-        if count is None:
-            params = kernel.binder.params
-            count = counts[id(kernel)] = -1 if any(map(_is_special, params)) else len(params)
-        if count != len(args) or kwargs or not _PLAIN.issuperset(map(type, args)):
-            made.add(timed)
-            continue
-        key = id(kernel), timed.hidden, timed.cut, *[id(a) if type(a) is Ndarray else type(a) for a in args]
-        known = alike.get(key)
-        if known is None:
-            group = made.add(timed)
-            alike[key] = group, made.columns(group)
-            continue
-        group, columns = known
-        group.when.append(timed.when)
-        group.windows.append(timed.window)
-        for k, column in columns:
-            column.append(int(args[k]))
-    found = made.found()
+        made.add(timed)
+    found = [group for group, _ in made.found.values()]
     for variant in {id(g.variant): g.variant for g in found}.values():
         variant.begin_gradient()
     return found
 
 
-_PLAIN = frozenset((int, float, bool, Ndarray))
-
-
-def _is_special(param: Param) -> bool:
-    """Whether launches may differ in more than numbers, arrays and other objects that are the same each time."""
-    return param.annotation is Template or isinstance(param.annotation, MatrixType) or is_dataclass_type(param.annotation)
-
-
 class _Groups:
-    """Groups as they are found, launch by launch."""
+    """Groups as they are found, launch by launch: by their keys, each with the positions of the numbers that decide indices."""
 
     def __init__(self) -> None:
-        self._groups: dict[object, _Group] = {}
-        self._variants: dict[object, tuple[Variant, Bound]] = {}
+        self.found: dict[object, tuple[_Group, list[tuple[int, int]]]] = {}
+        # of each kernel, for each argument: whether its value is compiled in, whether each launch may have other members in it
+        self._kernels: dict[int, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}
 
-    def found(self) -> list[_Group]:
-        """All of them."""
-        return list(self._groups.values())
-
-    def columns(self, group: _Group) -> list[tuple[int, list[int]]]:
-        """Which arguments of a launch go to which of the group's lists."""
-        names = {p.name: k for k, p in enumerate(group.kernel.binder.params)}
-        return [(names[d.name], group.scalars[d.index]) for d in group.variant.head.args if d.index in group.scalars]
-
-    def add(self, timed: Timed) -> _Group:
-        """Add a launch, and give its group."""
+    def add(self, timed: Timed) -> None:
+        """Add a launch."""
         kernel, args, kwargs = timed.launch
-        params = kernel.binder.params
-        values = args if len(args) == len(params) and not kwargs else kernel.binder.arguments(args, kwargs)
-        if any(map(_is_record, params, values)):
-            # its members are looked up in each launch; arrays are told apart by identity
-            variant, bound = kernel.variant(args, kwargs)
-            found = variant, bound
-            key: object = id(variant), tuple(map(id, bound.call.arrays.values()))
-            scalars = {k: int(v) for k, v in bound.call.scalars.items() if isinstance(v, int)}
+        known = self._kernels.get(id(kernel))
+        if known is None:
+            hints = [p.annotation for p in kernel.binder.params]
+            records = tuple(isinstance(hint, MatrixType) or is_dataclass_type(hint) for hint in hints)
+            known = self._kernels[id(kernel)] = tuple(hint is Template for hint in hints), records
+        fixed, records = known
+        values = args if len(args) == len(fixed) and not kwargs else kernel.binder.arguments(args, kwargs)
+        made: tuple[Variant, Bound] | None = None
+        if any(records) or any(isinstance(value, (Frozen, Struct)) for value in values):
+            # made anew for each record of a tape: its members are looked up in each launch, and arrays told apart by identity
+            variant, bound = made = kernel.variant(args, kwargs)
+            key = id(variant), *map(id, bound.call.arrays.values())
         else:
-            fixed = [p.annotation is Template for p in params]
-            key = id(kernel), tuple(_kind(v, f) for v, f in zip(values, fixed))
-            if key not in self._variants:
-                self._variants[key] = kernel.variant(args, kwargs)
-            found = self._variants[key]
-            by_name = {p.name: v for p, v, f in zip(params, values, fixed) if isinstance(v, int) and not f}
-            scalars = {d.index: int(by_name[d.name]) for d in found[0].head.args if d.name in by_name}
-        group = self._groups.get((key, timed.hidden, timed.cut))
-        if group is None:
-            group = _Group(kernel, *found, timed.hidden, timed.cut, [], {k: [] for k in scalars}, [])
-            self._groups[key, timed.hidden, timed.cut] = group
+            key = id(kernel), *map(_kind, values, fixed)
+        if (key, timed.hidden, timed.cut) not in self.found:
+            self.found[key, timed.hidden, timed.cut] = _new_group(timed, values, fixed, made)
+        group, columns = self.found[key, timed.hidden, timed.cut]
         group.when.append(timed.when)
         group.windows.append(timed.window)
-        for k, values_of in group.scalars.items():
-            values_of.append(scalars[k])
-        return group
+        for index, k in columns:
+            group.scalars[index].append(int(values[k] if made is None else made[1].call.scalars[index]))
+
+
+def _new_group(
+    timed: Timed, values: Sequence[Any], fixed: tuple[bool, ...], made: tuple[Variant, Bound] | None
+) -> tuple[_Group, list[tuple[int, int]]]:
+    """The group of a launch, empty, and the positions of its scalars. ``made``: what it is bound to, if they are members of arguments."""
+    kernel, args, kwargs = timed.launch
+    variant, bound = made or kernel.variant(args, kwargs)
+    if made is not None:
+        columns = [(index, -1) for index, value in bound.call.scalars.items() if isinstance(value, int)]
+    else:
+        at = {p.name: k for k, p in enumerate(kernel.binder.params) if isinstance(values[k], int) and not fixed[k]}
+        columns = [(d.index, at[d.name]) for d in variant.head.args if d.name in at]
+    return _Group(kernel, variant, bound, timed.hidden, timed.cut, [], {index: [] for index, _ in columns}, []), columns
 
 
 def _kind(value: Any, fixed: bool) -> object:
@@ -451,10 +456,3 @@ def _kind(value: Any, fixed: bool) -> object:
     if isinstance(value, (int, float)):
         return (type(value), value) if fixed else type(value)
     return id(value)
-
-
-def _is_record(param: Param, value: Any) -> bool:
-    """Whether an argument is made anew for each record of a tape: a struct, a dataclass, a matrix, an object with arrays."""
-    return (
-        isinstance(value, (Frozen, Struct)) or isinstance(param.annotation, MatrixType) or is_dataclass_type(param.annotation)
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,7 @@ class Tape(PathsOfTape):
             self.expect(kernel)
         program.place = self, len(self._calls)
         reverse, check = self._inside is None, over.quick.get(kernel)
-        self._quick = check is not None and reverse and not kwargs and check(args)
+        self._quick = reverse and not kwargs and (over.is_known(kernel, args) if check is None else check(args))
         if self._quick:
             self._now, self._bound = (kernel, args, kwargs), None
             return
@@ -176,6 +177,8 @@ class Tape(PathsOfTape):
 
     def show(self, shown: Shown) -> None:
         """The memory of a field or an ndarray is handed out."""
+        if self._overwritten is not None:
+            self._overwritten.leave_known()  # what reads this memory from now on is marked
         self._given.show(len(self._calls) - 1, shown)
 
     def custom(self, function: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -184,6 +187,8 @@ class Tape(PathsOfTape):
             return function.fn(*args, **kwargs)
         refuse_second_order(self._program, repr(function))
         self.expect(function)
+        if self._overwritten is not None:
+            self._overwritten.leave_known()
         function.gradient()
         frozen = tuple(map(copied, args)), {k: copied(v) for k, v in kwargs.items()}
         self._inside = function
@@ -221,13 +226,14 @@ class Tape(PathsOfTape):
     def _protect(self, steps: Composite) -> None:
         """Copy what several launches will write without telling."""
         assert self._overwritten is not None
+        self._overwritten.leave_known()
         for tensor in steps.arrays():
             self._overwritten.writing(2 * len(self._calls) + 1, tensor)
 
     def _note_reads(self, steps: Composite, number: int) -> None:
         """What later launches must not overwrite without a copy."""
         assert self._overwritten is not None
-        own = Overwrites({}, {}, {}, [])
+        own = Overwrites()
         steps.join(own, number)
         self._overwritten.reads((spot, use.patterns()) for spot, use in all_uses(own.reads))
 
@@ -299,7 +305,7 @@ class Tape(PathsOfTape):
             program.versions = Versions(program)
         if self.check is not None:
             self.check.start(program)
-        self._overwritten = Overwritten(program)
+        self._overwritten = Overwritten(program, launches=None if self.check else self._calls)
         program.tape = self
         return self
 
@@ -340,6 +346,40 @@ class Tape(PathsOfTape):
                 f"{self._failed} inside this tape: what it wrote before has no gradient\n"
                 "  do: let the exception leave the tape, or launch it outside"
             )
+        assert self._overwritten is not None
+        kept, known = self._overwritten.kept, self._overwritten.known
+        is_known = (
+            known is not None and not self._given and (known.loss, len(known.launches)) == (id(self.loss), len(self._calls))
+        )
+        found = None if is_known else self._checked(program)
+        if not kept:  # else each launch is checked when memory is what it was
+            self._check_versions(program)
+        if found is not None:
+            self._given.check(found)
+            make_gradients(program, found.variants)
+        check_budget(program, kept, self._launches(), self._reserved(program))
+        if self.loss is not None:
+            if program.recording is None:
+                if not self._calls:
+                    warn_user(NOTHING)
+                if found is not None:
+                    warn_of_zeros(recorded_by(self, program, found.groups))
+            fill_loss(loss_gradient(self.loss), 1)
+        was, program.replaying = program.replaying, True
+        try:
+            kept.begin()
+            self._replay(found, 0, len(self._calls), self._host_writes)
+        except OutOfMemory as error:
+            raise of_all(program, error, self._launches()) from None
+        finally:
+            program.replaying, program.replay_seed, program.place = was, None, None
+            kept.end()
+        own = self._others or self._hidden or self._host_writes or self._given
+        if found is not None and not (kept or kept.before or own or found.loses() or self._overwritten.unkept or self.check):
+            program.known_tapes.enter(program, self._calls, id(self.loss))
+
+    def _checked(self, program: Program) -> Overwrites:
+        """The reads and writes of all launches, which were checked, as were the values that are lost."""
         timed = self._timed()
         found = self._overwrites(timed)
         found.check()
@@ -348,29 +388,8 @@ class Tape(PathsOfTape):
         ):  # told when the function ran before it was captured
             inner = [(when, t) for when, steps in self._steps() for t in steps.sample()]
             order = sorted([*((t.when, t) for t in timed), *inner], key=lambda pair: pair[0])
-            check_broken(program, order, self._host_writes, strict=self.validation)
-        assert self._overwritten is not None
-        kept = self._overwritten.kept
-        if not kept:  # else each launch is checked when memory is what it was
-            self._check_versions(program)
-        self._given.check(found)
-        make_gradients(program, found.variants)
-        check_budget(program, kept, self._launches(timed), self._reserved(program))
-        if self.loss is not None:
-            if program.recording is None:
-                if not self._calls:
-                    warn_user(NOTHING)
-                warn_of_zeros(recorded_by(self, program, found.groups))
-            fill_loss(loss_gradient(self.loss), 1)
-        was, program.replaying = program.replaying, True
-        try:
-            kept.begin()
-            self._replay(found, 0, len(self._calls), self._host_writes)
-        except OutOfMemory as error:
-            raise of_all(program, error, self._launches(timed)) from None
-        finally:
-            program.replaying, program.replay_seed, program.place = was, None, None
-            kept.end()
+            check_broken(order, self._host_writes, strict=self.validation)
+        return found
 
     def _reserved(self, program: Program) -> int:
         """Bytes that functions with a gradient of their own, and fixed points, allocate in their gradients, which run one by one."""
@@ -378,19 +397,18 @@ class Tape(PathsOfTape):
             return 0
         return max((function.reserve(program) for function in self._others.values()), default=0)
 
-    def _launches(self, timed: list[Timed]) -> list[Launch]:
+    def _launches(self) -> Iterator[Launch]:
         """The launches whose gradients run, those of a few time steps for all of them."""
         inner = [t for _, steps in self._steps() for t in steps.sample() if isinstance(t, Timed)]
-        return [t.launch for t in (*timed, *inner) if not t.hidden]
+        yield from (t.launch for t in (*self._timed(), *inner) if not t.hidden)
 
     def _overwrites(self, timed: list[Timed]) -> Overwrites:
         """The reads and writes of all launches; of writes, whether copies were made of what they overwrite."""
         assert self._overwritten is not None
-        found = Overwrites.of(timed, self._host_writes, loads=bool(self._host_writes))
         unkept = {time // 2 for time in self._overwritten.unkept}
-        found.keep_all_but(unkept)
+        found = Overwrites.of(timed, self._host_writes, unkept)
         for when, steps in self._steps():
-            own = Overwrites({}, {}, {}, [])
+            own = Overwrites()
             steps.join(own, when)
             copied = {spot for tensor in steps.arrays() for spot, _ in tensor_regions(tensor)}
             for spot, use in all_uses(own.writes):
@@ -407,7 +425,7 @@ class Tape(PathsOfTape):
         """What launches and assignments before launch ``number`` read and wrote, at times before 0."""
         timed = [t._replace(when=t.when - number) for t in self._timed() if t.when < number]
         writes = [replace(w, before=w.before - number) for w in self._host_writes if w.before <= number]
-        found = Overwrites.of(timed, writes, loads=True)
+        found = Overwrites.of(timed, writes)
         for when, steps in self._steps():
             if when < number:
                 steps.join(found, when - number)

@@ -1,5 +1,6 @@
-"""What the launches of a tape write, and read again in their gradients: regions of memory with the indices that arguments decide.
+"""What launches read, read again in their gradients, and write: regions of memory with the indices that arguments decide.
 
+All that asks who wrote what asks here: ``accesses_of`` for a kernel, ``Effects`` for launches of it, ``access_region`` for one access.
 ``PendingReads`` says, launch by launch, which writes overwrite an element that the gradient of an earlier launch reads again.
 """
 
@@ -8,11 +9,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ...ir.nodes import ArgDecl, Place
+from ...ir.nodes import ArgDecl, Loc, Op, Place
+from ...ir.threads import once
+from ...ir.walk import atomic_of
 from ...passes.dependence.argument_forms import Form
 from .memory_regions import IndexPattern, MemoryRegion, argument_region, may_meet, memory_base
 
@@ -24,17 +27,36 @@ if TYPE_CHECKING:
 
 _SUMS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 
+Kind = Literal["reads", "repeats", "writes", "adjoints"]
+"""Accesses of a kernel: all that it reads; the reads that its gradient repeats; what it, or its gradient, stores to."""
 
-PlaceForms = tuple[Place, tuple["Form | None", ...]]
+
+class Effect(NamedTuple):
+    """The accesses of a kernel with the same indices to one place.
+
+    Attributes:
+        place: it.
+        forms: the indices as functions of the arguments.
+        adds: they are sums, past which the gradient of what was there flows unchanged.
+        early: they are reads that the gradient repeats, of elements that the kernel overwrites afterwards.
+        loc: where the first of them is.
+    """
+
+    place: Place
+    forms: tuple[Form | None, ...]
+    adds: bool
+    early: bool
+    loc: Loc | None
 
 
 class Part(NamedTuple):
-    """One access of a launch. ``fixed``: its indices, where no scalar argument decides them."""
+    """An effect in launches with the same arrays. ``fixed``: its indices, where no scalar argument decides them."""
 
     spot: MemoryRegion
     place: Place
     forms: tuple[Form | None, ...]
     fixed: IndexPattern | None
+    effect: Effect
 
 
 class Numbers(NamedTuple):
@@ -46,74 +68,95 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """The accesses of launches that differ in their scalar arguments only.
+    """The accesses of launches that differ in their scalar arguments only. Each kind is found when it is first asked for.
 
     Attributes:
-        before: reads that the gradient repeats, of elements that the launch overwrites afterwards.
-        after: all other reads that the gradient repeats.
-        writes: everything that is stored to.
-        scalars: numbers of the arguments that decide indices.
+        variant: the kernel.
+        call: one of the launches.
+        reverse: their gradient will run; else only what they write counts.
     """
 
     variant: Variant
     call: Call
-    before: tuple[Part, ...]
-    after: tuple[Part, ...]
-    writes: tuple[Part, ...]
-    scalars: frozenset[int]
+    reverse: bool = True
 
+    @once
+    def reads(self) -> tuple[Part, ...]:
+        """Everything that is read."""
+        return self._parts(accesses_of(self.variant, "reads"))
 
-class Accesses(NamedTuple):
-    """The accesses of all launches of a variant: places with the indices as forms; see ``Effects``."""
+    @once
+    def repeats(self) -> tuple[Part, ...]:
+        """The reads that the gradient repeats."""
+        return self._parts(self._repeats)
 
-    before: tuple[PlaceForms, ...]
-    after: tuple[PlaceForms, ...]
-    writes: tuple[PlaceForms, ...]
+    @once
+    def before(self) -> tuple[Part, ...]:
+        """Those among ``repeats`` of elements that the launch overwrites afterwards."""
+        return tuple(part for part in self.repeats if part.effect.early)
+
+    @once
+    def after(self) -> tuple[Part, ...]:
+        """All others among ``repeats``."""
+        return tuple(part for part in self.repeats if not part.effect.early)
+
+    @once
+    def writes(self) -> tuple[Part, ...]:
+        """Everything that is stored to."""
+        return self._parts(accesses_of(self.variant, "writes"))
 
     @property
     def scalars(self) -> frozenset[int]:
         """Numbers of the arguments that decide indices."""
-        return frozenset(arg for part in self for _, forms in part for form in forms if form for arg in form.arguments)
+        found = (*self._repeats, *accesses_of(self.variant, "writes"))
+        return frozenset(arg for effect in found for form in effect.forms if form for arg in form.arguments)
+
+    @property
+    def _repeats(self) -> tuple[Effect, ...]:
+        # a kernel that frees memory is refused later
+        return accesses_of(self.variant, "repeats") if self.reverse and not self.variant.head.frees else ()
+
+    def _parts(self, accesses: Iterable[Effect]) -> tuple[Part, ...]:
+        found: dict[tuple[object, ...], Part] = {}
+        for effect in accesses:
+            forms, spot = effect.forms, spot_of(self.variant, self.call, effect.place)
+            key = spot, forms, effect.adds, effect.early
+            if spot is not None and key not in found:
+                fixed = None if any(f is not None and f.arguments for f in forms) else pattern_of(forms, self.call)
+                found[key] = Part(spot, effect.place, forms, fixed, effect)
+        return tuple(found.values())
 
 
-def accesses_of(variant: Variant, reverse: bool) -> Accesses:
-    """The accesses of a variant, which keeps them. ``reverse``: its gradient will run; else only what it writes counts.
+def accesses_of(variant: Variant, kind: Kind) -> tuple[Effect, ...]:
+    """The accesses of all launches of a variant, which keeps them.
 
     Raises:
         DifferentiationError: no correct gradient exists, by name and line.
     """
-    found = variant.accesses.get(reverse)
+    found = variant.accesses.get(kind)
     if found is None:
-        found = variant.accesses[reverse] = _accesses(variant, reverse and not variant.head.frees)  # else it is refused
+        found = variant.accesses[kind] = _distinct(variant, kind)
     return found
 
 
-def _accesses(variant: Variant, reverse: bool) -> Accesses:
-    replayed = variant.replayed() if reverse else ()
-    early = {k for k, _ in variant.before()} if reverse else set[int]()
-    before = [a for k, a in enumerate(replayed) if k in early]
-    after = [a for k, a in enumerate(replayed) if k not in early]
-
-    def distinct(accesses: Iterable[Access]) -> tuple[PlaceForms, ...]:
-        return tuple(dict.fromkeys((access[0], variant.compiled_kernel.forms(access)) for access in accesses))
-
-    return Accesses(distinct(before), distinct(after), distinct(variant.compiled_kernel.writes))
-
-
-def effects_of(variant: Variant, accesses: Accesses, call: Call) -> Effects:
-    """The accesses of launches with these arrays."""
-    before, after, writes = (_parts(variant, call, part) for part in accesses)
-    return Effects(variant, call, before, after, writes, accesses.scalars)
-
-
-def _parts(variant: Variant, call: Call, accesses: tuple[PlaceForms, ...]) -> tuple[Part, ...]:
-    found: dict[tuple[object, ...], Part] = {}
-    for place, forms in accesses:
-        spot = spot_of(variant, call, place)
-        if spot is not None and (spot, forms) not in found:
-            fixed = None if any(f is not None and f.arguments for f in forms) else pattern_of(forms, call)
-            found[spot, forms] = Part(spot, place, forms, fixed)
+def _distinct(variant: Variant, kind: Kind) -> tuple[Effect, ...]:
+    kernel, early = variant.compiled_kernel, set[int]()
+    if kind == "repeats":
+        accesses, early = variant.replayed(), {k for k, _ in variant.before()}
+    elif kind == "adjoints":
+        accesses = variant.adjoints()
+    else:
+        accesses = kernel.loads if kind == "reads" else kernel.writes
+    found: dict[tuple[object, ...], Effect] = {}
+    for k, access in enumerate(accesses):
+        effect = Effect(access[0], kernel.forms(access), _adds(access), k in early, getattr(access[2], "loc", None))
+        found.setdefault(effect[:4], effect)
     return tuple(found.values())
+
+
+def _adds(access: Access) -> bool:
+    s = access[2]
+    return isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[1] == "add"
 
 
 def spot_of(variant: Variant, call: Call, place: Place) -> MemoryRegion | None:
@@ -123,6 +166,11 @@ def spot_of(variant: Variant, call: Call, place: Place) -> MemoryRegion | None:
         return argument_region(variant.program.device, call, owner.index, place.offset)
     memory = variant.owners.get(place.buffer)
     return None if memory is None else MemoryRegion(memory_base(memory), "", place.offset)
+
+
+def access_region(variant: Variant, call: Call, access: Access) -> tuple[MemoryRegion | None, IndexPattern]:
+    """Where an access of a launch goes, and which indices of it are known; no spot for an empty array."""
+    return spot_of(variant, call, access[0]), pattern_of(variant.compiled_kernel.forms(access), call)
 
 
 def pattern_of(forms: tuple[Form | None, ...], numbers: Any) -> IndexPattern:

@@ -7,17 +7,17 @@ A gradient reads these arrays again. A tape keeps a mark of the content of each 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from ...errors import DataAccessError
 from ...ir.nodes import ArgDecl, Loc
 from .device_arrays import NearArray
+from .effects import Effect, accesses_of
 from .memory_regions import MemoryRegion, Shown, base_of
 
 if TYPE_CHECKING:
-    from ...passes.dependence.access import Access
     from ..call import Call
     from ..variant import Variant
 
@@ -46,7 +46,7 @@ class _Mark(NamedTuple):
     number: int
     array: np.ndarray
     content: int
-    read: Access
+    read: Effect
     variant: Variant
 
 
@@ -92,7 +92,7 @@ class GivenArrays:
     def __init__(self) -> None:
         self._marks: list[_Mark] = []
         self._shown: list[_Shown] = []
-        self._reads: dict[int, tuple[Variant, dict[int, Access]]] = {}  # of each variant: the arrays that its gradient reads
+        self._reads: dict[int, tuple[Variant, dict[int, Effect]]] = {}  # of each variant: the arrays that its gradient reads
 
     def __bool__(self) -> bool:
         return bool(self._marks or self._shown)
@@ -138,9 +138,9 @@ class GivenArrays:
             kernel, device = mark.variant.head.name, mark.variant.program.device
             if not found.wrote_after(base_of(device, mark.array)[0], mark.number):
                 raise DataAccessError(
-                    f"the gradient of `{kernel}` needs the values of the argument `{mark.read[0].name}` read here, but Python changed"
+                    f"the gradient of `{kernel}` needs the values of the argument `{mark.read.place.name}` read here, but Python changed"
                     " the array after the launch, in the same tape",
-                    getattr(mark.read[2], "loc", None),
+                    mark.read.loc,
                     HINT.format(kernel),
                 )
 
@@ -156,16 +156,17 @@ class GivenArrays:
                 yield mark
 
 
-def _read_again(variant: Variant) -> dict[int, Any]:
+def _read_again(variant: Variant) -> dict[int, Effect]:
     """The array arguments that the gradient reads again and the kernel does not write, each with one of these reads."""
-    found: dict[int, Any] = {}
-    for access in variant.replayed():
-        owner = access[0].buffer.owner
-        if access[0].buffer.kind == "arg" and isinstance(owner, ArgDecl):
-            found.setdefault(owner.index, access)
-    for place, _, _ in variant.compiled_kernel.writes:
-        if place.buffer.kind == "arg" and isinstance(place.buffer.owner, ArgDecl):
-            found.pop(place.buffer.owner.index, None)
+    found: dict[int, Effect] = {}
+    for effect in accesses_of(variant, "repeats"):
+        owner = effect.place.buffer.owner
+        if effect.place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
+            found.setdefault(owner.index, effect)
+    for effect in accesses_of(variant, "writes"):
+        owner = effect.place.buffer.owner
+        if effect.place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
+            found.pop(owner.index, None)
     return found
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ...frontend.values.values import count
-from ...ir.nodes import ArgDecl, Buffer
-from ...passes.dependence.argument_forms import forms
 from ...runtime.base import Allocation
 from ...runtime.mirror import reading
 from .device_arrays import NearArray, address_of
 
 if TYPE_CHECKING:
-    from ...passes.dependence.access import Access
     from ...runtime.base import Device
     from ..call import Call
 
@@ -102,22 +99,6 @@ def argument_region(device: Device, call: Call, index: int, offset: int) -> Memo
     """The component at ``offset`` of an array argument; None when the array is empty."""
     array = call.sources.get(index, call.arrays[index])
     return MemoryRegion(*base_of(device, array, index in call.own), offset) if array.size else None
-
-
-def access_region(
-    device: Device, owners: Mapping[Buffer, Allocation], call: Call, access: Access
-) -> tuple[MemoryRegion | None, IndexPattern]:
-    """Where an access of a launch goes, and which indices of it are known; no spot for an empty array.
-
-    ``owners``: the program's memory behind each of the kernel's field buffers.
-    """
-    place, index, _ = access
-    region = tuple(None if f is None else f.value(call) for f in forms(index))
-    owner = place.buffer.owner
-    if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
-        return argument_region(device, call, owner.index, place.offset), region
-    memory = owners.get(place.buffer)
-    return None if memory is None else MemoryRegion(memory_base(memory), "", place.offset), region
 
 
 def root_address(array: Any) -> int:

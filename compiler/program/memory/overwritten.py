@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...errors import QdrunRuntimeError
 from ...frontend.markers import Template
 from ...ir.nodes import ArgDecl
-from .effects import Effects, Numbers, Part, PendingReads, accesses_of, effects_of, pattern_of
+from .effects import Effects, Numbers, Part, PendingReads, pattern_of
 from .kept import Elements, KeptElements, Region, elements_of, tensor_elements
+from .known_tapes import KnownTape, Launches
 from .memory_regions import EXTERNAL, IndexPattern, MemoryRegion, tensor_regions
 from .quick_checks import QuickCheck, quick_check
 
@@ -52,14 +53,19 @@ class Overwritten:
         quick_writes: functions that take ``flat`` of launches whose gradient the tape does not run.
         unkept: launches and assignments, by their time, of elements that cannot be copied.
         bound: the last launch whose arguments only binding tells apart.
+        known: the tape with which all launches so far agree, so that they overwrite nothing.
 
     Args:
         program: whose launches they are.
         run: False to count bytes only, while nothing runs or no gradient will.
         puts_back: see ``KeptElements``.
+        launches: those of the tape, to which it adds; they may be compared with those of known tapes.
     """
 
-    def __init__(self, program: Any, run: bool = True, puts_back: bool = True) -> None:
+    def __init__(self, program: Any, run: bool = True, puts_back: bool = True, launches: Launches | None = None) -> None:
+        self.known: KnownTape | None = None
+        self._launches = launches
+        self._begins = launches is not None
         self._program, self._run = program, run
         self.kept = KeptElements(program, puts_back)
         self.unkept: set[int] = set()
@@ -83,6 +89,20 @@ class Overwritten:
     def reads_now(self) -> set[MemoryRegion]:
         """What the gradient of the launch that runs reads again."""
         return {spot for spot, _ in self._now}
+
+    def is_known(self, kernel: Any, args: tuple[Any, ...]) -> bool:
+        """Whether the next launch, like all before it, is that of a known tape. Then ``launching`` need not be called."""
+        if self._begins and not self._launches:
+            self._begins = False
+            self.known = self._program.known_tapes.begins(self._program, kernel)
+        return self.known is not None and self._launches is not None and self.known.has(len(self._launches), kernel, args)
+
+    def leave_known(self) -> None:
+        """What comes is not that of a known tape: look at the launches that were not looked at."""
+        known, self.known, self._begins = self.known, None, False
+        for number, (kernel, args, kwargs) in enumerate(self._launches or ()) if known is not None else ():
+            self.launching(number, kernel, args, kwargs, args)
+            self.launched()
 
     def launching(
         self,
@@ -109,6 +129,7 @@ class Overwritten:
             OutOfMemory: the device has no room for the copies.
             QdrunRuntimeError: a graph is recorded, which cannot keep elements.
         """
+        self.leave_known()
         reads = self._other_arrays(kernel, args) if flat is args and reverse else None
         if reads is not None:
             self._now = reads
@@ -205,11 +226,11 @@ class Overwritten:
     def _of_variant(self, variant: Any, call: Any, reverse: bool) -> Effects:
         """The effects of launches of a variant with the same arrays."""
         if not _are_ours(call):
-            return effects_of(variant, accesses_of(variant, reverse), call)
+            return Effects(variant, call, reverse)
         key = id(variant), reverse, *map(id, call.arrays.values())
         found = self._same.get(key)
         if found is None:
-            found = self._same[key] = effects_of(variant, accesses_of(variant, reverse), call)
+            found = self._same[key] = Effects(variant, call, reverse)
         return found
 
     def _copy(self, time: int, effects: Effects, found: list[tuple[Part, IndexPattern]]) -> None:
@@ -237,6 +258,7 @@ class Overwritten:
     # ---- Python, and what runs several launches
     def writing(self, time: int, tensor: Any, index: tuple[int, ...] | None = None) -> None:
         """Python, or what runs several launches, is about to write one element of an array, or all."""
+        self.leave_known()
         regions = tensor_regions(tensor)
         patterns = [(spot, index if index is not None and len(index) == ndim else (None,) * ndim) for spot, ndim in regions]
         if not any(self._pending.meets(spot, pattern) for spot, pattern in patterns):
@@ -252,12 +274,14 @@ class Overwritten:
 
     def forget(self, tensors: Iterable[Any]) -> None:
         """Arrays are set anew, and something else puts back what earlier gradients read."""
+        self.leave_known()
         for tensor in tensors:
             for spot, ndim in tensor_regions(tensor):
                 self._pending.kept(spot, (None,) * ndim)
 
     def reads(self, found: Iterable[tuple[MemoryRegion, Iterable[IndexPattern]]]) -> None:
         """What the gradient of several launches reads again."""
+        self.leave_known()
         for spot, patterns in found:
             for pattern in patterns:
                 self._pending.add(spot, pattern)

@@ -17,22 +17,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ...errors import DataAccessError, user_frame
-from ...ir.nodes import ArgDecl, Loc
-from ...passes.dependence.argument_forms import Form, forms
+from ...ir.nodes import ArgDecl, Place
 from ...runtime.mirror import reading
 from .device_arrays import NearArray, address_of, host_content
+from .effects import Kind, accesses_of, pattern_of, spot_of
 from .memory_regions import (
     ANYWHERE,
     EXTERNAL,
     IndexPattern,
     MemoryRegion,
     Shown,
-    argument_region,
     base_of,
     may_meet,
     memory_base,
@@ -40,7 +38,6 @@ from .memory_regions import (
 )
 
 if TYPE_CHECKING:
-    from ...passes.dependence.access import Access
     from ...runtime.base import Allocation
     from ..call import Call
     from ..state import ProgramState
@@ -104,22 +101,6 @@ class _Writes:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One access of a kernel, waiting for the arguments of a launch."""
-
-    base: object | None  # of a field; None: the argument ``index``
-    index: int
-    offset: int
-    axes: tuple[Form | None, ...]
-    name: str
-    loc: Loc | None
-    of_gradient: bool = False  # of the gradient of the argument
-
-    def region(self, call: Call) -> IndexPattern:
-        return tuple(None if form is None else form.value(call) for form in self.axes)
-
-
 class Versions:
     """The launches and writes of one program."""
 
@@ -128,7 +109,6 @@ class Versions:
         self._clock = 0
         self._writes: dict[object, dict[tuple[object, int], _Writes]] = {}  # base -> (layout, offset)
         self._records: OrderedDict[tuple[object, ...], Event] = OrderedDict()
-        self._parts: WeakKeyDictionary[Variant, dict[str, list[_Part]]] = WeakKeyDictionary()
         self._sums: dict[tuple[object, object], bytes] = {}  # (base, layout) -> checksum
         self._borrowed: dict[object, Allocation] = {}  # memory of others that kernels refer to by name
 
@@ -143,7 +123,7 @@ class Versions:
         try:
             result = run()
         finally:
-            self._enter(self._plan(variant, "writes", lambda: variant.compiled_kernel.writes), call, event)
+            self._enter(variant, "writes", call, event)
         self._records[key] = event
         if len(self._records) > MOST:
             self._records.popitem(last=False)
@@ -193,21 +173,21 @@ class Versions:
         launch = record or self._records.get(self._key(variant, call))
         if launch is None:  # a gradient without a launch: it is taken at what the fields hold now
             return
-        for part in self._plan(variant, "reads", variant.replayed):
-            spot = self._spot(part, call)
-            found = None if spot is None else self._after(spot, part.region(call), launch.clock)
+        for effect in accesses_of(variant, "repeats"):
+            spot = self._spot(variant, effect.place, call)
+            found = None if spot is None else self._after(spot, pattern_of(effect.forms, call), launch.clock)
             if found is not None:
                 raise DataAccessError(
-                    f"the gradient of `{launch.what}` needs the value of `{part.name}` read here, but {found} changed it after the"
+                    f"the gradient of `{launch.what}` needs the value of `{effect.place.name}` read here, but {found} changed it after the"
                     f" launch {launch}",
-                    part.loc,
+                    effect.loc,
                     HINT.format(launch.what),
                 )
 
     def differentiated(self, variant: Variant, call: Call) -> None:
         """A gradient ran: what it wrote (the gradients of fields) may be data of other kernels."""
         event = self._event(f"{variant.head.name}.grad", variant.head.args, call)
-        self._enter(self._plan(variant, "gradient", variant.adjoints), call, event)
+        self._enter(variant, "adjoints", call, event)
 
     # ---- inside
     def _event(self, name: str, decls: Iterable[ArgDecl], call: Call) -> Event:
@@ -229,38 +209,18 @@ class Versions:
             if index not in call.own | call.parts and array.size:
                 yield base_of(self._device, array), array
 
-    def _plan(self, variant: Variant, kind: str, accesses: Callable[[], Iterable[Access]]) -> list[_Part]:
-        known = self._parts.setdefault(variant, {})
-        if kind not in known:
-            parts: dict[tuple[object, ...], _Part] = {}
-            for place, index, statement in accesses():
-                owner = place.buffer.owner
-                axes = forms(index)
-                if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
-                    part = _Part(None, owner.index, place.offset, axes, place.name, getattr(statement, "loc", None))
-                elif place.buffer.kind == "arg_grad" and isinstance(owner, ArgDecl):
-                    part = _Part(None, owner.index, place.offset, axes, place.name, None, of_gradient=True)
-                elif place.buffer in variant.owners:
-                    base = memory_base(variant.owners[place.buffer])
-                    part = _Part(base, -1, place.offset, axes, place.name, getattr(statement, "loc", None))
-                else:
-                    continue
-                parts.setdefault((part.base, part.index, part.offset, axes), part)
-            known[kind] = list(parts.values())
-        return known[kind]
-
-    def _spot(self, part: _Part, call: Call) -> MemoryRegion | None:
-        if part.base is not None:
-            return MemoryRegion(part.base, "", part.offset)
-        spot = argument_region(self._device, call, part.index, part.offset)
-        if spot is None or not part.of_gradient:
-            return spot
-        array, is_part = call.arrays[part.index], part.index in call.parts
-        address = call.at.get(part.index) or address_of(array)
+    def _spot(self, variant: Variant, place: Place, call: Call) -> MemoryRegion | None:
+        owner = place.buffer.owner
+        if place.buffer.kind != "arg_grad" or not isinstance(owner, ArgDecl):
+            return spot_of(variant, call, place)
+        array = call.arrays[owner.index]
+        if not array.size:
+            return None
+        is_part, address = owner.index in call.parts, call.at.get(owner.index) or address_of(array)
         for a in self._arrays_of:
             if a.grad is not None and (a._memory.holds(address) if is_part else a.address == address):
                 layout = f"from {address}, {array.shape}" if is_part else ""
-                return MemoryRegion(memory_base(a.grad._memory), layout, part.offset)
+                return MemoryRegion(memory_base(a.grad._memory), layout, place.offset)
         return None
 
     def _table(self, spot: MemoryRegion) -> _Writes:
@@ -281,13 +241,13 @@ class Versions:
                 return found
         return None
 
-    def _enter(self, parts: list[_Part], call: Call, event: Event) -> None:
+    def _enter(self, variant: Variant, kind: Kind, call: Call, event: Event) -> None:
         """Enter the writes of a launch; what it wrote has new checksums."""
         written: dict[MemoryRegion, None] = {}
-        for part in parts:
-            spot = self._spot(part, call)
+        for effect in accesses_of(variant, kind):
+            spot = self._spot(variant, effect.place, call)
             if spot is not None:
-                self._table(spot).add(part.region(call), event)
+                self._table(spot).add(pattern_of(effect.forms, call), event)
                 written.setdefault(spot)
         for spot in written if self._sums else ():
             self._forget(spot)

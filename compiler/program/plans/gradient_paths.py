@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...ir.nodes import Loc, Place
 from ...passes.dependence.gradient_flow import RANK, Cut, DependenceSets, Edge, Kind, TaskFlow, bits_of
-from ..memory.memory_regions import MemoryRegion, access_region, may_meet, tensor_regions
+from ..memory.effects import spot_of
+from ..memory.memory_regions import MemoryRegion, may_meet, tensor_regions
 from ..rehearsal import Hidden, Rehearsal
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def traced(variant: Variant, call: Call) -> PathLaunch:
     def node(place: Place) -> Node | None:
         if place.buffer.kind in ("tmp", "block", "trial", "ret"):
             return place.buffer.kind, id(variant), id(place.buffer), place.offset
-        return access_region(variant.program.device, variant.owners, call, (place, (), None))[0]  # type: ignore[arg-type]
+        return spot_of(variant, call, place)
 
     def named(found: Iterable[tuple[Place, Loc | None]]) -> tuple[tuple[Node, str, Loc | None], ...]:
         return tuple((at, place.name, loc) for place, loc in found if (at := node(place)) is not None)

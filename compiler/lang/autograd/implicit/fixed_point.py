@@ -176,7 +176,7 @@ class FixedPoint(Composite):
         timed = [Timed(when, t.launch, t.hidden, t.cut) for t in self._timed]
         writes = [HostWrite(when, w.tensor, w.index, w.source, w.hidden, w.parts) for w in self._writes]
         writes += [HostWrite(when, tensor) for pair in self._pairs for tensor in pair]
-        mine = Overwrites.of(timed, writes, loads=True)
+        mine = Overwrites.of(timed, writes)
         own = {spot for spot, _ in all_uses(mine.writes)}
         for uses, target in ((mine.reads, found.reads), (mine.loads, found.reads), (mine.writes, found.writes)):
             for spot, use in all_uses(uses):

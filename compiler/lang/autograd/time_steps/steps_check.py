@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ....errors import DataAccessError
-from ....ir.nodes import ArgDecl, Loc
+from ....ir.nodes import ArgDecl, Loc, Place
 from ....program.memory.device_arrays import NearArray, address_of
+from ....program.memory.effects import accesses_of, spot_of
 from ....program.memory.memory_regions import MemoryRegion, memory_base, tensor_regions
 from ....runtime.base import next_serial
 from ....runtime.mirror import Mirror, copy, reading, store
 from ...data.ndarray import Ndarray
-from ..overwrites import HostWrite, Overwrites, Timed, Uses, _Group, _meeting, _Use, add_use, all_uses
+from ..overwrites import HostWrite, Overwrites, Timed, Use, Uses, _Group, add_use, all_uses, overlapping
 from .steps_window import Window, name_of
 
 if TYPE_CHECKING:
-    from ....passes.dependence.access import Access
     from ....program.program import Program
     from ....program.variant import Variant
 
@@ -121,12 +121,12 @@ class _Seen:
             key = spot, use.name, use.kernel, use.loc, tuple(a is not None for a in use.axes)
             self._found.setdefault(key, set()).update(zip(*known) if known else [()])
 
-    def uses(self, when: float) -> Iterator[tuple[MemoryRegion, _Use]]:
+    def uses(self, when: float) -> Iterator[tuple[MemoryRegion, Use]]:
         """As accesses of one launch."""
         for (spot, name, kernel, loc, known), indices in self._found.items():
             columns = iter(np.array(sorted(indices), np.int64).reshape(len(indices), sum(known)).T)
             axes = tuple(next(columns) if is_known else None for is_known in known)
-            yield spot, _Use(np.full(len(indices), float(when)), axes, name, kernel, loc)
+            yield spot, Use(np.full(len(indices), float(when)), axes, name, kernel, loc)
 
     def table(self) -> Uses:
         """By base, as ``Overwrites`` keeps them."""
@@ -215,8 +215,7 @@ class Accesses:
         return np.searchsorted(self._ends, when, side="right")
 
     def _look(self) -> None:
-        found = Overwrites.of(self._timed, self._host_writes, loads=True)
-        found.keep_all_but(set())  # by the tape of the window, before its gradient
+        found = Overwrites.of(self._timed, self._host_writes, unkept=set())  # copies are made by the tape of the window
         for when, steps in self._inner:
             self._enter(found, steps, when)
         within = [self._check_within(uses) for uses in (found.reads, found.writes, found.loads, found.dropped)]
@@ -245,7 +244,7 @@ class Accesses:
         Raises:
             DataAccessError: they write to an array that a repeated run would not put back.
         """
-        own = Overwrites({}, {}, {}, [])
+        own = Overwrites()
         steps.join(own, when)
         for spot, use in all_uses(own.writes):
             if not self._inside(spot):
@@ -300,7 +299,7 @@ class Accesses:
                 made.add(spot.base)
         return within | made
 
-    def _check_slots(self, spot: MemoryRegion, use: _Use) -> None:
+    def _check_slots(self, spot: MemoryRegion, use: Use) -> None:
         """Refuse an index beyond the window (t in the place of k), or the slot of another step, as far as arguments decide it."""
         tensor = self._spots.get(spot)
         slots = None if tensor is None or not use.axes else use.axes[_slot_axis(tensor)]
@@ -314,7 +313,7 @@ class Accesses:
         if tensor is not None and slots is not None and not use.by_host:  # when Python writes, it may be between two steps
             self._check_step(spot, use, slots)
 
-    def _check_step(self, spot: MemoryRegion, use: _Use, slots: np.ndarray) -> None:
+    def _check_step(self, spot: MemoryRegion, use: Use, slots: np.ndarray) -> None:
         """Refuse the slot of another step: in a shorter window it would be another one, or none."""
         own = np.array(self._slots)[self._own(use.when)]
         state = spot in self._handed_on
@@ -332,17 +331,18 @@ class Accesses:
         call = group.bound.call
         if call.arrays.keys() - call.own:
             self._alive.append(call)
-        for access in group.variant.compiled_kernel.writes:
-            spot = group.spot(access)
-            if access[0].is_grad or access[0].buffer.kind == "arg_grad":
+        for effect in accesses_of(group.variant, "writes"):
+            place = effect.place
+            spot = spot_of(group.variant, call, place)
+            if place.is_grad or place.buffer.kind == "arg_grad":
                 raise DataAccessError(
-                    f"a step of {STEPS} launches `{group.kernel.source.name}`, which writes the gradient `{access[0].name}`: run again, it"
+                    f"a step of {STEPS} launches `{group.kernel.source.name}`, which writes the gradient `{place.name}`: run again, it"
                     " would do so twice",
-                    getattr(access[2], "loc", None),
+                    effect.loc,
                     "write gradients outside of the steps, or in a function with a gradient of its own (grad_for)",
                 )
             if spot is not None and not self._inside(spot):
-                self.outside[spot] = _place_of(group, access)
+                self.outside[spot] = _place_of(group, place)
 
     def finish(self) -> None:
         """Check all launches.
@@ -356,7 +356,7 @@ class Accesses:
         for spot, write in self._writes.uses(0):
             if self._inside(spot):
                 continue
-            read = next((use for uses in (loads, reads) for use, _ in _meeting(uses, spot)), None)
+            read = next((found[0] for uses in (loads, reads) for _, found, _ in overlapping(uses, spot)), None)
             if read is not None:
                 who = "Python" if write.kernel == "Python" else f"`{write.kernel}`"
                 name = write.name or read.name
@@ -386,26 +386,26 @@ def program_arrays(program: Program) -> Iterator[Ndarray]:
         yield from each if isinstance(each, list) else [each]
 
 
-def cleared(window: Window, when: float) -> Iterator[tuple[MemoryRegion, _Use]]:
+def cleared(window: Window, when: float) -> Iterator[tuple[MemoryRegion, Use]]:
     """The slots that every run of a window begins with clearing. Slot 0 of the state holds in the end what it held at first."""
     slots = np.arange(1, window.length + 1)
     at = np.full(slots.size, float(when))
     for tensor in window.state:
         for spot, ndim in tensor_regions(tensor):
-            yield spot, _Use(at, _slot_axes(tensor, slots, ndim), "", STEPS, None)
+            yield spot, Use(at, _slot_axes(tensor, slots, ndim), "", STEPS, None)
     for tensor in (*window.scratch, *window.temporaries):
         for spot, ndim in tensor_regions(tensor):
-            yield spot, _Use(at[:1], (None,) * ndim, "", STEPS, None)
+            yield spot, Use(at[:1], (None,) * ndim, "", STEPS, None)
 
 
-def handed_over(window: Window) -> Iterable[tuple[MemoryRegion, _Use]]:
+def handed_over(window: Window) -> Iterable[tuple[MemoryRegion, Use]]:
     """The writes, before a window's launches, of what the window before left in slot 0 and in place."""
     for tensor in window.state:
         for spot, ndim in tensor_regions(tensor):
-            yield spot, _Use(np.array([-1.0]), _slot_axes(tensor, np.array([0]), ndim), "", STEPS, None)
+            yield spot, Use(np.array([-1.0]), _slot_axes(tensor, np.array([0]), ndim), "", STEPS, None)
     for tensor in window.in_place:
         for spot, ndim in tensor_regions(tensor):
-            yield spot, _Use(np.array([-1.0]), (None,) * ndim, "", STEPS, None)
+            yield spot, Use(np.array([-1.0]), (None,) * ndim, "", STEPS, None)
 
 
 def _slot_axis(tensor: Any) -> int:
@@ -418,7 +418,7 @@ def _slot_axes(tensor: Any, slots: np.ndarray, ndim: int) -> tuple[np.ndarray | 
     return tuple(slots if k == at else None for k in range(ndim))
 
 
-def add_writes(found: Overwrites, uses: Iterable[tuple[MemoryRegion, _Use]]) -> None:
+def add_writes(found: Overwrites, uses: Iterable[tuple[MemoryRegion, Use]]) -> None:
     """Add writes."""
     for spot, use in uses:
         add_use(found.writes, spot, use)
@@ -446,9 +446,9 @@ class Outside:
             copy(self.mirror, self.array, mirror, content)
 
 
-def _place_of(group: _Group, access: Access) -> Outside:
+def _place_of(group: _Group, place: Place) -> Outside:
     """The memory that a write goes to, of all of its elements."""
-    place, call, program = access[0], group.bound.call, group.variant.program
+    call, program = group.bound.call, group.variant.program
     owner = place.buffer.owner
     if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
         array = call.sources.get(owner.index, call.arrays[owner.index])

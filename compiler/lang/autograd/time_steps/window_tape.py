@@ -148,9 +148,7 @@ class WindowTape(Tape):
             return
         kept, unkept = self._overwritten.kept, {time // 2 for time in self._overwritten.unkept}
         if unkept:
-            overwrites = Overwrites.of(self._timed(), self._host_writes)
-            overwrites.keep_all_but(unkept)
-            overwrites.check()
+            Overwrites.of(self._timed(), self._host_writes, unkept).check()
         check_budget(program, kept, [t.launch for t in self._timed() if not t.hidden])
         kept.begin()
         try:
@@ -163,7 +161,7 @@ class WindowTape(Tape):
         if self._given:
             self._given.check(Overwrites.of(self._timed(), self._host_writes))
         if self._host_writes:
-            found = Overwrites.of(self._timed(), self._host_writes, loads=True)
+            found = Overwrites.of(self._timed(), self._host_writes)
             for when, steps in self._steps():
                 steps.join(found, when)
             if self._before is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ....errors import QdrunRuntimeError, warn_user
-from ....program.memory.memory_regions import MemoryRegion, access_region, tensor_regions
+from ....program.memory.memory_regions import MemoryRegion, tensor_regions
 from ....program.plans.gradient_paths import GradientPath, PathSearch, traced
 from ...data.field import Field
 from ...data.ndarray import Ndarray
@@ -64,12 +64,8 @@ class TapeRecord:
         reads, writes = set[MemoryRegion](), set[MemoryRegion]()
         sampled = [group for _, steps in self.steps for group in _groups(steps)]
         for group in (*self.groups, *sampled):
-            kernel, where = group.variant.compiled_kernel, group.variant.program.device
-            for accesses, found in ((kernel.loads, reads), (kernel.writes, writes)):
-                for access in accesses:
-                    spot = access_region(where, group.variant.owners, group.bound.call, access)[0]
-                    if spot is not None:
-                        found.add(spot)
+            reads.update(part.spot for part in group.effects.reads)
+            writes.update(part.spot for part in group.effects.writes)
         tensors = [write.tensor for write in self.host_writes]
         tensors += [write.tensor for _, steps in self.steps for write in steps.host_writes()]
         writes |= {spot for tensor in tensors for spot, _ in tensor_regions(tensor)}
