@@ -24,7 +24,7 @@ from qdrun.runner.store.layout import write_run
 from qdrun.runner.store.owner import take
 from qdrun.runner.study.target import resolve
 from qdrun.runner.workers import BatchSpec, TrialSpec, Worker, WorkerSpec
-from qdrun.runner.workers.spec import Together
+from qdrun.runner.workers.spec import BatchColumns
 
 BATCHES = (1, 16, 128, 1024)
 LOG_STEPS = 10000
@@ -85,7 +85,7 @@ class Bench:
         if trials == 1:
             spec = {"params": params, "seed": 0, "optimize": section}
             return BatchSpec("l", (names[0]._replace(spec=spec),))
-        return BatchSpec("l", names, together=Together(params, {"stiffness": values}, [0] * trials, section))
+        return BatchSpec("l", names, together=BatchColumns(params, {"stiffness": values}, [0] * trials, section))
 
     def says(self):
         """A trial that logs at each of its time steps."""

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from qdrun.runner.api import submit
-from qdrun.runner.rounds.driver import Where, search
+from qdrun.runner.rounds.driver import RoundSettings, search
 
 SIDE = 1.6
 LJ: dict[str, Any] = {
@@ -94,7 +94,7 @@ def main() -> None:
                 for method, config in configs(case, asked.evaluations, 1000 * seed).items():
                     path = Path(folder, f"{case}.yaml")
                     path.write_text(yaml.safe_dump(config | {"storage": folder}, sort_keys=False))
-                    made = search(path, folder=f"{folder}/{method.replace(', ', '-')}-{seed}", where=Where(quiet=True))
+                    made = search(path, folder=f"{folder}/{method.replace(', ', '-')}-{seed}", where=RoundSettings(quiet=True))
                     loss = float("inf") if made.best is None else made.best["loss"]
                     found.setdefault(method, []).append(loss)
                     print(f"{case:6} seed {seed} {method:16} {loss:12.6f} after {made.spent:,} evaluations", flush=True)

@@ -13,7 +13,7 @@ import qdrun as qd
 from qdrun.compiler import errors
 from qdrun.compiler.ir.nodes import Loc
 from qdrun.compiler.passes.dependence.access import LostValueError
-from qdrun.runner.config.yaml_lines import ConfigError, Problem
+from qdrun.runner.config.yaml_lines import ConfigError, ConfigProblem
 from qdrun.tests.sources import ROOT, statements
 
 LOC = Loc("file.py", 7, 4, 9, "    x[i] = a\n", "k")
@@ -45,7 +45,7 @@ def example(cls: type) -> BaseException:
     if issubclass(cls, errors.QdrunCompilationError):
         return cls("what", LOC, "do this")
     if cls is ConfigError:
-        return ConfigError("run.yaml", "a: 1\n", [Problem("what", 1, 0, "a", ("x",), "hint")])
+        return ConfigError("run.yaml", "a: 1\n", [ConfigProblem("what", 1, 0, "a", ("x",), "hint")])
     if cls is errors.TrialsFailed:
         return errors.TrialsFailed(3, {1: errors.QdrunRuntimeError("what")})
     parameters = [p for p in inspect.signature(cls.__init__).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]

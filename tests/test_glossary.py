@@ -13,11 +13,7 @@ TERMS = re.findall(r"^\| ([^`|]+) \| .+ \| `([\w/]+\.py)` \| `(\w+)` \|$", PAGE,
 # Classes that still share a name with another one; remove a name when it is mended, and add none.
 SHARED = {
     "compiler": {"Accesses", "Event", "Shown"},
-    "runner": {
-        *"Asked Attempt Check Choice Column Descents Devices Drop Ended Entry Failed Follower Found Group Held Kept".split(),
-        *"Lanes Lines Live Problem Reader Reason Rerun Results Rows Run Search Sensitivity Session Shape Started State".split(),
-        *"Tail Together TrialEnd Waits Wanted Watch Where".split(),
-    },
+    "runner": set(),
 }
 
 

@@ -14,7 +14,7 @@ from ..core.job import Job
 
 
 @dataclass(frozen=True)
-class Found:
+class BuildFacts:
     """The facts that a build of a job has shown.
 
     Attributes:
@@ -28,7 +28,7 @@ class Found:
 
 _texts: dict[tuple[object, ...], dict[tuple[str, ...], set[str]]] = {}
 """The keys of known groups, by the job with its gradients, and by its inputs."""
-_known: dict[tuple[object, ...], Found] = {}
+_known: dict[tuple[object, ...], BuildFacts] = {}
 _MOST = 4096
 
 
@@ -87,7 +87,7 @@ def why_not_batched(
     return "it overrides save()" if saves else found_of(job, params, wanted, memory_budget_bytes).why
 
 
-def found_of(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None, budget: int | None = None) -> Found:
+def found_of(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None, budget: int | None = None) -> BuildFacts:
     """Build a job with these parameters to find its facts. There is one build per ``Job.shape_key``.
 
     Its ``why`` is about runs alone: a job with a ``save`` can run in a batch, which leaves no files, as for its Jacobian.
@@ -97,7 +97,7 @@ def found_of(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | Non
     """
     why = _of_class(job)
     if why:
-        return Found(why=why)
+        return BuildFacts(why=why)
     key = job, _shapes(job, params), None if wanted is None else tuple(wanted), budget
     if key not in _known:
         if len(_known) >= _MOST:
@@ -119,7 +119,7 @@ def _of_class(job: type[Job[Any]]) -> str:
     return "it has an __init__ of its own" if job.__init__ is not Job.__init__ else ""
 
 
-def _built(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None, budget: int | None) -> Found:
+def _built(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None, budget: int | None) -> BuildFacts:
     from qdrun import QdrunRuntimeError
 
     made = job(params, wanted=wanted)
@@ -127,14 +127,14 @@ def _built(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None,
         try:
             made.rehearsed()
         except QdrunRuntimeError as error:
-            return Found(why=str(error).splitlines()[0])
+            return BuildFacts(why=str(error).splitlines()[0])
         steps, window = made.time_steps(), made.window
         why = (
             f"a memory budget of {budget:,} bytes: its time steps run in windows of {window} of {steps}"
             if window < steps
             else ""
         )
-        return Found(tuple(made.declared.inputs), why or made.reads_of_its_own())
+        return BuildFacts(tuple(made.declared.inputs), why or made.reads_of_its_own())
 
 
 def _shapes(job: type[Job[Any]], params: BaseModel) -> str:
@@ -156,4 +156,4 @@ def _shape_of_reals(value: Any) -> tuple[int, ...] | None:
     return array.shape if array.dtype.kind == "f" else None
 
 
-__all__ = ["Found", "found_of", "group_key", "why_not_batched"]
+__all__ = ["BuildFacts", "found_of", "group_key", "why_not_batched"]

@@ -224,7 +224,7 @@ class Resume(Part):
     ended: Submit | None = about("end of the run, as for submit; null with --dry-run")
 
 
-class Waits(Part):
+class WaitingTrials(Part):
     """Why trials wait."""
 
     count: int = about("number of trials")
@@ -261,7 +261,9 @@ class RunState(Part):
     refused_lines: int = about("lines that a former owner wrote after it had lost the run")
     timing: Data | None = about("seconds by phase, after the end")
     lanes: list[RunningTrialPart] = Field([], description="running trials; for a single run only")
-    waiting: list[Waits] = Field([], description="why trials wait, by the latest report of the runner; for a single run only")
+    waiting: list[WaitingTrials] = Field(
+        [], description="why trials wait, by the latest report of the runner; for a single run only"
+    )
     warnings: list[str] = Field([], description="warnings about gradients and optimisation runs; for a single run only")
     error: str | None = may("the damage of a damaged run")
 
@@ -301,7 +303,7 @@ class Reason(Part):
     text: str = about("the reason, with the numbers")
 
 
-class Watch(Part):
+class WatchedRun(Part):
     """The state of a run at one moment."""
 
     run: str = about("its id")
@@ -370,7 +372,7 @@ class Cancel(Part):
     cancel_requested: bool = about("whether there was anything to stop")
 
 
-class Results(Part):
+class ResultsTable(Part):
     """The table of a run; with `--format parquet` only its path."""
 
     run: str = about("its id")

@@ -33,7 +33,7 @@ class SeveralCodes(QdrunError, ValueError):
 
 
 @dataclass(frozen=True)
-class Rerun:
+class RerunComparison:
     """A run that was made from an earlier one.
 
     Attributes:
@@ -69,7 +69,7 @@ def rerun(
     address: str | None = None,
     quiet: bool = False,
     timing: Timing | None = None,
-) -> Rerun:
+) -> RerunComparison:
     """Run an earlier run again, in another folder, from nothing but what the earlier one's folder keeps.
 
     Callbacks and exports of its config are left out. Optimisation runs that were stopped for being behind others stop at the same step.
@@ -113,7 +113,7 @@ def rerun(
         done = submit(prepared, job, output=os.fspath(output), timing=timing or Timing(now, now), **how)
     most = TOLERANCES[job.precision] if tolerance is None else tolerance
     names = [one.id for one in chosen]
-    return Rerun(
+    return RerunComparison(
         done, compared(folder, done.folder, names, most), differences(found.provenance) + _other_devices(folder, done.folder)
     )
 
@@ -148,4 +148,4 @@ def _other_devices(then: RunFolder, now: RunFolder) -> list[str]:
     return [f"devices {', '.join(before)} -> {', '.join(after)}"] if before and after and before != after else []
 
 
-__all__ = ["Rerun", "rerun"]
+__all__ = ["RerunComparison", "rerun"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .axes import AXIS_FORMS
-from .yaml_lines import ConfigError, Document, KeyPath, Problem, parse_document
+from .yaml_lines import ConfigError, ConfigProblem, Document, KeyPath, parse_document
 
 FREE = (("job", "params"), ("sweep", "params"))
 """Maps with the job's parameters as keys: the rest of a key is one dotted name, unless its first part exists already."""
@@ -41,7 +41,7 @@ def overridden(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def _refused(source: str, key: str, what: str, allowed: Sequence[str] = (), hint: str = "") -> ConfigError:
-    return ConfigError("", "", [Problem(what, path=key, allowed=tuple(allowed), hint=hint, source=source)])
+    return ConfigError("", "", [ConfigProblem(what, path=key, allowed=tuple(allowed), hint=hint, source=source)])
 
 
 def _parsed(source: str, text: str) -> tuple[list[str], Any]:

@@ -20,7 +20,7 @@ KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConfigProblem:
     """One problem of a config: text, line (1-based), column (0-based), and the remedy.
 
     ``source``: the origin of the value, if it is not the file.
@@ -38,7 +38,7 @@ class Problem:
 class ConfigError(QdrunError, ValueError):
     """A config is wrong and nothing was started. ``problems`` keeps the parts of the message."""
 
-    def __init__(self, file: str, text: str, problems: Sequence[Problem]) -> None:
+    def __init__(self, file: str, text: str, problems: Sequence[ConfigProblem]) -> None:
         super().__init__("\n".join(render(file, text, problem) for problem in problems))
         self.file, self.text, self.problems = file, text, tuple(problems)
 
@@ -61,7 +61,7 @@ class ConfigError(QdrunError, ValueError):
         return {"error": {"type": "ConfigError", "message": str(self), "problems": problems}}
 
 
-def render(file: str, text: str, problem: Problem) -> str:
+def render(file: str, text: str, problem: ConfigProblem) -> str:
     """One problem as text: file and line, what is wrong, the user's line with a caret, the allowed values, what to do."""
     where = problem.source or (f"{file}:{problem.line}" if problem.line is not None else file)
     key = f"`{problem.path}`: " if problem.path else ""
@@ -118,16 +118,16 @@ class Document:
     marks: dict[KeyPath, tuple[int, int]]
     sources: dict[KeyPath, str] = field(default_factory=dict)
 
-    def problem(self, path: KeyPath, what: str, *, allowed: Sequence[str] = (), hint: str = "") -> Problem:
+    def problem(self, path: KeyPath, what: str, *, allowed: Sequence[str] = (), hint: str = "") -> ConfigProblem:
         """A problem at ``path``, located at the deepest part of the path that the file has."""
         source = next((self.sources[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.sources), "")
         if source:
-            return Problem(what, None, 0, dotted(path), tuple(allowed), hint, source)
+            return ConfigProblem(what, None, 0, dotted(path), tuple(allowed), hint, source)
         known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in self.marks), ())
         line, column = self.marks.get(known, (1, 0))
-        return Problem(what, line, column, dotted(path), tuple(allowed), hint)
+        return ConfigProblem(what, line, column, dotted(path), tuple(allowed), hint)
 
-    def error(self, *problems: Problem) -> ConfigError:
+    def error(self, *problems: ConfigProblem) -> ConfigError:
         """The error to raise for ``problems``, in the order of their lines."""
         return ConfigError(self.file, self.text, sorted(problems, key=lambda p: p.line or 0))
 
@@ -154,13 +154,13 @@ def read_document(path: Path) -> Document:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigError(
-            file, "", [Problem(f"cannot read the config: {reason}", hint="give the path of a YAML file")]
+            file, "", [ConfigProblem(f"cannot read the config: {reason}", hint="give the path of a YAML file")]
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(file, "", [Problem("the config is not UTF-8 text", hint="save it as UTF-8")]) from error
+        raise ConfigError(file, "", [ConfigProblem("the config is not UTF-8 text", hint="save it as UTF-8")]) from error
     if len(raw) > MAX_BYTES:
         raise ConfigError(
-            file, "", [Problem(f"the config is larger than {MAX_BYTES} bytes", hint="move data out of the config")]
+            file, "", [ConfigProblem(f"the config is larger than {MAX_BYTES} bytes", hint="move data out of the config")]
         )
     return parse_document(text, file)
 
@@ -177,19 +177,21 @@ def parse_document(text: str, file: str = "<text>") -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column) if mark else (None, 0)
-        raise ConfigError(file, text, [Problem(f"not valid YAML: {error.problem or error.context}", line, column)]) from error
+        raise ConfigError(
+            file, text, [ConfigProblem(f"not valid YAML: {error.problem or error.context}", line, column)]
+        ) from error
     except yaml.reader.ReaderError as error:
         raise ConfigError(file, text, [_unprintable(text)]) from error
     except yaml.YAMLError as error:
-        raise ConfigError(file, text, [Problem(f"not valid YAML: {error}")]) from error
+        raise ConfigError(file, text, [ConfigProblem(f"not valid YAML: {error}")]) from error
     if node is None:
-        raise ConfigError(file, text, [Problem("the config is empty", hint="start from configs/quickstart.yaml")])
+        raise ConfigError(file, text, [ConfigProblem("the config is empty", hint="start from configs/quickstart.yaml")])
     builder = _Builder(file, text)
     data = builder.value(node, ())
     return Document(file, text, data, builder.marks)
 
 
-def _unprintable(text: str) -> Problem:
+def _unprintable(text: str) -> ConfigProblem:
     """The problem of the first character that YAML does not allow."""
     found = yaml.reader.Reader.NON_PRINTABLE.search(text)
     place = found.start() if found else 0
@@ -197,9 +199,9 @@ def _unprintable(text: str) -> Problem:
     line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place) - 1
     if 0xD800 <= code <= 0xDFFF:  # how Python holds a byte that it could not decode
         what = f"the byte 0x{code & 0xFF:02x} is not UTF-8"
-        return Problem(what, line, column, hint="set the locale of the terminal to one of UTF-8, such as LC_ALL=C.UTF-8")
+        return ConfigProblem(what, line, column, hint="set the locale of the terminal to one of UTF-8, such as LC_ALL=C.UTF-8")
     escape = f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-    return Problem(
+    return ConfigProblem(
         f"the character U+{code:04X} is not allowed in YAML", line, column, hint=f'write it as "{escape}", in double quotes'
     )
 
@@ -210,14 +212,14 @@ def _check_events(text: str, file: str) -> None:
         line, column = event.start_mark.line + 1, event.start_mark.column
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(
-                file, text, [Problem("an alias (*name) is not allowed", line, column, hint="write the value out")]
+                file, text, [ConfigProblem("an alias (*name) is not allowed", line, column, hint="write the value out")]
             )
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise ConfigError(file, text, [Problem(f"nested deeper than {MAX_DEPTH} levels", line, column)])
+            raise ConfigError(file, text, [ConfigProblem(f"nested deeper than {MAX_DEPTH} levels", line, column)])
 
 
 class _Builder:
@@ -230,7 +232,7 @@ class _Builder:
 
     def refuse(self, node: yaml.Node, what: str, hint: str = "") -> ConfigError:
         mark = node.start_mark
-        return ConfigError(self.file, self.text, [Problem(what, mark.line + 1, mark.column, hint=hint)])
+        return ConfigError(self.file, self.text, [ConfigProblem(what, mark.line + 1, mark.column, hint=hint)])
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self.marks.setdefault(path, (node.start_mark.line + 1, node.start_mark.column))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..store.attempts import PREEMPTED, Failure
-from ..store.columns import Rows
+from ..store.columns import BatchRows
 from . import messages as m
 from .failures import Rules
 from .parts import NO_ROOM, Asked, Blame, Claims, DeviceAt, Flight, LeaseAt, TrialAt, error_of
@@ -204,7 +204,7 @@ class Flights:
             lease.flights.append(launch.id)
         if before is None:
             self._begin(self._flights[launches[0].id])
-        self._out.append(m.Run(tuple(launches)))
+        self._out.append(m.RunLaunches(tuple(launches)))
         if before is None:
             self._go_on(self._flights[launches[0].id])
 
@@ -244,7 +244,9 @@ class Flights:
             ((name, number),) = zip(launch.trials, launch.numbers, strict=True)
             self._out.append(m.WriteStarted(name, number, flight.place))
 
-    def _over(self, flight: Flight, ends: Mapping[str, m.TrialEnd], rows: Sequence[Rows] = (), *, charged: bool = True) -> None:
+    def _over(
+        self, flight: Flight, ends: Mapping[str, m.TrialEnded], rows: Sequence[BatchRows] = (), *, charged: bool = True
+    ) -> None:
         """A launch ran to its end. ``rows``: trials of a batch that ended well. ``charged``: its trials answer for it."""
         self._begin(flight)
         done: set[str] = set()

@@ -16,13 +16,13 @@ from ..observe.timing import Timing
 from ..optimize.descent import best_so_far
 from ..ray_adapter.worker_pool import Workers
 from ..store.attempts import Attempt, pack
-from ..store.columns import BEGUN, ROWS, Rows
+from ..store.columns import BEGUN, ROWS, BatchRows
 from ..store.files import StorageFull
 from ..store.journal import Event, Journal, line_of
 from ..store.layout import RunFolder
 from ..study.trials import Trial
 from ..workers.records import numbers_of
-from ..workers.spec import Together
+from ..workers.spec import BatchColumns
 from . import messages as m
 from .writer_threads import Interrupts
 
@@ -61,7 +61,7 @@ class Inside:
     budget: Callable[[m.Launch], int | None] = lambda launch: None
     too_large: Mapping[str, str] = field(default_factory=dict)
     loose: frozenset[str] = frozenset()
-    together: Callable[[m.Launch], Together | None] = lambda launch: None
+    together: Callable[[m.Launch], BatchColumns | None] = lambda launch: None
     device: Callable[[str], Mapping[str, Any]] = lambda name: {}
     may_use: Callable[[], set[str]] = set
 
@@ -216,7 +216,7 @@ class Book:
                 self._failures.add(failure)
                 self._say(f"{label} {status}: {failure}")
 
-    def _show_rows(self, launch: int, rows: Rows, *, short: bool) -> None:
+    def _show_rows(self, launch: int, rows: BatchRows, *, short: bool) -> None:
         """As ``_show_end`` for trials of a batch that ended well."""
         if short:
             self.board.batch_passed(launch, len(rows.trials))

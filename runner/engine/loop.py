@@ -21,7 +21,7 @@ from ..workers.spec import BatchSpec, TrialSpec
 from . import messages as m
 from .event_writer import Book, Inside, Outside, with_best
 from .memory_use import observed, steadier, used_of
-from .state import State
+from .state import SweepState
 from .writer_threads import JournalWriter, StoreWatch, patience_s, patiently, storage_lost
 
 WAIT_S = 0.25
@@ -40,9 +40,11 @@ OFTEN = (m.WriteEnded, m.WriteStarted)
 
 
 class Runner:
-    """Runs a ``State`` to its end."""
+    """Runs a ``SweepState`` to its end."""
 
-    def __init__(self, state: State, inside: Inside, outside: Outside, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, state: SweepState, inside: Inside, outside: Outside, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.state, self.inside, self.outside, self.clock = state, inside, outside, clock
         self.ledger, self.workers = outside.ledger, outside.workers
         self.book = Book(inside, outside)
@@ -277,7 +279,7 @@ class Runner:
             self._tell(m.GoesOn(action.lease, action.request))
 
     def _heard(self, event: m.Event) -> None:
-        if isinstance(event, m.Ended) and (event.ends or event.rows):
+        if isinstance(event, m.LaunchEnded) and (event.ends or event.rows):
             spent = sum([end.record.get("worker_seconds") or 0.0 for end in event.ends.values()])
             spent += sum([len(rows.trials) * (rows.shared.get("worker_seconds") or 0.0) for rows in event.rows])
             self._seconds[self.state.lease_of(event.launch)].append(spent)
@@ -286,9 +288,9 @@ class Runner:
         """The result of a call without a waiter."""
         timing, now = self.outside.timing, clock_now()
         for event in events:
-            if isinstance(event, m.Ended) and event.rows:
+            if isinstance(event, m.LaunchEnded) and event.rows:
                 timing.add(event.rows[0].shared, now, sum(len(rows.trials) for rows in event.rows))
-            elif isinstance(event, m.Ended) and len(event.ends) == 1:
+            elif isinstance(event, m.LaunchEnded) and len(event.ends) == 1:
                 for end in event.ends.values():
                     timing.add(end.record, now)
             elif isinstance(event, m.Started):
@@ -313,7 +315,7 @@ class Runner:
                 self.book.note(action)
                 continue
             match action:
-                case m.Run():
+                case m.RunLaunches():
                     self.workers.launch(action.launches, self._batches(action.launches))
                 case m.Drop():
                     self.workers.drop(action.worker, action.launches)

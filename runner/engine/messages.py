@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..packing import Claim
 from ..store.attempts import Failure
-from ..store.columns import Rows
+from ..store.columns import BatchRows
 
 Record = Mapping[str, Any]
 Error = Mapping[str, str]
@@ -27,7 +27,7 @@ class WorkerId:
     generation: int = 0
 
 
-class TrialEnd(NamedTuple):
+class TrialEnded(NamedTuple):
     """The end of one trial of a launch. ``failure`` None: it succeeded, and ``record`` is its row.
 
     ``shared``: its process ran out of memory, possibly because of another trial in it.
@@ -86,18 +86,18 @@ class Started(NamedTuple):
     ago_s: float = 0.0
 
 
-class Ended(NamedTuple):
+class LaunchEnded(NamedTuple):
     """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
     replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will. ``rows``: the
     trials of a batch that ended well, which are not among ``ends``. A trial of a batch without an end did not begin, if others have one.
     """
 
     launch: int
-    ends: Mapping[str, TrialEnd]
+    ends: Mapping[str, TrialEnded]
     restart: bool = False
     retire: str = ""
     begun: bool = True
-    rows: tuple[Rows, ...] = ()
+    rows: tuple[BatchRows, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ Event = (
     | LeaseLost
     | Refused
     | Started
-    | Ended
+    | LaunchEnded
     | WorkerDown
     | NotReady
     | Saving
@@ -257,7 +257,7 @@ class Launch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunLaunches:
     """Run launches of one lease, one after the other, on their worker, which is started if it is not there."""
 
     launches: tuple[Launch, ...]
@@ -265,7 +265,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Tell a worker not to begin with launches. It answers each with ``Ended``: with ``begun`` False, unless it had begun already."""
+    """Tell a worker not to begin with launches. It answers each with ``LaunchEnded``: with ``begun`` False, unless it had begun already."""
 
     worker: WorkerId
     launches: tuple[int, ...]
@@ -316,7 +316,7 @@ class WriteRows(NamedTuple):
     """Write the rows of trials of a batch that ended well."""
 
     launch: int
-    rows: Rows
+    rows: BatchRows
 
 
 class BatchOver(NamedTuple):
@@ -390,7 +390,7 @@ Action = (
     | Withdraw
     | GoOn
     | GiveBack
-    | Run
+    | RunLaunches
     | Drop
     | AskToStop
     | Kill

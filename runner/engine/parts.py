@@ -125,7 +125,7 @@ class LeaseAt:
 
 
 @dataclass(frozen=True)
-class Drop:
+class DroppedLaunch:
     """A launch that is not to begin: which of its trials end, and why. ``grace_s``: what one gets that has begun all the same; None: all
     its time.
     """
@@ -160,7 +160,7 @@ class Flight:
     since: float | None = None
     ending: dict[str, tuple[Failure, m.Error]] = field(default_factory=dict)
     kill_at: float = float("inf")
-    drop: Drop | None = None
+    drop: DroppedLaunch | None = None
 
 
 @dataclass

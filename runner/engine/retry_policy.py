@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..store.attempts import Failure
-from ..store.columns import Rows
+from ..store.columns import BatchRows
 from . import messages as m
 from .failures import Rules, counted, decide, halves, last, smaller
 from .parts import Claims, Crash, Flight, TrialAt
@@ -137,7 +137,7 @@ class Verdicts:
         self.end(name, record)
         return False
 
-    def ended_together(self, launch: int, rows: Rows) -> None:
+    def ended_together(self, launch: int, rows: BatchRows) -> None:
         """Trials of a batch have results: their rows."""
         for name in rows.trials:
             trial = self.trials[name]

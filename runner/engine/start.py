@@ -27,13 +27,13 @@ from ..study.plan import Planned, Prepared, opened, plan_all, planned_bytes
 from ..study.requests import Claims, claim_of
 from ..study.target import load
 from ..workers.preload import MOST_SHAPES
-from ..workers.spec import Shape, Together, TrialSpec, WorkerSpec
+from ..workers.spec import BatchColumns, Shape, TrialSpec, WorkerSpec
 from . import messages as m
 from .event_writer import Inside, Outside
 from .failures import Rules
 from .loop import Runner
 from .parts import TrialAt
-from .state import State
+from .state import SweepState
 
 WARM_BYTES = 256 << 20
 DEVICE_LOOK_S = 1.0
@@ -193,8 +193,10 @@ def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, ro
         fastest = claims.fastest(launch.trials[0], roster.kind(launch.worker.device))
         return launch.bytes if fastest is not None and launch.bytes < fastest else None
 
-    def together(launch: m.Launch) -> Together:
-        return Together(*columns_of(launch.trials, prepared.trials), prepared.own_spec(trials[launch.trials[0]])["optimize"])
+    def together(launch: m.Launch) -> BatchColumns:
+        return BatchColumns(
+            *columns_of(launch.trials, prepared.trials), prepared.own_spec(trials[launch.trials[0]])["optimize"]
+        )
 
     groups = [group for group, _ in planned]
     trials = prepared.trials.named
@@ -269,10 +271,10 @@ def state_of(
     before: Mapping[str, int] | None = None,
     most: Mapping[str, int] | None = None,
     batches: Batches | None = None,
-) -> State:
+) -> SweepState:
     """The state of a new run, or of one that goes on with ``work``, after trials that ended ``before``.
 
-    ``most``: see ``State``. ``batches``: those that run together; None: none do.
+    ``most``: see ``SweepState``. ``batches``: those that run together; None: none do.
     """
     together = batches or Batches()
     todo = [TrialAt(name) for name in prepared.trials.ids] if work is None else work
@@ -287,7 +289,7 @@ def state_of(
         first, *others = names
         return together.claims(names) if others else claims(first)
 
-    return State(todo, rules, asked, **options)
+    return SweepState(todo, rules, asked, **options)
 
 
 def batched(work: Sequence[TrialAt], batches: Batches) -> list[tuple[str, ...]]:

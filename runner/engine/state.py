@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..store.attempts import PREEMPTED, Failure
 from . import messages as m
 from .assignments import Flights
-from .parts import NO_ROOM, STORE_AWAY, Blame, DeviceAt, Drop, Flight, LeaseAt, error_of, suspects
+from .parts import NO_ROOM, STORE_AWAY, Blame, DeviceAt, DroppedLaunch, Flight, LeaseAt, error_of, suspects
 
 TOGETHER_S = 1.0
 """Workers of one device that die within so many seconds died of one cause."""
@@ -30,7 +30,7 @@ MOST_HELD_S = 60.0
 """From one of them to the next of its device it takes 1, 2, 4, .. seconds, and at most so many."""
 
 
-class State(Flights):
+class SweepState(Flights):
     """All unfinished trials of a run, with their requests, leases and launches."""
 
     # what others look at
@@ -111,7 +111,7 @@ class State(Flights):
 
     def _apply(self, event: m.Event) -> None:
         match event:
-            case m.Ended():
+            case m.LaunchEnded():
                 self._ended(event)
             case m.Started():
                 self._started(event)
@@ -193,7 +193,7 @@ class State(Flights):
         if drop is not None and drop.grace_s is not None:
             self._stop_flight(flight, drop.names, drop.why, drop.grace_s, drop.failure)
 
-    def _ended(self, event: m.Ended) -> None:
+    def _ended(self, event: m.LaunchEnded) -> None:
         flight = self._flights.get(event.launch)
         if flight is None:
             return
@@ -274,7 +274,7 @@ class State(Flights):
             self._verdicts.set_alone(trial for flight in guilty for trial in flight.launch.trials)
         return one
 
-    def _judge_device(self, flight: Flight, event: m.Ended) -> None:
+    def _judge_device(self, flight: Flight, event: m.LaunchEnded) -> None:
         """Whether a launch that has ended says something against its device: an attempt there was lost by no fault of its own."""
         worker = flight.launch.worker
         lost = None
@@ -336,7 +336,7 @@ class State(Flights):
     def _stop(self, state: str, finish_s: float, why: str) -> None:
         self._verdicts.stopping, self._deadline = state, self._now + finish_s
         soft = {id: flight for id, flight in self._flights.items() if flight.drop is None or flight.drop.grace_s is None}
-        self._drop({id: Drop(frozenset(flight.launch.trials), "", None) for id, flight in soft.items()})
+        self._drop({id: DroppedLaunch(frozenset(flight.launch.trials), "", None) for id, flight in soft.items()})
         flying = {name for flight in self._flights.values() for name in flight.launch.trials}
         waiting = {name for name, trial in self.trials.items() if not trial.ended} - flying
         self._out.append(m.Stopping(state, self.running, why))
@@ -346,13 +346,15 @@ class State(Flights):
         """Nothing begins while the store is full: what has not begun comes back, and places go back to the ledger."""
         if full and not self.paused:
             self.paused = True
-            self._drop({id: Drop(frozenset(), "", None) for id, flight in self._flights.items() if flight.drop is None})
+            self._drop(
+                {id: DroppedLaunch(frozenset(), "", None) for id, flight in self._flights.items() if flight.drop is None}
+            )
             self._park()
         elif self.paused and not full:
             self.paused = False
             self._unpark()
 
-    def _drop(self, drops: Mapping[int, Drop]) -> None:
+    def _drop(self, drops: Mapping[int, DroppedLaunch]) -> None:
         """Tell workers not to begin with those launches that have not begun."""
         told: dict[m.WorkerId, list[int]] = {}
         for id, drop in drops.items():
@@ -392,7 +394,7 @@ class State(Flights):
         if not hit or launch.id not in self._flights:
             return
         if not flight.begun:
-            self._stop_before(flight, Drop(hit, why, grace_s, failure))
+            self._stop_before(flight, DroppedLaunch(hit, why, grace_s, failure))
             return
         kind = "Timeout" if failure is Failure.timeout else "Stopped"
         for name in hit:
@@ -405,12 +407,12 @@ class State(Flights):
         if flight.kill_at <= self._now:
             self._bury(launch.worker, {}, kill=True)
 
-    def _stop_before(self, flight: Flight, drop: Drop) -> None:
+    def _stop_before(self, flight: Flight, drop: DroppedLaunch) -> None:
         """Tell a worker not to begin with a launch. Where nothing is waited for, and it has its turn already, the worker is killed."""
         old = flight.drop
         if old is None or old.grace_s is None or not drop.names <= old.names:
             names = drop.names | (frozenset() if old is None else old.names)
-            self._drop({flight.launch.id: Drop(names, drop.why, drop.grace_s, drop.failure)})
+            self._drop({flight.launch.id: DroppedLaunch(names, drop.why, drop.grace_s, drop.failure)})
         if not drop.grace_s and self._leases[flight.launch.lease].flights[0] == flight.launch.id:
             self._bury(flight.launch.worker, {}, kill=True)
 

@@ -181,7 +181,7 @@ def run(words: Sequence[str], text: str, timeout_s: float) -> str:
     except OSError as error:
         return f"{words[0]}: {error.strerror or error}"
     assert process.stdin is not None and process.stdout is not None
-    said, writer = _Tail(process.stdout), threading.Thread(target=_write, args=(process.stdin, text), daemon=True)
+    said, writer = _OutputTail(process.stdout), threading.Thread(target=_write, args=(process.stdin, text), daemon=True)
     writer.start()
     try:
         process.wait(timeout_s)
@@ -197,7 +197,7 @@ def run(words: Sequence[str], text: str, timeout_s: float) -> str:
     return f"exit code {process.returncode}" + (f": {last.strip()[:TAIL_SHOWN]}" if last else "")
 
 
-class _Tail(threading.Thread):
+class _OutputTail(threading.Thread):
     """Reads what a process prints, and keeps its end alone."""
 
     def __init__(self, stream: IO[bytes]) -> None:

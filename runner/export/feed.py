@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..config.export_section import ExportSection
-from ..live.points import Reader
+from ..live.points import LiveReader
 from ..stops import Stops, join
 from ..store.columns import BEGUN, ROWS, event_of
 from ..store.encoding import NewLines, unsealed
@@ -63,7 +63,7 @@ class Feed:
         self, folder: RunFolder, trackers: Mapping[str, Tracker], most: int = 1000, note: Callable[[str], None] = print
     ) -> None:
         self.trackers, self._most, self._note = dict(trackers), most, note
-        self._tail, self._reader = Tail(folder), Reader(folder)
+        self._tail, self._reader = Tail(folder), LiveReader(folder)
         self._begun, self._left_out = set[str](), set[str]()
         self._ending: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._ended, self._points = set[str](), 0

@@ -41,7 +41,7 @@ class Definition:
 
 
 @dataclass
-class Session:
+class InteractiveSession:
     """What an interactive session has defined.
 
     Attributes:
@@ -124,12 +124,12 @@ class Session:
         return None
 
 
-def session_now() -> Session:
+def session_now() -> InteractiveSession:
     """The session of this process. Outside of IPython it has no cells."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     cells = [] if shell is None else [str(text) for text in shell.history_manager.input_hist_parsed]
-    return Session(vars(sys.modules[SESSION]), cells)
+    return InteractiveSession(vars(sys.modules[SESSION]), cells)
 
 
 def needed(text: str) -> set[str]:
@@ -228,4 +228,4 @@ def _is_alias(node: ast.Assign | ast.AnnAssign) -> bool:
     return isinstance(value, ast.Name)
 
 
-__all__ = ["SESSION", "Session", "needed", "session_now"]
+__all__ = ["SESSION", "InteractiveSession", "needed", "session_now"]

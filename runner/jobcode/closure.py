@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from ...compiler.errors import QdrunError
-from .modules import ELSEWHERE, Found, JobCode, Module
+from .modules import ELSEWHERE, ImportKind, JobCode, Module
 from .places import OURS, find, is_installed, is_users, suffix_of
 
 CODE_BYTES = 64 << 20
@@ -58,20 +58,20 @@ class _Gather:
         self.namespaces: dict[str, list[str]] = {}
         self.installed: set[str] = set()
         self._specs: dict[str, ModuleSpec | None] = {}
-        self._waiting: list[tuple[Module, Found]] = []
+        self._waiting: list[tuple[Module, ImportKind]] = []
         self._paths: dict[str, str] = {}
         self._bytes = 0
 
     def run(self, file: str | None, source: str | None, module: str | None, entry: str) -> JobCode:
         if file is not None and source is not None:
             data = source.encode()
-            self._take(Module(entry, self._path(entry, file), file, data), Found.named)
+            self._take(Module(entry, self._path(entry, file), file, data), ImportKind.named)
         elif module is not None:
-            self._named(module, Found.named)
+            self._named(module, ImportKind.named)
         self._follow()
         if any(COMPUTES.search(one.data) for one in self.modules.values() if one.is_source):
             for name in self._spares():
-                self._named(name, Found.spare)
+                self._named(name, ImportKind.spare)
             self._follow()
         if file is not None:
             self._under_its_own_name(entry, file)
@@ -84,7 +84,7 @@ class _Gather:
         name, one = Path(file).stem, self.modules[entry]
         spec = self._spec(name) if name.isidentifier() else None
         if name not in self.modules and spec is not None and spec.origin == file:
-            self.modules[name] = Module(name, one.path, file, one.data, found=Found.spare)
+            self.modules[name] = Module(name, one.path, file, one.data, found=ImportKind.spare)
 
     # ---- from names to modules
     def _follow(self) -> None:
@@ -93,7 +93,7 @@ class _Gather:
             for name in _names(one):
                 self._named(name, found)
 
-    def _named(self, name: str, found: Found) -> None:
+    def _named(self, name: str, found: ImportKind) -> None:
         """Take a module that is named, and the packages that it is in."""
         parts = name.split(".")
         for count in range(1, len(parts) + 1):
@@ -105,7 +105,7 @@ class _Gather:
                 return
             known = self.modules.get(above)
             if known is not None:
-                if known.found is Found.spare and found is Found.named:
+                if known.found is ImportKind.spare and found is ImportKind.named:
                     self._take(Module(above, known.path, known.origin, known.data, known.package), found, again=True)
                 continue
             if spec.origin is None or spec.loader is None:
@@ -117,7 +117,7 @@ class _Gather:
                 path = self._path(above, spec.origin)
                 self._take(Module(above, path, spec.origin, data, package, found), found)
 
-    def _take(self, one: Module, found: Found, *, again: bool = False) -> None:
+    def _take(self, one: Module, found: ImportKind, *, again: bool = False) -> None:
         self._bytes += 0 if again else len(one.data)
         if self._bytes > CODE_BYTES:
             raise TooMuchCode(

@@ -21,7 +21,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .closure import read_again
-from .modules import ENTRY, SOURCE, STUBS, Found, JobCode, Module
+from .modules import ENTRY, SOURCE, STUBS, ImportKind, JobCode, Module
 from .places import ALSO, OURS, find, is_users, unsafe_path
 from .places import STUBS as STUBS_ON_PATH
 
@@ -109,19 +109,19 @@ class Imports:
 
     def _captured(self, name: str, spec: ModuleSpec, code: JobCode) -> ModuleSpec | None:
         origin = str(spec.origin)
-        made = Module(name, "", origin, b"", spec.submodule_search_locations is not None, Found.imported)
+        made = Module(name, "", origin, b"", spec.submodule_search_locations is not None, ImportKind.imported)
         data = read_again(made)
         if data is None:
             return None
         inside = origin.startswith(os.path.join(code.root, ""))
         tail = "/__init__.py" if made.package else ".py"
         place = Path(origin).relative_to(code.root).as_posix() if inside else f"elsewhere/{name.replace('.', '/')}{tail}"
-        module = Module(name, place, origin, data, made.package, Found.imported)
+        module = Module(name, place, origin, data, made.package, ImportKind.imported)
         code.add(module)
         return self._kept(module)
 
     def _kept(self, one: Module) -> ModuleSpec | None:
-        if one.found is Found.spare:
+        if one.found is ImportKind.spare:
             self._used.append(one.name)
         if not one.is_source:
             return self._binary(one)

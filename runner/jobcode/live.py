@@ -19,14 +19,14 @@ READ_BYTES = 4 << 20
 FILE_BYTES, MOST_FILES, NAME_CHARS = 64 << 20, 200, 300
 
 
-class Live(TypedDict):
+class Checksums(TypedDict):
     """Checksums of packages by name, and of files by path."""
 
     packages: dict[str, str]
     files: dict[str, str]
 
 
-def live_of(code: JobCode) -> Live:
+def live_of(code: JobCode) -> Checksums:
     """What a job uses now. The installed packages are those of its ``import`` statements; the files are those that strings in its code
     name, beside the module or by a whole path: programs, scripts, data.
     """
@@ -37,7 +37,7 @@ def live_of(code: JobCode) -> Live:
     for path in _named_files(code):
         if len(files) < MOST_FILES and path not in files and os.path.realpath(path) not in kept:
             files |= {path: found} if (found := _file(path)) else {}
-    return Live(packages=packages, files=files)
+    return Checksums(packages=packages, files=files)
 
 
 def live_changes(then: Mapping[str, Mapping[str, str]], kept: Collection[str] = ()) -> list[str]:
@@ -116,4 +116,4 @@ def _file(path: str) -> str:
     return ""
 
 
-__all__ = ["Live", "live_changes", "live_of"]
+__all__ = ["Checksums", "live_changes", "live_of"]

@@ -18,7 +18,7 @@ ELSEWHERE = "elsewhere"
 """The folder, among kept sources, of modules that lie outside the root of imports."""
 
 
-class Found(StrEnum):
+class ImportKind(StrEnum):
     """How a module was found: it is ``named`` by an import statement, was ``imported`` while the job was planned, or may be imported by
     a name that is computed (``spare``).
     """
@@ -38,7 +38,7 @@ class Module:
         origin: the user's path, which errors name.
         data: its bytes: source, or machine code of an extension module.
         package: it is an ``__init__``.
-        found: see ``Found``.
+        found: see ``ImportKind``.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Module:
     origin: str
     data: bytes
     package: bool = False
-    found: Found = Found.named
+    found: ImportKind = ImportKind.named
 
     @property
     def sha256(self) -> str:
@@ -70,7 +70,7 @@ class JobCode:
 
     Attributes:
         root: the folder in which imports begin.
-        modules: by name. It may grow while the job is planned: modules that are imported then are added as ``Found.imported``.
+        modules: by name. It may grow while the job is planned: modules that are imported then are added as ``ImportKind.imported``.
         namespaces: folders of packages without an ``__init__``, by name.
         notes: what a user should know of it.
         digest: of the modules that were found before anything was imported; the name of this version of the code.
@@ -113,7 +113,9 @@ class JobCode:
 
 def changes(then: JobCode, now: JobCode) -> list[str]:
     """How the named modules of a job differ, as text: edited, removed, added."""
-    before, after = ({_called(one): one for one in code.modules.values() if one.found is Found.named} for code in (then, now))
+    before, after = (
+        {_called(one): one for one in code.modules.values() if one.found is ImportKind.named} for code in (then, now)
+    )
     known = {_called(one): one for one in then.modules.values()}
     out = []
     for name, one in sorted(before.items()):
@@ -133,4 +135,4 @@ def _called(module: Module) -> str:
     return ENTRY if module.name.startswith(ENTRY) else module.name
 
 
-__all__ = ["ELSEWHERE", "ENTRY", "SOURCE", "STUBS", "Found", "JobCode", "Module", "changes"]
+__all__ = ["ELSEWHERE", "ENTRY", "SOURCE", "STUBS", "ImportKind", "JobCode", "Module", "changes"]

@@ -24,7 +24,7 @@ from ...compiler.runtime.cache import cache_dir
 from ..store.files import Files
 from .imports import IMPORTS, exclusive
 from .live import live_of
-from .modules import ENTRY, SOURCE, STUBS, Found, JobCode, Module
+from .modules import ENTRY, SOURCE, STUBS, ImportKind, JobCode, Module
 
 CODE, VERSIONS = "code", "code.json"
 USED = f"{CODE}/used"
@@ -110,7 +110,7 @@ def read(files: Files, digest: str) -> JobCode:
 
 def _code_of(said: dict[str, Any], found: dict[str, bytes]) -> JobCode:
     modules = [
-        Module(row["name"], row["path"], row["origin"], found[row["path"]], bool(row["package"]), Found(row["found"]))
+        Module(row["name"], row["path"], row["origin"], found[row["path"]], bool(row["package"]), ImportKind(row["found"]))
         for row in said["modules"]
     ]
     made = JobCode.of(str(said["root"]), modules, {name: list(places) for name, places in said["namespaces"].items()})

@@ -29,7 +29,7 @@ CORES = "cores"
 
 
 @dataclass(frozen=True)
-class Entry:
+class RunAccount:
     """The entry of one run: what it holds, in bytes by pool, and of ``CORES``.
 
     Attributes:
@@ -67,7 +67,7 @@ class Account:
         self._folder = private((folder or machine_folder()) / "account")
         self._name = secrets.token_hex(8) + ENTRY
         self._gate = self._open(GATE)
-        self.written: Entry | None = None
+        self.written: RunAccount | None = None
         with self.gate():  # between the two steps the file would be taken for one of a process that is gone
             self._file = self._open(self._name)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,7 +91,7 @@ class Account:
             if mine:
                 fcntl.flock(self._gate, fcntl.LOCK_UN)
 
-    def others(self) -> list[Entry]:
+    def others(self) -> list[RunAccount]:
         """The other runs that live; the files of those that do not are removed. To be called behind the gate.
 
         A process that this run was taken over from is left out, it may be stopped (Ctrl-Z) for ever.
@@ -99,7 +99,7 @@ class Account:
         found = [self._read(name) for name in os.listdir(self._folder) if name.endswith(ENTRY)]
         return [entry for entry in found if entry is not None and entry.run != self.run]
 
-    def _read(self, name: str) -> Entry | None:
+    def _read(self, name: str) -> RunAccount | None:
         if name == self._name:
             return None
         with suppress(OSError, ValueError, TypeError):
@@ -107,20 +107,20 @@ class Account:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return Entry(**json.loads(os.pread(file, MOST_BYTES, 0)))
+                return RunAccount(**json.loads(os.pread(file, MOST_BYTES, 0)))
             else:
                 (self._folder / name).unlink()
             finally:
                 os.close(file)
         return None
 
-    def entry(self, held: Mapping[str, int], used: Mapping[str, int], needs: Mapping[str, int]) -> Entry:
+    def entry(self, held: Mapping[str, int], used: Mapping[str, int], needs: Mapping[str, int]) -> RunAccount:
         """Publish what this run holds, uses and needs."""
         before, waits = self.written, bool(needs) and not any(held.values())
         since = (before.since if before is not None and before.since else time.monotonic()) if waits else 0.0
-        return Entry(self.run, os.getpid(), dict(held), dict(used), dict(needs), since)
+        return RunAccount(self.run, os.getpid(), dict(held), dict(used), dict(needs), since)
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: RunAccount) -> None:
         """Let the others see it. To be called behind the gate."""
         if entry != self.written:
             data = json.dumps(asdict(entry)).encode()
@@ -137,12 +137,12 @@ class Account:
             self._file = -1
 
 
-def waits_longer(mine: Entry, others: Sequence[Entry]) -> list[Entry]:
+def waits_longer(mine: RunAccount, others: Sequence[RunAccount]) -> list[RunAccount]:
     """Others that wait, hold nothing, and have waited longer than this run, which may hold something."""
     return [entry for entry in others if entry.since and not 0 < mine.since <= entry.since]
 
 
-def share(pool: str, capacity: int, mine: Entry, others: Sequence[Entry], least: int = 0) -> int:
+def share(pool: str, capacity: int, mine: RunAccount, others: Sequence[RunAccount], least: int = 0) -> int:
     """Bytes (or cores) of a pool that a run may hold in all, beside others. Pure.
 
     What others hold they keep, and so does the run. While others wait, each run has an equal part, but room for one thing at least
@@ -156,4 +156,4 @@ def share(pool: str, capacity: int, mine: Entry, others: Sequence[Entry], least:
     return max(most, mine.held.get(pool, 0), 0)
 
 
-__all__ = ["CORES", "Account", "Entry", "share", "waits_longer"]
+__all__ = ["CORES", "Account", "RunAccount", "share", "waits_longer"]

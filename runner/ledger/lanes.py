@@ -30,7 +30,7 @@ class DeviceUsers:
     limit: int | None = None
 
 
-class Lanes:
+class DeviceLanes:
     """Keeps the packer's devices. A run gets the lanes of a device alone, or shares them with the other runs that wait, see ``share``.
 
     Bytes are never exceeded. Lanes are, by what still runs when another run joins, and where more runs wait than there are lanes: each

@@ -13,7 +13,7 @@ from ..packing import Packer, Placement, Request
 from ..packing.packer import AGE_S
 from . import leases as words
 from .inventory import Found
-from .lanes import Lanes
+from .lanes import DeviceLanes
 from .leases import EXPIRE_S, LEASE_REQUESTS, LEASE_S, MOST_REASONS, Exchange, Held, Lease, LeaseEnd, Terms, Waits
 from .runs import MARK, Grant, RequestGroup, Run, shown
 from .views import snapshot
@@ -25,7 +25,7 @@ class Ledger:
     """Grants leases, and takes them back when they are returned, when their run is silent, or when their device is gone.
 
     The packer inside gets, for each device, one device for each run that may use it, all on the same pool: the process of each run's
-    worker is charged by itself. They share the lanes: as many runs as wait, by users, see ``Lanes``.
+    worker is charged by itself. They share the lanes: as many runs as wait, by users, see ``DeviceLanes``.
 
     Args:
         epoch: part of the lease ids; another one for each start of a ledger.
@@ -48,7 +48,7 @@ class Ledger:
         self.epoch, self.settle_until, self.expire_s = epoch, settle_until, expire_s
         self.lease_requests, self.lease_s = lease_requests, lease_s
         self._packer = Packer(age_s=age_s)
-        self._lanes = Lanes(self._packer)
+        self._lanes = DeviceLanes(self._packer)
         self._runs: dict[str, Run] = {}
         self._taken: dict[str, str] = {}
         self._number = 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from .account import CORES, Account, Entry, share, waits_longer
+from .account import CORES, Account, RunAccount, share, waits_longer
 from .inventory import Found
 from .ledger import Ledger
 
@@ -28,7 +28,7 @@ class Machine:
         self._cores = max([row.lanes * row.threads for row in self._found.values() if row.backend == "cpu"], default=0)
         self.used: dict[str, int] = {}
         self.beside = ""
-        self._others: list[Entry] = []
+        self._others: list[RunAccount] = []
 
     @contextmanager
     def granting(self, run: str) -> Iterator[list[str]]:
@@ -51,7 +51,7 @@ class Machine:
                     self.account.write(now)
                     idle += self._ledger.idle(run) if waits_longer(now, self._others) else []
 
-    def _entry(self, run: str) -> Entry:
+    def _entry(self, run: str) -> RunAccount:
         held, counts = self._ledger.held(run)
         if self._threads:
             held[CORES] = sum(counts.get(device, 0) * threads for device, threads in self._threads.items())
@@ -73,7 +73,7 @@ class Machine:
         cores = share(CORES, self._cores, mine, others, needs.get(CORES, 0))
         self._ledger.limit(run, pools, {device: cores // threads for device, threads in self._threads.items()})
 
-    def _say(self, others: list[Entry]) -> None:
+    def _say(self, others: list[RunAccount]) -> None:
         held = {pool: sum(entry.held.get(pool, 0) for entry in others) for pool in {row.pool for row in self._found.values()}}
         names = ", ".join(f"{entry.run} (process {entry.pid})" for entry in others)
         taken = ", ".join(f"{amount / 2**30:.1f} GiB of {pool}" for pool, amount in sorted(held.items()) if amount)
@@ -84,7 +84,7 @@ class Machine:
             self._note("this run has the machine for itself again")
 
 
-def with_others_back(found: Iterable[Found], others: Sequence[Entry]) -> list[Found]:
+def with_others_back(found: Iterable[Found], others: Sequence[RunAccount]) -> list[Found]:
     """Devices with what other runs use of their memory taken for free: it will be, and a trial that needs it waits and is not refused."""
     rows = list(found)
     used = {row.pool: sum(entry.used.get(row.pool, 0) for entry in others) for row in rows}

@@ -82,7 +82,7 @@ def _column(rows: Sequence[Any], trials: int) -> np.ndarray:
     return np.array([row if type(row) is float else float(np.reshape(row, ())) for row in rows])
 
 
-class Reader:
+class LiveReader:
     """Reads the files of a run again and again: ``news`` gives what was written since the last call."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -164,7 +164,7 @@ def _joined(attempts: Sequence[Series]) -> Series:
 
 def live_values(folder: RunFolder) -> dict[str, Series]:
     """The live values of a run, finished or not, by trial: of those trials that have logged some."""
-    return series(Reader(folder).news())
+    return series(LiveReader(folder).news())
 
 
-__all__ = ["FOLDER", "Logged", "Reader", "Series", "live_values", "series"]
+__all__ = ["FOLDER", "LiveReader", "Logged", "Series", "live_values", "series"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..store.attempts import arrays_of, check_crc, check_inside, missing
 from ..store.files import LocalFiles
-from ..store.journal import Lines
+from ..store.journal import EventReader
 from ..store.layout import RunFolder
 from ..store.replay import Replay
 
@@ -30,7 +30,7 @@ class Arrays(Mapping[str, Mapping[str, Array]]):
     def __init__(self, folder: RunFolder, found: Replay, kind: str) -> None:
         self._folder, self._kind = folder, kind
         self._found = {name: state.entry for name, state in found.trials.items() if state.entry is not None}
-        self._lines = Lines(folder)  # trials of a batch have one line
+        self._lines = EventReader(folder)  # trials of a batch have one line
 
     def __getitem__(self, trial: str) -> Mapping[str, Array]:
         record = self._lines.at(self._found[trial])

@@ -12,10 +12,10 @@ from ..optimize.results import best_at
 from .view import (
     SHOWN,
     FailureView,
-    Reason,
     RunningTrial,
     RunView,
     Snapshot,
+    WaitCount,
     batch_label,
     device_views,
     failure_view,
@@ -49,7 +49,7 @@ class Exports(Protocol):
         ...
 
 
-class Check(Protocol):
+class RunningCheck(Protocol):
     """A check that is running: ``first_check.FirstCheck``."""
 
     def end(self, wait: bool, stopped: Callable[[], bool]) -> None:
@@ -58,7 +58,7 @@ class Check(Protocol):
 
 
 @dataclass(frozen=True)
-class _Started:
+class _StartedTrial:
     label: str
     device: str
     bytes: int | None
@@ -70,7 +70,7 @@ class _Batch:
     """A batch that runs: its first trial, and how many of its trials have no row yet."""
 
     first: str
-    shown: _Started
+    shown: _StartedTrial
     left: int
 
 
@@ -86,7 +86,7 @@ class Board:
     running: dict[str, str] = field(default_factory=dict)
     """The trials that run, with their labels."""
     best: tuple[float, str] | None = None
-    check: Check | None = None
+    check: RunningCheck | None = None
     """A check of the job that runs beside the run."""
     warnings: list[str] = field(default_factory=list)
     """Warnings that trials have given, each once."""
@@ -104,13 +104,13 @@ class Board:
     _ticked: float = float("-inf")
     _waits: dict[str, float] = field(default_factory=dict)
     """Since when a trial that is tried again waits."""
-    _lanes: dict[str, _Started] = field(default_factory=dict)
+    _lanes: dict[str, _StartedTrial] = field(default_factory=dict)
     _batches: dict[int, _Batch] = field(default_factory=dict)
     _ends: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ENDS))
     _failures: deque[FailureView] = field(default_factory=lambda: deque(maxlen=SHOWN))
 
     def checked(self, wait: bool, stopped: Callable[[], bool]) -> list[str]:
-        """The warnings of the run, with that of the check, which ends, see ``Check.end``."""
+        """The warnings of the run, with that of the check, which ends, see ``RunningCheck.end``."""
         if self.check is not None:
             self.check.end(wait, stopped)
         return self.warnings
@@ -130,14 +130,16 @@ class Board:
         now = time.monotonic()
         self.first_start = self.first_start or now
         self.running[trial] = label
-        self._lanes[trial] = _Started(label, device, claimed, now)
+        self._lanes[trial] = _StartedTrial(label, device, claimed, now)
         if self.metrics is not None:
             self.metrics.started(batch, now - self._waits.pop(trial, self.began))
 
     def batch_started(self, launch: int, first: str, trials: int, label: str, device: str, claimed: int) -> None:
         """A batch of so many trials has started, ``first`` among them."""
         self.batch_passed(launch, trials)
-        self._batches[launch] = _Batch(first, _Started(batch_label(trials, label), device, claimed, time.monotonic()), trials)
+        self._batches[launch] = _Batch(
+            first, _StartedTrial(batch_label(trials, label), device, claimed, time.monotonic()), trials
+        )
 
     def batch_passed(self, launch: int, trials: int) -> None:
         """So many trials of a batch have started and ended since the board was told last; ``batch_ended`` follows."""
@@ -247,6 +249,6 @@ class Board:
             retries=dict(self.retries),
         )
 
-    def _reasons(self) -> tuple[Reason, ...]:
+    def _reasons(self) -> tuple[WaitCount, ...]:
         waiting = self.total - self.ended - self.now_running
         return reasons(self.snapshot, max(0, waiting))

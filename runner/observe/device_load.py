@@ -48,7 +48,7 @@ class _Batch:
     bytes: int = 0
 
 
-class _Devices:
+class _DeviceLoad:
     """What runs on each device; a batch claims its bytes once, until its last trial has ended."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def loads(events: Iterable[Event], began: float, planned: Mapping[str, int | Non
         began: when the run began, seconds since the epoch.
         planned: bytes by trial, for starts that do not say what they claim.
     """
-    events, now = list(events), _Devices()
+    events, now = list(events), _DeviceLoad()
     for t, event in _in_time(events, began):
         trial, kind = str(event.get("trial")), event["event"]
         if kind == "started":

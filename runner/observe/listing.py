@@ -12,7 +12,7 @@ from typing import Any
 
 from ...compiler.errors import QdrunError
 from ..query.picking import columns_of
-from ..query.table_file import TableFile, Wanted, current_file, is_changed, is_damaged
+from ..query.table_file import TableFile, TableQuery, current_file, is_changed, is_damaged
 from ..store import status
 from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
 from ..store.encoding import plain
@@ -149,7 +149,7 @@ def table_of(
         NotFound: no such column.
         WhereError: the condition cannot be understood.
     """
-    wanted = Wanted(where, best, sort, columns and [name.strip() for name in columns], limit)
+    wanted = TableQuery(where, best, sort, columns and [name.strip() for name in columns], limit)
     whole = not columns or "*" in columns  # then what is damaged is said, too: the journal's way finds it
     repaired = _made_again(folder) if is_changed(folder) else []
     file = current_file(folder) if (columns or shown) and not repaired else None
@@ -182,7 +182,7 @@ def _made_again(folder: RunFolder) -> list[str]:
     return [f"{said}; it was made again from the journal"]
 
 
-def _from_file(folder: RunFolder, file: TableFile, wanted: Wanted) -> Table | None:
+def _from_file(folder: RunFolder, file: TableFile, wanted: TableQuery) -> Table | None:
     """The table from the Parquet file of a run that has ended; None where the file would give other values than the journal."""
     names: list[str] = file.file.schema_arrow.names
     swept: list[str] = []

@@ -100,7 +100,7 @@ class Silent:
         """Nothing to say."""
 
 
-class Lines:
+class PlainLines:
     """Plain lines, at most one every ten seconds and one at the end, for pipes, logs and dumb terminals."""
 
     def __init__(self, board: Board) -> None:
@@ -108,7 +108,7 @@ class Lines:
         self._shown = ""
         self._last = 0.0
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> PlainLines:
         self.note(f"run {self.board.run}: {counted(self.board.total, 'trial')}")
         self._last = time.monotonic()
         return self
@@ -133,7 +133,7 @@ class Lines:
         print(visible(text), file=sys.stderr, flush=True)
 
 
-class Live:
+class LiveBoard:
     """A board that redraws itself on a terminal."""
 
     def __init__(self, board: Board) -> None:
@@ -141,7 +141,7 @@ class Live:
         self._screen = _Screen(board.view, lambda: board.notes[-SHOWN:])
         self.console = self._screen.console
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> LiveBoard:
         self._screen.live.start()
         return self
 
@@ -252,7 +252,7 @@ def display(board: Board, *, quiet: bool = False) -> Display:
     """The display that fits where stderr goes. Colours follow NO_COLOR and FORCE_COLOR."""
     if quiet:
         return Silent()
-    return Unbroken(Live(board) if on_terminal() else Lines(board))
+    return Unbroken(LiveBoard(board) if on_terminal() else PlainLines(board))
 
 
 def watch(
@@ -272,7 +272,7 @@ def watch(
     Raises:
         OSError: the run cannot be read.
     """
-    seen = _Follower(folder, every_s, sleep)
+    seen = _RunWatcher(folder, every_s, sleep)
     if not on_terminal():
         _follow_in_lines(seen, line_every_s)
     else:
@@ -285,7 +285,7 @@ def watch(
     return EXIT_CODES.get(seen.view.state, 1)
 
 
-class _Follower:
+class _RunWatcher:
     """Looks at a run again and again; ``view`` is the last look."""
 
     def __init__(self, folder: RunFolder, every_s: float, sleep: Callable[[float], None]) -> None:
@@ -304,7 +304,7 @@ class _Follower:
         self._read()
 
 
-def _follow_in_lines(seen: _Follower, line_every_s: float) -> None:
+def _follow_in_lines(seen: _RunWatcher, line_every_s: float) -> None:
     def say(text: str) -> None:
         print(visible(text), file=sys.stderr, flush=True)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..study.placement import Predicted
 
 
-class Ended(Protocol):
+class EndedRun(Protocol):
     """A run that a command has brought to its end."""
 
     @property
@@ -324,7 +324,7 @@ def extent(value: list[Any]) -> str:
     return str(Large(shape_of(value)))
 
 
-def summary_data(done: Ended) -> dict[str, Any]:
+def summary_data(done: EndedRun) -> dict[str, Any]:
     """The end of a submit, as plain data."""
     found = best(done.rows)
     failures = _failures(done)
@@ -346,13 +346,13 @@ def summary_data(done: Ended) -> dict[str, Any]:
     )
 
 
-def _failures(done: Ended) -> list[Row]:
+def _failures(done: EndedRun) -> list[Row]:
     """The rows of trials that failed, those that crashed each time among them."""
     statuses = column_of(done.rows, "status")
     return [done.rows[place] for place, status in enumerate(statuses) if status in ("failed", "poisoned")]
 
 
-def summary_text(done: Ended) -> str:
+def summary_text(done: EndedRun) -> str:
     """The end of a submit, as text: counts, best trial, failures, seconds, path of the results."""
     counts = Counter(column_of(done.rows, "status"))
     timing, found = done.timing, best(done.rows)
@@ -383,7 +383,7 @@ def summary_text(done: Ended) -> str:
     return "\n".join(lines)
 
 
-def _failure_lines(done: Ended) -> list[str]:
+def _failure_lines(done: EndedRun) -> list[str]:
     """The failures, equal ones in one line with the first trials that have it."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in _failures(done):

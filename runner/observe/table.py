@@ -19,7 +19,7 @@ from ..collector import paused
 from ..store.columns import decoded, event_of
 from ..store.encoding import Damaged, plain
 from ..store.files import StorageDenied, StorageFull, open_files
-from ..store.journal import EVENTS, Event, Events, Lines, read, shape_of
+from ..store.journal import EVENTS, Event, EventReader, Events, read, shape_of
 from ..store.layout import NoPlace, RunFolder
 from ..store.refusals import why_of
 from ..store.replay import Block, Replay, replay, run_state, split
@@ -97,7 +97,7 @@ def _stray(name: str) -> Trial:
 
 def each_row(folder: RunFolder, found: Replay, table: Iterable[Row]) -> Iterator[Row]:
     """The rows with the arrays that they have left in the journal, one after the other."""
-    lines = Lines(folder)
+    lines = EventReader(folder)
     for row in table:
         if Large not in map(type, row.values()):
             yield row

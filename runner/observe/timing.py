@@ -40,7 +40,7 @@ def process_started() -> float:
     return started if _IMPORTED - started < IMPORTS_S else _IMPORTED
 
 
-class Ended(NamedTuple):
+class TrialTiming(NamedTuple):
     """A trial that has ended: its lane (host, process, number), when it started and ended there, the seconds that its worker had it, those
     of its own work, and when its row had come back. A batch is one, with the seconds of all of its ``trials``.
     """
@@ -64,7 +64,7 @@ class Timing:
     ray_ready_t: float | None = None
     first_start_t: float | None = None
     ended_t: float | None = None
-    trials: list[Ended] = field(default_factory=list)
+    trials: list[TrialTiming] = field(default_factory=list)
 
     def add(self, message: Mapping[str, Any], at: float, trials: int = 1) -> None:
         """Note an ended trial that has come back ``at`` that time: its worker, when it started and ended there, and the seconds of its own
@@ -74,7 +74,7 @@ class Timing:
         lane = (get("host"), get("pid"), get("lane"))
         seconds = get("seconds")
         own = None if seconds is None else trials * seconds
-        self.trials.append(Ended(lane, get("started_t"), get("ended_t"), get("worker_seconds"), own, at, trials))
+        self.trials.append(TrialTiming(lane, get("started_t"), get("ended_t"), get("worker_seconds"), own, at, trials))
 
     def summary(self) -> dict[str, float | None]:
         """The figures that ``--json`` prints; seconds from the command on, and milliseconds for each trial.
@@ -84,7 +84,7 @@ class Timing:
         critical path; as far as the clocks of two processes agree, and never below 0), and ``overhead_ms_per_trial`` the first two
         together.
         """
-        lanes: dict[tuple[Any, ...], list[Ended]] = defaultdict(list)
+        lanes: dict[tuple[Any, ...], list[TrialTiming]] = defaultdict(list)
         for trial in self.trials:
             lanes[trial.lane].append(trial)
         gaps, inside, collect = [], [], []  # seconds, and of how many trials

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..optimize.results import best_at
 from ..store.attempts import Failure
-from ..store.journal import Event, Lines, read
+from ..store.journal import Event, EventReader, read
 from ..store.layout import RunFolder
 from ..store.replay import FINAL, AttemptState, Replay, replay, run_state
 from ..study.trials import Trial
@@ -90,7 +90,7 @@ class FailureView:
 
 
 @dataclass(frozen=True)
-class Reason:
+class WaitCount:
     """Why ``count`` trials wait."""
 
     count: int
@@ -127,7 +127,7 @@ class RunView:
     devices: tuple[DeviceView, ...] = ()
     lanes: tuple[RunningTrial, ...] = ()
     failures: tuple[FailureView, ...] = ()
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[WaitCount, ...] = ()
     retries: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -297,18 +297,18 @@ def device_views(snapshot: Snapshot | None, lanes: Sequence[RunningTrial]) -> tu
     return tuple(found.values())
 
 
-def reasons(snapshot: Snapshot | None, waiting: int | None = None) -> tuple[Reason, ...]:
+def reasons(snapshot: Snapshot | None, waiting: int | None = None) -> tuple[WaitCount, ...]:
     """Why trials wait, as a snapshot says it, and the reservation there is.
 
     ``waiting``: trials that wait now, where that is known: a reason that stands alone is that of all of them.
     """
     if snapshot is None or waiting == 0:
         return ()
-    found = [Reason(int(group["count"]), str(group["why"])) for group in snapshot.get("waiting") or () if group.get("why")]
+    found = [WaitCount(int(group["count"]), str(group["why"])) for group in snapshot.get("waiting") or () if group.get("why")]
     reserved = snapshot.get("reservation")
     if reserved and not found:
-        found.append(Reason(1, f"{reserved['device']} is reserved for {reserved['request']}: {reserved['why']}"))
-    return (Reason(waiting, found[0].text),) if waiting and len(found) == 1 else tuple(found)
+        found.append(WaitCount(1, f"{reserved['device']} is reserved for {reserved['request']}: {reserved['why']}"))
+    return (WaitCount(waiting, found[0].text),) if waiting and len(found) == 1 else tuple(found)
 
 
 def _best(folder: RunFolder, found: Replay, labels: Mapping[str, str]) -> tuple[float, str] | None:
@@ -325,7 +325,7 @@ def _best(folder: RunFolder, found: Replay, labels: Mapping[str, str]) -> tuple[
     outputs: Mapping[str, Any] = {}
     with suppress(OSError, ValueError):  # what is damaged is said elsewhere
         if folder.config().get("optimize"):
-            outputs = Lines(folder).at(state.entry).get("outputs") or {}
+            outputs = EventReader(folder).at(state.entry).get("outputs") or {}
     return loss, best_at(labels[state.id], outputs)
 
 

@@ -20,8 +20,8 @@ from ...jobs.core import paths
 from ..config.optimize_section import OptimizeSection
 from ..store.interface import Files
 from . import rules
-from .evaluate import Alone, DescentError, Evaluate, Evaluated, Together
-from .kept import Kept, Saver, latest
+from .evaluate import Alone, DescentError, Evaluate, Evaluated, TrialsTogether
+from .kept import DescentStore, Saver, latest
 from .results import STOPPED, result_of
 from .rungs import Rungs, compared
 from .state import Descents, Rows, joined, key_of, packed, section_hash
@@ -32,7 +32,9 @@ Compare = Callable[..., np.ndarray]
 """``rungs.compared`` of a group of descents."""
 
 
-def body_of(optimize: Mapping[str, Any] | None, kept: Kept | None = None, trial: str = "") -> Callable[[Session], Outcome]:
+def body_of(
+    optimize: Mapping[str, Any] | None, kept: DescentStore | None = None, trial: str = ""
+) -> Callable[[Session], Outcome]:
     """The function that a worker runs on an open job: ``execute(job, .., body=body_of(spec["optimize"]))``. None: run it once.
 
     Args:
@@ -60,7 +62,7 @@ def optimized(section: OptimizeSection, gradients: Sequence[str], values: Mappin
     return list(section.params) if section.params is not None else [name for name in gradients if paths.has(values, name)]
 
 
-def descend(session: Session, section: OptimizeSection, kept: Kept | None = None, trial: str = "") -> Outcome:
+def descend(session: Session, section: OptimizeSection, kept: DescentStore | None = None, trial: str = "") -> Outcome:
     """Minimise the loss, starting at the job's parameters.
 
     Args:
@@ -88,7 +90,7 @@ def descend_batch(
     params: Sequence[BaseModel],
     section: OptimizeSection,
     seeds: Sequence[int] | np.ndarray = (),
-    kept: Kept | None = None,
+    kept: DescentStore | None = None,
     trials: Sequence[str] = (),
 ) -> list[End]:
     """Minimise the loss of each trial of a batch from its parameters on; of each the outcome that it has alone, or its error.
@@ -108,7 +110,9 @@ def descend_batch(
         Stopped: a stop was requested before the first step of all.
     """
     names = list(trials) or [str(row) for row in range(len(params))]
-    ends = _descend_all(Together(batch, params, seeds), names, section, kept, lambda rows: Together(batch, params, seeds, rows))
+    ends = _descend_all(
+        TrialsTogether(batch, params, seeds), names, section, kept, lambda rows: TrialsTogether(batch, params, seeds, rows)
+    )
     if all(isinstance(end, Stopped) and end.outcome is None for end in ends):
         raise ends[0]  # pyright: ignore[reportGeneralTypeIssues]
     return ends
@@ -118,7 +122,7 @@ def _descend_all(
     every: Evaluate,
     trials: Sequence[str],
     section: OptimizeSection,
-    kept: Kept | None,
+    kept: DescentStore | None,
     some: Callable[[Sequence[int]], Evaluate],
 ) -> list[End]:
     """The ends of descents, each group of equal step after the other.

@@ -144,7 +144,7 @@ class Alone:
             self(real, int(kept[0]))
 
 
-class Together:
+class TrialsTogether:
     """Trials of a batch.
 
     Args:
@@ -239,4 +239,4 @@ def at_point(model: type[BaseModel], start: dict[str, Any], x: Mapping[str, np.n
         ) from error
 
 
-__all__ = ["Alone", "DescentError", "Evaluate", "Evaluated", "Together", "at_point"]
+__all__ = ["Alone", "DescentError", "Evaluate", "Evaluated", "TrialsTogether", "at_point"]

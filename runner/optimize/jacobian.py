@@ -29,7 +29,7 @@ class NoResiduals(QdrunError, ValueError):
 
 
 @dataclass(frozen=True)
-class Choice:
+class JacobianMode:
     """How a Jacobian is computed: in which mode, and how many of its rows (reverse) or columns (forward) at once, of how many."""
 
     mode: str
@@ -47,7 +47,7 @@ class Choice:
         return "column" if self.mode == "forward" else "row"
 
 
-def choose(job: Job[Any], plan: MemoryPlan, names: Sequence[str]) -> Choice:
+def choose(job: Job[Any], plan: MemoryPlan, names: Sequence[str]) -> JacobianMode:
     """The mode that costs less by the memory plan of the open job: reverse mode writes the state, the gradients and what tapes keep once
     for each residual, forward mode the state and as many tangents once for each parameter.
 
@@ -75,7 +75,7 @@ def choose(job: Job[Any], plan: MemoryPlan, names: Sequence[str]) -> Choice:
     rows = int(job.declared.residuals.shape[0])
     columns = sum(int(np.size(getattr(job.params, name))) for name in names)
     mode, count = ("forward", columns) if columns * 2 * state <= rows * backwards else ("reverse", rows)
-    return Choice(mode, min(count, MOST), count)
+    return JacobianMode(mode, min(count, MOST), count)
 
 
 class Jacobian:
@@ -95,7 +95,7 @@ class Jacobian:
         OutOfMemory: not even one row or column fits the memory budget; names the smallest budget that works.
     """
 
-    def __init__(self, job: Job[Any], names: Sequence[str], choice: Choice, beside: int = 0) -> None:
+    def __init__(self, job: Job[Any], names: Sequence[str], choice: JacobianMode, beside: int = 0) -> None:
         self.choice, self._names = choice, list(names)
         options, limit = dict(job.opened_with), job.opened_with.get("memory_limit_bytes")
         options["memory_limit_bytes"] = None if limit is None else max(1, limit - beside)
@@ -196,4 +196,4 @@ class Jacobian:
         self._context.run(self._session.close)
 
 
-__all__ = ["KIND", "Choice", "Jacobian", "NoResiduals", "choose"]
+__all__ = ["KIND", "Jacobian", "JacobianMode", "NoResiduals", "choose"]

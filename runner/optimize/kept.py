@@ -18,7 +18,7 @@ BATCHES, DESCENT = "descents", "/descent.safetensors"
 HEAD_BYTES = 8
 
 
-class Kept(Protocol):
+class DescentStore(Protocol):
     """The storage of descents between attempts."""
 
     def load(self, keys: Sequence[Key]) -> dict[Key, Descents]:
@@ -69,7 +69,7 @@ class KeptFiles:
     _heads: dict[str, list[Key]] = field(default_factory=dict)
 
     def load(self, keys: Sequence[Key]) -> dict[Key, Descents]:
-        """See ``Kept``. A trial may have run alone and in batches: the state with the most steps counts."""
+        """See ``DescentStore``. A trial may have run alone and in batches: the state with the most steps counts."""
         found: dict[Key, Descents] = {}
         if self.first:
             return found
@@ -97,13 +97,13 @@ class KeptFiles:
         return self._heads.get(path, [])
 
     def save(self, data: bytes) -> None:
-        """See ``Kept``."""
+        """See ``DescentStore``."""
         with suppress(StorageFull, OSError):
             self.check()
             self.files.put(self.path, data, durable=False)
 
     def clear(self) -> None:
-        """See ``Kept``."""
+        """See ``DescentStore``."""
         with suppress(StorageFull, OSError):
             if self.files.exists(self.path):
                 self.check()
@@ -134,7 +134,7 @@ def latest(files: Files, trial: str, section: str) -> Descents | None:
 class Saver:
     """Saves descents while they run, as often as ``EVERY_S`` and ``SHARE`` say."""
 
-    def __init__(self, kept: Kept | None) -> None:
+    def __init__(self, kept: DescentStore | None) -> None:
         self._kept, self._due = kept, time.monotonic() + EVERY_S
 
     def look(self, data: Callable[[], bytes]) -> None:
@@ -151,4 +151,4 @@ class Saver:
             self._due = now + max(EVERY_S, (now - began) / SHARE)
 
 
-__all__ = ["BATCHES", "Kept", "KeptFiles", "Saver", "batch_path", "forget_batches", "latest", "path_of"]
+__all__ = ["BATCHES", "DescentStore", "KeptFiles", "Saver", "batch_path", "forget_batches", "latest", "path_of"]

@@ -10,7 +10,7 @@ from ..config.optimize_section import OptimizeSection
 from . import lbfgs, least_squares
 from .evaluate import Evaluate, Evaluated
 from .state import Descents, Rows
-from .update_rules import SEARCHES, State, clipped_rows, options_of, projected, rate_at, update
+from .update_rules import SEARCHES, RuleState, clipped_rows, options_of, projected, rate_at, update
 
 Bounds = Mapping[str, tuple[float, float]]
 WHOLE = ""
@@ -19,7 +19,7 @@ WHOLE = ""
 
 def advance(
     section: OptimizeSection, now: Descents, found: Evaluated, g: Rows, bounds: Bounds, evaluate: Evaluate
-) -> tuple[Rows, State]:
+) -> tuple[Rows, RuleState]:
     """The next points of descents and what their rule keeps, from the results at ``now.x``.
 
     Args:
@@ -56,7 +56,7 @@ def _flag(now: Descents, name: str) -> np.ndarray:
 
 def _search(
     section: OptimizeSection, now: Descents, found: Evaluated, g: Rows, bounds: Bounds, evaluate: Evaluate
-) -> tuple[Rows, State]:
+) -> tuple[Rows, RuleState]:
     names = list(section.params or ())  # saved descents have theirs in another order
     x, options, before = flat(now.x, names), options_of(section.rule) | dict(section.options), now.rule.memory.get(WHOLE)
     ends = [np.broadcast_to(np.array(bounds.get(name, (-np.inf, np.inf))), (now.x[name][0].size, 2)) for name in names]
@@ -68,7 +68,7 @@ def _search(
         scale = np.concatenate([np.full(now.x[name][0].size, section.scale.get(name, 1.0)) for name in names])
         before = before or least_squares.begin(x, options["damping"])
         moved, memory = least_squares.advance(before, *here, lambda: evaluate.jacobian(names) * scale)
-    return shaped(moved, now.x, names), State(now.rule.count + 1, {WHOLE: memory})
+    return shaped(moved, now.x, names), RuleState(now.rule.count + 1, {WHOLE: memory})
 
 
 def flat(arrays: Rows, names: Sequence[str]) -> np.ndarray:

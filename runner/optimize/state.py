@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .results import STOPPED
-from .update_rules import State
+from .update_rules import RuleState
 
 Rows = dict[str, np.ndarray]
 """Arrays with a row for each trial."""
@@ -69,7 +69,7 @@ class Descents:
     stopped: np.ndarray
     steps: np.ndarray
     step: int = 0
-    rule: State = field(default_factory=State)
+    rule: RuleState = field(default_factory=RuleState)
     history: list[np.ndarray] = field(default_factory=list)
     point: Rows = field(default_factory=dict)
     gradients: Rows = field(default_factory=dict)
@@ -112,7 +112,7 @@ def _descents(arrays: Rows, step: int, count: int) -> Descents:
     for name, value in _below(arrays, "number").items():
         setattr(now, name, value)
     now.point, now.gradients, now.outputs = (_below(arrays, name) for name in ("point", "gradients", "outputs"))
-    now.step, now.rule, now.history = step, State(count, memory), list(np.ascontiguousarray(arrays["history"].T))
+    now.step, now.rule, now.history = step, RuleState(count, memory), list(np.ascontiguousarray(arrays["history"].T))
     return now
 
 

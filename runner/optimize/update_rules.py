@@ -142,7 +142,7 @@ def options_of(rule: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class State:
+class RuleState:
     """The state of a rule for all parameters after ``count`` steps."""
 
     count: int = 0
@@ -150,13 +150,13 @@ class State:
 
 
 def update(
-    rule: str, options: Mapping[str, float], state: State, x: Arrays, g: Arrays, rate: float
-) -> tuple[dict[str, np.ndarray], State]:
+    rule: str, options: Mapping[str, float], state: RuleState, x: Arrays, g: Arrays, rate: float
+) -> tuple[dict[str, np.ndarray], RuleState]:
     """One step of a rule on all parameters."""
     count, moved, kept = state.count + 1, {}, {}
     for name, value in x.items():
         moved[name], kept[name] = RULES[rule](value, g[name], state.memory.get(name, {}), rate, count, **options)
-    return moved, State(count, kept)
+    return moved, RuleState(count, kept)
 
 
 def row_norms(arrays: Arrays) -> np.ndarray:

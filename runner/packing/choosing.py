@@ -6,13 +6,13 @@ import math
 
 from .fairness import Shares
 from .pools import DeviceState
-from .queue import Group, UserQueue, Waiting
+from .queue import ClaimGroup, UserQueue, Waiting
 
 WEIGHT = 8
 """The exponent of the bytes of groups that have nearly as many, where one of them is chosen."""
 
 USERS = 8  # number of users below the fair share that are compared for the best fit
-Choice = tuple[Group, str]
+Choice = tuple[ClaimGroup, str]
 """A group, and why."""
 
 
@@ -51,7 +51,7 @@ class Chooser:
                     return group, "back-filled: the reservation waits no longer for it"
         return None
 
-    def _of_users(self, state: DeviceState, room: int, largest: bool) -> Group | None:
+    def _of_users(self, state: DeviceState, room: int, largest: bool) -> ClaimGroup | None:
         """The best fit of some users below the fair share; where they have none, that of the user with the smallest share."""
         kind, waiting, best, size, count = state.device.kind, self._waiting, None, -1, 0
         fair = 1.0 / self._shares.active(waiting.users)
@@ -64,7 +64,7 @@ class Chooser:
                 best, size = group, group.bytes_on(kind)
         return best
 
-    def _mixed(self, queue: UserQueue, group: Group, state: DeviceState, room: int, largest: bool) -> Group:
+    def _mixed(self, queue: UserQueue, group: ClaimGroup, state: DeviceState, room: int, largest: bool) -> ClaimGroup:
         """Among the groups of a user with nearly as many bytes as the best fit, the one with the most remaining work per lane here.
 
         So a device runs them side by side, in proportion to their remaining work, instead of one after the other: they may use different

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldBytes:
     bytes: int = 0
     lanes: int = 0
     share: float = 0.0
@@ -26,7 +26,7 @@ class Shares:
     def __init__(self) -> None:
         self.bytes = 0
         self.lanes = 0
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldBytes] = {}
         self.ranked: list[tuple[float, str]] = []
 
     def resize(self, bytes: int, lanes: int) -> None:
@@ -40,7 +40,7 @@ class Shares:
         """A request of ``bytes`` started."""
         held = self._held.get(user)
         if held is None:
-            held = self._held[user] = _Held()
+            held = self._held[user] = _HeldBytes()
         else:
             del self.ranked[bisect_left(self.ranked, (held.share, user))]
         held.bytes += bytes

@@ -12,7 +12,7 @@ from .claims import Claim, ClaimsKey, Placement, Request, amount
 from .fairness import Shares
 from .places import in_the_way, soonest
 from .pools import DeviceSpec, DeviceState, Gate, Pool, PoolState, Reservation, Running
-from .queue import Group, Waiting
+from .queue import ClaimGroup, Waiting
 from .views import snapshot, why_waiting
 
 AGE_S = 60.0
@@ -279,7 +279,7 @@ class Packer:
                 self._drop_reservation()  # it could not start, and would hold up others
         return run
 
-    def _grant(self, state: DeviceState, group: Group, why: str, now: float, name: str | None = None) -> Placement:
+    def _grant(self, state: DeviceState, group: ClaimGroup, why: str, now: float, name: str | None = None) -> Placement:
         request = self._waiting.pop(group) if name is None else self._waiting.remove(name)
         self._taken(request)
         run = self._start(request, group.shape, state, group.bases[state.device.kind], now)
@@ -311,7 +311,7 @@ class Packer:
             return None
         return self._grant(state, found[1], f"reserved: {reserved.why}", now, reserved.request)
 
-    def _runnable(self, group: Group) -> bool:
+    def _runnable(self, group: ClaimGroup) -> bool:
         room, gates = self._room, self._gates
         return any(
             group.bytes_on(kind) <= room.get(kind, -1) and not (kind in gates and gates[kind].full) for kind in group.bases
@@ -335,7 +335,7 @@ class Packer:
             self._reserved = Reservation(request.id, device.id, group.bytes_on(device.kind), now, why)
             self._touched.add(device.pool)
 
-    def _overtaken(self) -> tuple[Request, Group] | None:
+    def _overtaken(self) -> tuple[Request, ClaimGroup] | None:
         old, before = None, self._newest - self.age_s
         if self._waiting.overtaken(before):
             for user in self._waiting.users:
@@ -344,7 +344,7 @@ class Packer:
                     old, before = found, found[0].submitted
         return old
 
-    def _below_share(self) -> tuple[Request, Group] | None:
+    def _below_share(self) -> tuple[Request, ClaimGroup] | None:
         active = self._shares.active(self._waiting.users)
         if active < 2:
             return None

@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Iterable
 
 from .pools import DeviceState, PoolState
-from .queue import Group, Waiting
+from .queue import ClaimGroup, Waiting
 
 
-def soonest(devices: Iterable[DeviceState], group: Group, now: float) -> DeviceState | None:
+def soonest(devices: Iterable[DeviceState], group: ClaimGroup, now: float) -> DeviceState | None:
     """The device that has the bytes of a group first: by the known ends, else the one with the most free.
 
     None if not even an empty device has them.

@@ -20,7 +20,7 @@ NEAR = 8  # bytes are nearly equal when they differ by an eighth at most
 LOOK = 8  # number of different claims that are tried if the first one may not be placed
 
 
-class Group:
+class ClaimGroup:
     """Requests of one user with equal claims, the oldest first.
 
     Attributes:
@@ -76,28 +76,28 @@ def first_fitting(claim: Claim, room: int) -> int | None:
 
 
 @dataclass(slots=True)
-class _Waits:
+class _WaitKey:
     entry: Entry
-    group: Group
+    group: ClaimGroup
 
 
 class UserQueue:
     """The groups of one user, and for each class of devices what fits into how many bytes."""
 
     def __init__(self) -> None:
-        self.groups: dict[ClaimsKey, Group] = {}
+        self.groups: dict[ClaimsKey, ClaimGroup] = {}
         self.count = 0
         self.close = False
         self.oldest: list[Entry] = []
         self.parked: list[Entry] = []
-        self._bases: dict[str, list[tuple[int, float, int, Group]]] = {}
+        self._bases: dict[str, list[tuple[int, float, int, ClaimGroup]]] = {}
 
-    def index(self, group: Group) -> None:
+    def index(self, group: ClaimGroup) -> None:
         """Make a group findable by bytes. Rows differ in the number, so that groups are never compared."""
         for kind in group.bases:
             insort(self._bases.setdefault(kind, []), (group.bytes_on(kind), -group.seconds(kind), group.number, group))
 
-    def forget(self, group: Group) -> None:
+    def forget(self, group: ClaimGroup) -> None:
         """Undo ``index``."""
         for kind in group.bases:
             rows = self._bases[kind]
@@ -112,7 +112,7 @@ class UserQueue:
         rows = self._bases.get(kind)
         return rows[0][0] if rows else INFINITY
 
-    def first(self, kind: str, room: int, largest: bool, beyond: int = -1) -> Group | None:
+    def first(self, kind: str, room: int, largest: bool, beyond: int = -1) -> ClaimGroup | None:
         """The first of ``fitting``; None when it is no better than ``beyond`` bytes, if these are not negative.
 
         Says in ``close`` whether others have nearly as many bytes, see ``near``.
@@ -136,7 +136,7 @@ class UserQueue:
             return rows[bisect_left(rows, (size, -INFINITY))][3]
         return row[3]
 
-    def near(self, group: Group, kind: str, room: int, largest: bool) -> list[tuple[int, Group]]:
+    def near(self, group: ClaimGroup, kind: str, room: int, largest: bool) -> list[tuple[int, ClaimGroup]]:
         """The groups whose base has nearly as many bytes as that of ``group``, itself among them, and is to take as long; with the bytes.
 
         ``group`` is the first of ``fitting``; only some are looked at.
@@ -149,7 +149,7 @@ class UserQueue:
             rows = rows[: min(LOOK, bisect_right(rows, (min(room, size + size // NEAR), 1.0)))]
         return [(row[0], row[3]) for row in rows if row[1] == seconds]
 
-    def fitting(self, kind: str, room: int) -> Iterator[Group]:
+    def fitting(self, kind: str, room: int) -> Iterator[ClaimGroup]:
         """A limited number of groups that fit on ``kind``: from the largest bytes down, the longest of equal ones first."""
         rows = self._bases.get(kind)
         if not rows or rows[0][0] > room:
@@ -179,7 +179,7 @@ class Waiting:
         self.curves = 0  # groups with several points
         self._oldest = INFINITY  # nothing that is not parked was submitted before
         self._least: dict[str, float] = {}
-        self._entries: dict[str, _Waits] = {}
+        self._entries: dict[str, _WaitKey] = {}
         self._limits: Limits = {}
         self._number = 0
 
@@ -206,12 +206,12 @@ class Waiting:
                     self._index(queue, group)
                     self._count(group, group.size)
 
-    def groups(self) -> Iterator[Group]:
+    def groups(self) -> Iterator[ClaimGroup]:
         """Every group."""
         for queue in self.users.values():
             yield from queue.groups.values()
 
-    def add(self, request: Request, shape: ClaimsKey) -> Group:
+    def add(self, request: Request, shape: ClaimsKey) -> ClaimGroup:
         """Queue a request; its group."""
         queue = self.users.get(request.user)
         if queue is None:
@@ -219,13 +219,13 @@ class Waiting:
         group = queue.groups.get(shape)
         self._number += 1
         if group is None:
-            group = queue.groups[shape] = Group(self._number, request.user, shape, self._limits)
+            group = queue.groups[shape] = ClaimGroup(self._number, request.user, shape, self._limits)
             if group.bases:
                 self._index(queue, group)
         entry = (request.submitted, self._number, request)
         heapq.heappush(group.heap, entry)
         heapq.heappush(queue.oldest, entry)
-        self._entries[request.id] = _Waits(entry, group)
+        self._entries[request.id] = _WaitKey(entry, group)
         group.size += 1
         queue.count += 1
         self._oldest = min(self._oldest, request.submitted)
@@ -233,7 +233,7 @@ class Waiting:
             self._count(group, 1)
         return group
 
-    def get(self, request: str) -> tuple[Request, Group] | None:
+    def get(self, request: str) -> tuple[Request, ClaimGroup] | None:
         """A request that waits, with its group."""
         waits = self._entries.get(request)
         return (waits.entry[2], waits.group) if waits else None
@@ -246,7 +246,7 @@ class Waiting:
             group.ended += 1
             group.took = seconds if group.took is None else group.took + (seconds - group.took) / group.ended
 
-    def pop(self, group: Group) -> Request:
+    def pop(self, group: ClaimGroup) -> Request:
         """Take the oldest of a group out, which must have one."""
         heap, entries = group.heap, self._entries
         while True:
@@ -263,7 +263,7 @@ class Waiting:
         self._gone(waits.group)
         return waits.entry[2]
 
-    def _gone(self, group: Group) -> None:
+    def _gone(self, group: ClaimGroup) -> None:
         """Take one request of a group that has been removed from the entries."""
         queue = self.users[group.user]
         group.size -= 1
@@ -280,7 +280,7 @@ class Waiting:
             heapq.heapify(group.heap)
         self._trim(queue, group.user)
 
-    def oldest(self, user: str, runnable: Callable[[Group], bool]) -> tuple[Request, Group] | None:
+    def oldest(self, user: str, runnable: Callable[[ClaimGroup], bool]) -> tuple[Request, ClaimGroup] | None:
         """The oldest request of a user whose group is ``runnable``; the others before it are parked until ``unpark``."""
         queue = self.users[user]
         while queue.oldest:
@@ -308,7 +308,7 @@ class Waiting:
                 self._oldest = min(self._oldest, entry[0])
             queue.parked.clear()
 
-    def _index(self, queue: UserQueue, group: Group) -> None:
+    def _index(self, queue: UserQueue, group: ClaimGroup) -> None:
         queue.index(group)
         self.curves += group.bends
         self._least.clear()
@@ -329,7 +329,7 @@ class Waiting:
         """Whether some group has more than ``above`` bytes and at most ``to``."""
         return any(queue.between(kind, above, to) for queue in self.users.values())
 
-    def _count(self, group: Group, count: int) -> None:
+    def _count(self, group: ClaimGroup, count: int) -> None:
         """``count`` more of a group wait that some device can hold."""
         self.count += count
         self.bytes += group.bytes * count

@@ -8,11 +8,15 @@ from typing import Any
 from .claims import Request, amount
 from .fairness import Shares
 from .pools import DeviceState, PoolState, Reservation, too_small
-from .queue import Group, Waiting
+from .queue import ClaimGroup, Waiting
 
 
 def why_waiting(
-    request: Request, group: Group, devices: Mapping[str, DeviceState], reserved: Reservation | None, touched: Container[str]
+    request: Request,
+    group: ClaimGroup,
+    devices: Mapping[str, DeviceState],
+    reserved: Reservation | None,
+    touched: Container[str],
 ) -> str:
     """The arithmetic of why a request waits. ``touched``: pools where what starts now has not been decided yet."""
     states = [state for state in devices.values() if state.device.kind in request.claims]
@@ -30,7 +34,7 @@ def why_waiting(
 
 def _not_yet(
     request: Request,
-    group: Group,
+    group: ClaimGroup,
     state: DeviceState,
     devices: Mapping[str, DeviceState],
     reserved: Reservation | None,
@@ -112,6 +116,6 @@ def _user(user: str, waiting: Waiting, shares: Shares) -> dict[str, Any]:
     return {"user": user, "waiting": count, "running": lanes, "bytes": held, "share": shares.share(user)}
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: ClaimGroup) -> dict[str, Any]:
     curves = {kind: [[point.bytes, point.time] for point in claim.points] for kind, claim in group.shape.key}
     return {"user": group.user, "count": group.size, "claims": curves, "fits": bool(group.bases)}

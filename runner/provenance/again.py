@@ -13,7 +13,7 @@ from ..study.plan import Prepared
 from ..study.prepare import prepare
 from ..study.target import kept_target
 from ..study.trial_list import Trial, Trials
-from .kept import Kept
+from .kept import KeptCode
 
 KEPT_OF = "kept_of"
 """The member of ``run.json`` of a run that has its code in its folder alone: it was made from the folder of another one, whose URI it is,
@@ -23,7 +23,7 @@ NOTEBOOK = "notebook"
 
 
 def prepared_again(
-    folder: RunFolder, found: Kept, trials: Sequence[Trial], *, local: bool = True, debug: bool = False
+    folder: RunFolder, found: KeptCode, trials: Sequence[Trial], *, local: bool = True, debug: bool = False
 ) -> tuple[Prepared, type[Job[Any]]]:
     """The config and the job of a run as its folder keeps them.
 

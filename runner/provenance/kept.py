@@ -26,7 +26,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCode:
     """The code and the inputs of a run, on this machine.
 
     Attributes:
@@ -42,7 +42,7 @@ class Kept:
     copies: Mapping[str, str]
 
 
-def kept(folder: RunFolder, label: str | None = None) -> Kept:
+def kept(folder: RunFolder, label: str | None = None) -> KeptCode:
     """The code and the inputs that a run folder keeps.
 
     ``label``: of a version of the code, as the rows have it; None: the current one.
@@ -61,7 +61,7 @@ def kept(folder: RunFolder, label: str | None = None) -> Kept:
     copies = {one.path: _input(folder, one, place) for one in found.inputs}
     with suppress(FileNotFoundError):
         os.utime(place)  # the last use, see ``upkeep.caches``
-    return Kept(found, code, said, copies)
+    return KeptCode(found, code, said, copies)
 
 
 def kept_code(folder: RunFolder, found: Provenance, label: str | None = None) -> tuple[JobCode, str]:
@@ -166,4 +166,4 @@ DECISIVE = ("numpy", "llvmlite", "ray", "scipy", "torch")
 """Packages whose version may change numbers; they are named first."""
 
 
-__all__ = ["Kept", "NotKept", "differences", "kept", "kept_code", "options_as_then"]
+__all__ = ["KeptCode", "NotKept", "differences", "kept", "kept_code", "options_as_then"]

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ...jobs.base import Job
 from ..jobcode import store
-from ..jobcode.modules import Found, JobCode
+from ..jobcode.modules import ImportKind, JobCode
 from ..jobcode.store import SOURCE
 from ..store.files import Files
 from ..study.plan import Prepared
@@ -200,7 +200,7 @@ def own_digest() -> str:
 
 
 def _sources(code: JobCode) -> tuple[RecordedFile, ...]:
-    rows = {one.path: one for one in list(code.modules.values()) if one.found is not Found.spare}
+    rows = {one.path: one for one in list(code.modules.values()) if one.found is not ImportKind.spare}
     return tuple(RecordedFile(path=path, origin=one.origin, sha256=one.sha256) for path, one in rows.items())
 
 

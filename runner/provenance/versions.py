@@ -9,7 +9,7 @@ from typing import Literal
 from ..jobcode import store
 from ..jobcode.closure import read_again
 from ..jobcode.live import live_changes
-from ..jobcode.modules import Found, JobCode, changes
+from ..jobcode.modules import ImportKind, JobCode, changes
 from ..optimize.kept import DESCENT, forget_batches
 from ..store.layout import TRIALS, ConfigChanged, RunFolder
 from ..study.target import Target, TargetError, code_of, kept_target, resolve
@@ -105,7 +105,7 @@ def _compared(folder: RunFolder, text: str, then: JobCode) -> tuple[Target | Non
     found += live_changes(then.live, [one.origin for one in inputs_of(folder.files)])  # inputs are compared by themselves
     used = set(folder.files.names(store.USED))
     for one in then.modules.values():
-        if one.found is Found.imported or (one.found is Found.spare and one.name in used):
+        if one.found is ImportKind.imported or (one.found is ImportKind.spare and one.name in used):
             data = read_again(one)
             if data != one.data:
                 found.append(f"{one.origin} {'is gone' if data is None else 'was edited'}")

@@ -134,7 +134,7 @@ def is_damaged(folder: RunFolder) -> bool:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TableQuery:
     """Which rows and columns are asked for, see ``listing.table_of``."""
 
     where: str | None = None
@@ -182,4 +182,4 @@ class Wanted:
             return None
 
 
-__all__ = ["TableFile", "Wanted", "current_file", "is_changed", "is_damaged"]
+__all__ = ["TableFile", "TableQuery", "current_file", "is_changed", "is_damaged"]

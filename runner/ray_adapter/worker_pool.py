@@ -87,7 +87,7 @@ class _Actor:
 
 
 @dataclass
-class _Asked:
+class _RemoteCall:
     """The meaning of a reference: the worker, and the numbers of the launches; None for the first call of a worker.
 
     ``death``: the reference is not to the worker, but to the launches that it had begun when it died of ``death``.
@@ -110,7 +110,7 @@ class RayWorkers:
     def __init__(self, run: str, specs: Callable[[m.WorkerId], WorkerSpec], options: Callable[[str], dict[str, Any]]) -> None:
         self.run, self.specs, self.options = run, specs, options
         self._actors: dict[m.WorkerId, _Actor] = {}
-        self._refs: dict[Any, _Asked] = {}
+        self._refs: dict[Any, _RemoteCall] = {}
         self._news: list[m.Event] = []
         self._looks: dict[Any, m.WorkerId] = {}
         self._seen: dict[m.WorkerId, Progress] = {}
@@ -133,7 +133,7 @@ class RayWorkers:
             actor.queue.append((launches, batches))
 
     def _send(self, worker: m.WorkerId, actor: _Actor, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
-        asked, behind = _Asked(worker, {launch.id: launch for launch in launches}), launches[0].behind
+        asked, behind = _RemoteCall(worker, {launch.id: launch for launch in launches}), launches[0].behind
         if len(batches) == 1 and not behind:
             self._refs[actor.handle.run.remote(packed(batches)[0])] = asked
         else:
@@ -150,7 +150,7 @@ class RayWorkers:
         here, left = set(launches), []
         for own, batches in actor.queue:
             kept = [k for k, launch in enumerate(own) if launch.id not in here]
-            self._news += [m.Ended(launch.id, {}, begun=False) for launch in own if launch.id in here]
+            self._news += [m.LaunchEnded(launch.id, {}, begun=False) for launch in own if launch.id in here]
             here -= {launch.id for launch in own}
             if kept:
                 left.append(([own[k] for k in kept], [batches[k] for k in kept]))
@@ -170,7 +170,7 @@ class RayWorkers:
         }
         handle = actor_class().options(**options).remote(versions(), pickle.dumps(spec))
         actor = self._actors[worker] = _Actor(handle, spec)
-        self._refs[unlisted(handle.hello).remote()] = _Asked(worker)
+        self._refs[unlisted(handle.hello).remote()] = _RemoteCall(worker)
         return actor
 
     def ask_to_stop(self, worker: m.WorkerId, trials: Iterable[str]) -> None:
@@ -233,7 +233,7 @@ class RayWorkers:
                 return self._down(worker, asked.death, lambda: left)
             value = _value(ref)
         except StopIteration:  # without an end of each
-            return [m.Ended(name, {}) for name in launches or ()]
+            return [m.LaunchEnded(name, {}) for name in launches or ()]
         except ray.exceptions.RayTaskError as error:  # the worker refuses: another device, another owner
             self.kill(worker)
             cause = error.cause if isinstance(getattr(error, "cause", None), Exception) else error
@@ -248,7 +248,7 @@ class RayWorkers:
             return self._not_ready(worker, value)
         return self._ready(worker, value) if launches is None else self._heard(ref, asked, launches, value)
 
-    def _heard(self, ref: Any, asked: _Asked, launches: dict[int, m.Launch], value: Any) -> list[m.Event]:
+    def _heard(self, ref: Any, asked: _RemoteCall, launches: dict[int, m.Launch], value: Any) -> list[m.Event]:
         """The news of a call. More comes by the same reference until all of its launches have ended."""
         news = unpacked_news(value)
         events: list[m.Event] = [ended(launches.pop(end.launch), end) for end in news.ends]
@@ -276,7 +276,7 @@ class RayWorkers:
         if info is not None and actor.spec.shapes and worker.device not in self._no_preload:
             claimed = sum(batches[0].claim_bytes or 0 for _, batches in actor.queue)
             self._no_preload.add(worker.device)  # if it dies of it, the next one leaves it to the trials
-            actor.said, self._refs[unlisted(actor.handle.preload).remote(claimed)] = info, _Asked(worker)
+            actor.said, self._refs[unlisted(actor.handle.preload).remote(claimed)] = info, _RemoteCall(worker)
             return []
         self._no_preload.discard(worker.device)
         actor.info, waiting, actor.queue = info or actor.said, actor.queue, []
@@ -302,7 +302,7 @@ class RayWorkers:
             return told + self._down(worker, death, lambda: left_behind(begun))
         self._forget_refs(worker)
         actor.dead = True
-        self._refs[read_there(left_behind, actor.info.node, actor.info.begun)] = _Asked(worker, death=death)
+        self._refs[read_there(left_behind, actor.info.node, actor.info.begun)] = _RemoteCall(worker, death=death)
         return told
 
     @staticmethod
@@ -397,19 +397,19 @@ def _value(ref: Any, timeout_s: float | None = None) -> Any:
     return ray.get(next(ref) if isinstance(ref, ray.ObjectRefGenerator) else ref, timeout=timeout_s)
 
 
-def ended(launch: m.Launch, end: BatchEnd) -> m.Ended:
+def ended(launch: m.Launch, end: BatchEnd) -> m.LaunchEnded:
     """The result of a launch, as an event."""
     ends, restart = {}, False
     for trial, _, record in end.ends:
         if record["status"] == "done":
-            ends[trial] = m.TrialEnd(record)
+            ends[trial] = m.TrialEnded(record)
             continue
         if "restart" in record:
             restart |= bool(record["restart"])
         shared = bool(record.get("shared"))
         record = {name: value for name, value in record.items() if name not in ("restart", "shared")}
-        ends[trial] = m.TrialEnd(record, Failure(record.get("failure") or Failure.user_error), shared)
-    return m.Ended(launch.id, ends, restart, end.retire, end.begun, end.rows)
+        ends[trial] = m.TrialEnded(record, Failure(record.get("failure") or Failure.user_error), shared)
+    return m.LaunchEnded(launch.id, ends, restart, end.retire, end.begun, end.rows)
 
 
 def read_there(read: Callable[[str], Any], node: str, path: str) -> Any:

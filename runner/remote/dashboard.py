@@ -28,7 +28,7 @@ class AddressError(QdrunError, ValueError):
 
 
 @dataclass(frozen=True)
-class Where:
+class DashboardAddress:
     """A dashboard: ``url`` is empty when there is none; ``needs_token`` is None when it does not answer."""
 
     url: str
@@ -48,7 +48,7 @@ class Where:
         return head | {"token_file": str(self.token_file), "token_file_mode": self.mode}
 
 
-def found(run: str | None, runs: str, address: str | None) -> Where:
+def found(run: str | None, runs: str, address: str | None) -> DashboardAddress:
     """The dashboard at an address, else of a run, else of the latest run that has one.
 
     Raises:
@@ -68,7 +68,7 @@ def found(run: str | None, runs: str, address: str | None) -> Where:
             if url or run is not None:
                 break
     answers, needs = asks(url) if url else (False, None)
-    return Where(url, answers, needs, token_file(), name if url or run is not None else None)
+    return DashboardAddress(url, answers, needs, token_file(), name if url or run is not None else None)
 
 
 def url_of(folder: RunFolder) -> str:
@@ -90,7 +90,7 @@ def asks(url: str) -> tuple[bool, bool | None]:
         return False, None
 
 
-def text(where: Where) -> str:
+def text(where: DashboardAddress) -> str:
     """For people: where, whether it answers, the token, the pages."""
     if not where.url:
         run = f"run {where.run} has no dashboard" if where.run else "no run here has a dashboard"

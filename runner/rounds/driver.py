@@ -46,7 +46,7 @@ class SearchChanged(QdrunError, ValueError):
 
 
 @dataclass
-class Search:
+class SearchProgress:
     """A search, as far as it has come.
 
     Attributes:
@@ -85,7 +85,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Where:
+class RoundSettings:
     """With which Ray the rounds run, how much is shown, and the code of a search that goes on, see ``versions.code_for``."""
 
     address: str | None = None
@@ -99,16 +99,16 @@ def search(
     *,
     overrides: Sequence[str] = (),
     folder: str,
-    where: Where = Where(),
+    where: RoundSettings = RoundSettings(),
     told: Callable[[str], None] = lambda text: None,
-) -> Search:
+) -> SearchProgress:
     """Run a search, or go on with the one in ``folder``, until its evaluations are spent or a round does not come to its end.
 
     Args:
         config: the YAML file.
         overrides: of keys of the config.
         folder: of the search: a folder or URI.
-        where: see ``Where``.
+        where: see ``RoundSettings``.
         told: gets a line after each round.
 
     Raises:
@@ -131,7 +131,7 @@ def search(
     one = (
         ["sweep.samples=1"] if sweep.samples is None and any(a.draws and a.count is None for a in sweep.params.values()) else []
     )
-    files, found = open_files(folder), Search(folder, section.evaluations)
+    files, found = open_files(folder), SearchProgress(folder, section.evaluations)
     target = _Record(files, found, _identity(loaded)).code(f"qdrun search {config} --output {folder}", where.code)
     prepared, _ = prepare(config, local=where.address is None, overrides=[*overrides, *one], target=target)
     optimize = loaded.config.optimize
@@ -205,7 +205,7 @@ class _Record:
         SearchChanged: the folder has the search of another config.
     """
 
-    def __init__(self, files: Files, found: Search, config: str) -> None:
+    def __init__(self, files: Files, found: SearchProgress, config: str) -> None:
         self._files, self._found, self._config = files, found, config
         record = _read(files) if files.exists(RECORD) else {"config": config, "rounds": []}
         if record["config"] != config:
@@ -223,7 +223,9 @@ class _Record:
         except CodeChanged as error:
             raise code_changed(run or RunFolder(self._found.folder), error.changes, command) from None
 
-    def run(self, config: Path, overrides: Sequence[str], asked: Round, where: Where, target: Target) -> tuple[RunFolder, str]:
+    def run(
+        self, config: Path, overrides: Sequence[str], asked: Round, where: RoundSettings, target: Target
+    ) -> tuple[RunFolder, str]:
         """Run a round with the code of ``target``, or bring one to its end that has begun; its folder and its state."""
         found = self._found
         before = self._known[len(found.rounds)] if len(found.rounds) < len(self._known) else None
@@ -301,7 +303,7 @@ def _identity(loaded: Loaded) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _line(found: Search) -> str:
+def _line(found: SearchProgress) -> str:
     last, best = found.rounds[-1], "none" if found.best is None else f"{found.best['loss']:.9g}"
     loss = "no loss" if last["loss"] is None else f"{last['loss']:.9g}"
     return (
@@ -310,4 +312,4 @@ def _line(found: Search) -> str:
     )
 
 
-__all__ = ["Search", "SearchChanged", "SearchRuns", "Where", "search"]
+__all__ = ["RoundSettings", "SearchChanged", "SearchProgress", "SearchRuns", "search"]

@@ -62,7 +62,7 @@ class Sampled:
         return len(rows)
 
 
-class Descents:
+class DescentRounds:
     """Rounds of descents. When none goes on, the next round has fresh starts.
 
     Args:
@@ -155,7 +155,7 @@ def rounds_of(section: SearchSection, sweep: SweepSection, optimize: OptimizeSec
             raise NotSearchable(
                 "optimize.warm_start does not go with `search`, whose rounds go on from each other\n  do: leave it out"
             )
-        return Descents(section, sweep, names)
+        return DescentRounds(section, sweep, names)
     if optimize is not None:
         raise NotSearchable(
             f"search.method {section.method} chooses the parameters itself, and the config has a section `optimize`\n"
@@ -166,4 +166,4 @@ def rounds_of(section: SearchSection, sweep: SweepSection, optimize: OptimizeSec
     return Sampled(section, sweep)
 
 
-__all__ = ["Descents", "NotSearchable", "Round", "Rounds", "Row", "Sampled", "rounds_of"]
+__all__ = ["DescentRounds", "NotSearchable", "Round", "Rounds", "Row", "Sampled", "rounds_of"]

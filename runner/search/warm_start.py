@@ -26,7 +26,7 @@ KEY = ("optimize", "warm_start")
 
 
 @dataclass(frozen=True)
-class Ended:
+class WarmPoint:
     """A trial of the other run that has a loss: its parameters with the values that its descent has found."""
 
     id: str
@@ -73,7 +73,7 @@ def _run(prepared: Prepared, run: str) -> RunFolder:
         raise loaded.document.error(loaded.document.problem((*KEY, "run"), what, hint=hint)) from error
 
 
-def _ended(folder: RunFolder, names: Sequence[str]) -> list[Ended]:
+def _ended(folder: RunFolder, names: Sequence[str]) -> list[WarmPoint]:
     """The trials of a run that have a loss, the smallest first."""
     found = replay(folder, light=True)
     trials = {trial.id: trial for trial in folder.found_trials().trials}
@@ -88,11 +88,11 @@ def _ended(folder: RunFolder, names: Sequence[str]) -> list[Ended]:
         params = _copied(trial.params)
         for name, value in values.items():
             paths.put(params, name.removeprefix("opt."), np.asarray(value).tolist())
-        ended.append(Ended(trial.id, float(loss), params))
+        ended.append(WarmPoint(trial.id, float(loss), params))
     return sorted(ended, key=lambda one: one.loss)
 
 
-def _point(trial: Trial, ended: Sequence[Ended], names: Sequence[str], take: str) -> Mapping[str, Any] | None:
+def _point(trial: Trial, ended: Sequence[WarmPoint], names: Sequence[str], take: str) -> Mapping[str, Any] | None:
     """The parameters from which a trial goes on; None: there are none."""
     if take == "best":
         fitting = [one for one in ended if all(paths.has(dict(one.params), name) for name in names)]

@@ -23,7 +23,7 @@ ROUGH = 10.0
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class SensitivityStudy:
     """What the gradients of a run say. ``looked``: neighbours whose losses were compared with their gradients."""
 
     run: str
@@ -160,7 +160,7 @@ class Sensitivity:
         return text + "".join(lines)
 
 
-def sensitivity(folder: RunFolder, check: int = 0) -> Sensitivity:
+def sensitivity(folder: RunFolder, check: int = 0) -> SensitivityStudy:
     """The sensitivity of a run, which need not be finished.
 
     Args:
@@ -174,7 +174,7 @@ def sensitivity(folder: RunFolder, check: int = 0) -> Sensitivity:
     s = samples_of(rows(folder), folder.name)
     against, looked = contradictions(s)
     ran = checked(folder, s, check) if check else ()
-    return Sensitivity(folder.name, s, measures(s), interactions(s), health_of(s), against, looked, ran)
+    return SensitivityStudy(folder.name, s, measures(s), interactions(s), health_of(s), against, looked, ran)
 
 
 def _short(value: float) -> str:
@@ -185,4 +185,4 @@ def _with_error(value: float, error: float | None) -> str:
     return _short(value) + ("" if error is None or not math.isfinite(error) else f" ± {error:.1g}")
 
 
-__all__ = ["Sensitivity", "sensitivity"]
+__all__ = ["SensitivityStudy", "sensitivity"]

@@ -22,7 +22,7 @@ LINE_BYTES = 4 << 20
 """Maximum bytes of columns in one line of the journal (unless it has one row): a damaged line loses all of its rows."""
 
 
-class Column(NamedTuple):
+class StoredColumn(NamedTuple):
     """One number or array per trial: numpy's type and shape, with the trials as first axis, and its bytes as base64."""
 
     dtype: str
@@ -30,7 +30,7 @@ class Column(NamedTuple):
     data: str
 
 
-class Rows(NamedTuple):
+class BatchRows(NamedTuple):
     """Trials of a batch that succeeded.
 
     Attributes:
@@ -45,9 +45,9 @@ class Rows(NamedTuple):
     trials: tuple[str, ...]
     attempts: tuple[int, ...]
     shared: dict[str, Any]
-    columns: dict[str, Column]
-    gradients: dict[str, Column]
-    outputs: dict[str, Column]
+    columns: dict[str, StoredColumn]
+    gradients: dict[str, StoredColumn]
+    outputs: dict[str, StoredColumn]
     best: tuple[int, float]
 
     def event(self) -> Event:
@@ -61,11 +61,11 @@ class Rows(NamedTuple):
         return {name: decoded(column._asdict())[row].tolist() for name, column in self.outputs.items()}
 
 
-def encoded(array: Array) -> Column:
+def encoded(array: Array) -> StoredColumn:
     """An array as a column."""
     array = np.asarray(array)
     plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    return Column(plain.dtype.str, list(array.shape), base64.b64encode(plain.tobytes()).decode("ascii"))
+    return StoredColumn(plain.dtype.str, list(array.shape), base64.b64encode(plain.tobytes()).decode("ascii"))
 
 
 def decoded(column: Mapping[str, Any]) -> Array:
@@ -81,7 +81,7 @@ def made(
     norms: Array | None,
     gradients: Mapping[str, Array],
     outputs: Mapping[str, Array],
-) -> Iterator[Rows]:
+) -> Iterator[BatchRows]:
     """The rows of a batch, in as many parts as lines are needed."""
     bytes_each = sum(array.nbytes for array in (*gradients.values(), *outputs.values())) // max(1, len(trials)) + 16
     step = max(1, LINE_BYTES // bytes_each)
@@ -90,7 +90,7 @@ def made(
         columns = {"loss": losses} | ({} if norms is None else {"gradient_norm": norms})
         at = int(np.argmin(losses[part]))
         named = [{name: encoded(array[part]) for name, array in found.items()} for found in (columns, gradients, outputs)]
-        yield Rows(trials[part], attempts[part], shared, *named, best=(at, float(losses[start + at])))
+        yield BatchRows(trials[part], attempts[part], shared, *named, best=(at, float(losses[start + at])))
 
 
 def expanded(event: Event, *, slim: bool = False, most: int | None = None) -> list[Event]:
@@ -138,4 +138,4 @@ def _values(column: Mapping[str, Any], most: int | None) -> list[Any] | dict[str
     return decoded(column).tolist()
 
 
-__all__ = ["ARRAYS", "BEGUN", "ROWS", "Column", "Rows", "decoded", "encoded", "event_of", "expanded", "made"]
+__all__ = ["ARRAYS", "BEGUN", "ROWS", "BatchRows", "StoredColumn", "decoded", "encoded", "event_of", "expanded", "made"]

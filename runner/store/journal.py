@@ -63,7 +63,7 @@ def _unwritten(event: Event, error: Exception) -> Event:
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """An event, and where it stands: its owner, and the segment and the bytes that hold its line; ``row``: its place in the line of a
     batch, which has an event for each trial.
     """
@@ -111,7 +111,7 @@ class Events:
         lengths: valid bytes of each segment, up to its last complete line.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     refused: int = 0
     lengths: dict[str, int] = field(default_factory=dict)
@@ -228,7 +228,7 @@ def _read_segment(out: Events, name: str, owner: int, data: bytes, count: int | 
                 out.damage.append(_damage(name, number, data[start:end]))
             else:
                 found = enumerate(lessened(event))
-                out.entries += [Entry(one, owner, name, start, end, row) for row, one in found]
+                out.entries += [JournalEntry(one, owner, name, start, end, row) for row, one in found]
         start = end + 1
     rest = data[whole:count]
     if (count or 0) > whole and not rest:
@@ -274,7 +274,7 @@ def _damage(segment: str, line: int, data: bytes) -> Damage:
     return Damage(segment, line, tuple(dict.fromkeys(one.decode("utf-8", "replace") for one in found)))
 
 
-def event_at(folder: RunFolder, entry: Entry) -> Event:
+def event_at(folder: RunFolder, entry: JournalEntry) -> Event:
     """The event of an entry, read again.
 
     Raises:
@@ -284,7 +284,7 @@ def event_at(folder: RunFolder, entry: Entry) -> Event:
     return expanded(unsealed(data))[entry.row]
 
 
-class Lines:
+class EventReader:
     """Events read again, in any order. Of an object store whole segments are kept, ``KEPT_BYTES`` of them; and the last line, which
     may be that of a batch.
     """
@@ -294,14 +294,14 @@ class Lines:
         self._last: tuple[str, int] = "", 0
         self._events: list[Event] = []
 
-    def at(self, entry: Entry) -> Event:
+    def at(self, entry: JournalEntry) -> Event:
         """As ``event_at``."""
         where = entry.segment, entry.start
         if where != self._last:
             self._events, self._last = expanded(unsealed(self._line(entry))), where
         return self._events[entry.row]
 
-    def _line(self, entry: Entry) -> bytes:
+    def _line(self, entry: JournalEntry) -> bytes:
         if isinstance(self._folder.files, LocalFiles):
             return self._folder.files.read(f"{EVENTS}/{entry.segment}", entry.start, entry.end)
         data = self._segments.pop(entry.segment, None)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from .attempts import Attempt, Failure, Record, ended, left_behind
 from .columns import BEGUN, ROWS, expanded
-from .journal import LIGHT_NUMBERS, Damage, Entry, Event, Events, Journal, event_at, read
+from .journal import LIGHT_NUMBERS, Damage, Event, Events, Journal, JournalEntry, event_at, read
 from .layout import HEARTBEAT, TRIALS, RunFolder
 from .owner import lives
 
@@ -56,7 +56,7 @@ class TrialState:
     id: str
     status: Status = "waiting"
     attempts: list[AttemptState] = field(default_factory=list)
-    entry: Entry | None = None
+    entry: JournalEntry | None = None
     damaged: bool = False
 
     @property
@@ -199,7 +199,7 @@ def split(events: Events, known: Container[str]) -> tuple[list[Block], Events]:
                 ended.add(name)
             if twice or name not in known:
                 named.add(name)
-    blocks, rest, alone = list[Block](), list[Entry](), ended - named
+    blocks, rest, alone = list[Block](), list[JournalEntry](), ended - named
     for entry in lines:
         if entry.event["event"] == ROWS and _small(entry.event):
             rows = [row for row, name in enumerate(entry.event["trials"]) if name in alone]
@@ -219,7 +219,7 @@ def _small(event: Event) -> bool:
     return event.get("planned_bytes") is not None and all(0 < math.prod(shape) <= LIGHT_NUMBERS for shape in shapes)
 
 
-def _apply(out: Replay, entry: Entry) -> None:
+def _apply(out: Replay, entry: JournalEntry) -> None:
     event, kind = entry.event, entry.event["event"]
     out.owner, out.last_t = entry.owner, event.get("t", out.last_t)
     if kind == "owner":
@@ -255,12 +255,12 @@ def _lose(state: TrialState) -> None:
         state.status = "waiting"
 
 
-def _identity(entry: Entry) -> Attempt:
+def _identity(entry: JournalEntry) -> Attempt:
     event = entry.event
     return Attempt(str(event["trial"]), int(event.get("attempt", 0)), int(event.get("by", entry.owner) or 1))
 
 
-def _start(state: TrialState, entry: Entry) -> None:
+def _start(state: TrialState, entry: JournalEntry) -> None:
     event = entry.event
     beside = ("seq", "t", "event", "trial", "attempt", "by")
     place = {name: value for name, value in event.items() if name not in beside}
@@ -269,7 +269,7 @@ def _start(state: TrialState, entry: Entry) -> None:
         state.status = "running"
 
 
-def _end(state: TrialState, entry: Entry, status: str, failure: str | None) -> None:
+def _end(state: TrialState, entry: JournalEntry, status: str, failure: str | None) -> None:
     attempt = _identity(entry)
     known = next((tried for tried in reversed(state.attempts) if tried.attempt == attempt), None)
     if known is None:  # it was never started: too large, or cancelled while it waited; or its line is damaged

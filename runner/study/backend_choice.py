@@ -17,7 +17,7 @@ from ...jobs.planning.parallel_width import parallel_width
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, Request, misfit
 from .batches import side_by_side
-from .devices import Candidate, Choice, ChosenDevice
+from .devices import AutoChoice, Candidate, ChosenDevice
 from .placement import OUT_OF_MEMORY, at_most, devices_of, usable
 from .plan import Hung, Prepared, each_within, group_of, opened, planned_for, shapes
 from .requests import claim_of, curve
@@ -41,7 +41,7 @@ class _Seen:
 
 
 @dataclass
-class _Shape:
+class _ShapeCosts:
     """Trials of one shape, how many of them run at once in a batch, and what they are on each backend."""
 
     example: Trial
@@ -52,7 +52,7 @@ class _Shape:
 
 def chosen(
     prepared: Prepared, job: type[Job[Any]], places: Sequence[ChosenDevice], there: Sequence[Found] | None = None
-) -> tuple[ChosenDevice, Choice]:
+) -> tuple[ChosenDevice, AutoChoice]:
     """The place that suits the sweep.
 
     Args:
@@ -78,10 +78,10 @@ def chosen(
     at = [prepared.model_copy(update={"place": place}) for place in places]
     candidates = tuple(_candidate(one, sample, job.__name__, _rows(one, there)) for one in at)
     best, reason = _best(candidates, _width(sample))
-    return next(place for place in places if place.backend == best), Choice(best, reason, candidates)
+    return next(place for place in places if place.backend == best), AutoChoice(best, reason, candidates)
 
 
-def _width(sample: Sequence[_Shape]) -> float | None:
+def _width(sample: Sequence[_ShapeCosts]) -> float | None:
     """Iterations of a launch, the mean over all trials; None: those of one shape are unknown."""
     total = 0.0
     for shape in sample:
@@ -106,7 +106,9 @@ def _best(candidates: Sequence[Candidate], width: float | None) -> tuple[str, st
     return taken.backend, f"as its launches have {width:,.0f} iterations side by side: {how}"
 
 
-def _find_batches(prepared: Prepared, job: type[Job[Any]], groups: Sequence[Sequence[Trial]], sample: Sequence[_Shape]) -> None:
+def _find_batches(
+    prepared: Prepared, job: type[Job[Any]], groups: Sequence[Sequence[Trial]], sample: Sequence[_ShapeCosts]
+) -> None:
     """Set how many trials of each shape run at once; 1 where that cannot be told."""
     examples = {group[0].id: group for group in groups}
     for shape in sample:
@@ -115,13 +117,13 @@ def _find_batches(prepared: Prepared, job: type[Job[Any]], groups: Sequence[Sequ
             shape.together = side_by_side(prepared, job, group_of(examples[shape.example.id], shape.example, plan))
 
 
-def _sample(groups: Sequence[Sequence[Trial]]) -> list[_Shape]:
+def _sample(groups: Sequence[Sequence[Trial]]) -> list[_ShapeCosts]:
     """The planned shapes, each with the trials that it represents."""
     many = min(len(groups), MOST_SHAPES)
-    out: list[_Shape] = []
+    out: list[_ShapeCosts] = []
     for k in range(many):
         first, after = k * len(groups) // many, (k + 1) * len(groups) // many
-        out.append(_Shape(groups[first][0], sum(map(len, groups[first:after]))))
+        out.append(_ShapeCosts(groups[first][0], sum(map(len, groups[first:after]))))
     return out
 
 
@@ -156,7 +158,7 @@ def _rows(prepared: Prepared, there: Sequence[Found] | None) -> list[Found]:
     return devices_of(prepared) if there is None else at_most(usable(prepared, there), prepared)
 
 
-def _candidate(prepared: Prepared, sample: Sequence[_Shape], job: str, rows: Sequence[Found]) -> Candidate:
+def _candidate(prepared: Prepared, sample: Sequence[_ShapeCosts], job: str, rows: Sequence[Found]) -> Candidate:
     """A backend, by what its devices make of every shape."""
     backend, (pools, devices) = prepared.backend, pools_and_devices(rows)
     if not rows:

@@ -195,7 +195,7 @@ def check(
             done = attempt, *_rows(prepared, job, attempt.values, most)
             break
         except Exception as error:  # also of a user's code
-            failed = _Failed(_said(job, attempt, error), error)
+            failed = _FailedCheck(_said(job, attempt, error), error)
             if isinstance(error, (NothingToCheck, NotRestored, MemoryError)):
                 break
     if done is None:
@@ -214,7 +214,7 @@ def check(
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class _CheckPoint:
     """Parameters to check with.
 
     Attributes:
@@ -233,7 +233,7 @@ class _Attempt:
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _FailedCheck:
     said: QdrunError | OSError
     error: Exception
 
@@ -245,14 +245,14 @@ class _Failed:
 
 def _attempts(
     name: str, values: dict[str, Any], whole: int | None, short: int | None, *, fall_back: bool
-) -> Iterator[_Attempt]:
+) -> Iterator[_CheckPoint]:
     """The parameters to try, in this order: a shorter horizon; the same with lists of that length cut; the whole horizon."""
     if whole is None or short is None:
-        yield _Attempt(values, None, None)
+        yield _CheckPoint(values, None, None)
         return
     shorter = copy.deepcopy(values)
     shorter[name] = short
-    yield _Attempt(shorter, short, whole)
+    yield _CheckPoint(shorter, short, whole)
     if short == whole:
         return
     along = _lists_of_steps(values, whole) if short < whole else {}
@@ -260,9 +260,9 @@ def _attempts(
         cut = copy.deepcopy(shorter)
         for path, longer in along.items():
             paths.put(cut, path, paths.get(values, path)[: short + longer])
-        yield _Attempt(cut, short, whole, tuple(along))
+        yield _CheckPoint(cut, short, whole, tuple(along))
     if fall_back:
-        yield _Attempt(values, whole, whole, needs_reason=not along)
+        yield _CheckPoint(values, whole, whole, needs_reason=not along)
 
 
 def _lists_of_steps(values: Any, steps: int, prefix: str = "") -> dict[str, int]:
@@ -291,7 +291,7 @@ def _rows(
     return tuple(rows), precision, rebuilt, told
 
 
-def _said(job: type[Job[Any]], attempt: _Attempt, error: Exception) -> QdrunError | OSError:
+def _said(job: type[Job[Any]], attempt: _CheckPoint, error: Exception) -> QdrunError | OSError:
     """An error of an attempt as the user reads it; one that is told as it is stays itself."""
     short = ""
     if attempt.horizon != attempt.whole:

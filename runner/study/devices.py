@@ -236,7 +236,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class AutoChoice:
     """The decision of ``auto``, with its reason.
 
     Attributes:

@@ -19,7 +19,7 @@ from ..config.model import Loaded
 from ..optimize.descent import optimized, section_data
 from ..optimize.jacobian import Jacobian, choose
 from ..user_lines import described
-from .devices import Choice, ChosenDevice, emulated
+from .devices import AutoChoice, ChosenDevice, emulated
 from .requests import Points, curve
 from .target import Target
 from .trial_list import Trial, Trials
@@ -65,7 +65,7 @@ class Prepared(BaseModel):
     gradients: tuple[str, ...]
     trials: Annotated[Trials, SkipValidation, BeforeValidator(Trials.of)]
     inputs: InputFiles
-    choice: Choice | None = None  # where ``device.backend: auto`` had several to choose from
+    choice: AutoChoice | None = None  # where ``device.backend: auto`` had several to choose from
     beside: tuple[ChosenDevice, ...] = ()  # places of other backends that run trials, too: ``device.together``
 
     @property

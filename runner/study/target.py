@@ -22,7 +22,7 @@ from ...jobs.core.inputs import InputFiles
 from ..jobcode import store
 from ..jobcode.closure import TooMuchCode, gather, read_again
 from ..jobcode.imports import OtherModule, exclusive, load_from
-from ..jobcode.modules import ENTRY, Found, JobCode
+from ..jobcode.modules import ENTRY, ImportKind, JobCode
 from ..jobcode.places import root_of
 from ..store.files import open_files
 from ..user_lines import described, where
@@ -165,7 +165,7 @@ def _with_code(target: Target) -> Target:
 
 def _still(code: JobCode) -> bool:
     """Whether the modules that were imported while a job was planned are as they were: its digest does not tell."""
-    return all(read_again(one) == one.data for one in list(code.modules.values()) if one.found is Found.imported)
+    return all(read_again(one) == one.data for one in list(code.modules.values()) if one.found is ImportKind.imported)
 
 
 def kept_target(text: str, code: JobCode, *, home: str = "", label: str = "") -> Target:

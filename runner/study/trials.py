@@ -16,7 +16,7 @@ from ...jobs.core import paths
 from ..collector import paused
 from ..config.model import Loaded, OptimizeSection, explain
 from ..config.sweep import Point, SweepError, expand
-from ..config.yaml_lines import ConfigError, KeyPath, Problem, did_you_mean, dotted
+from ..config.yaml_lines import ConfigError, ConfigProblem, KeyPath, did_you_mean, dotted
 from ..optimize.descent import optimized
 from .trial_list import PLAIN, Trial, Trials, filled, members, short, texts
 
@@ -99,7 +99,7 @@ def _made(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point]) -> Trial
 def _one_by_one(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point], seed: int) -> list[Trial]:
     """The trials of points that are validated one after the other, which tells the problems of each. Raises as ``make_trials``."""
     trials: dict[str, Trial] = {}
-    problems: dict[str, Problem] = {}
+    problems: dict[str, ConfigProblem] = {}
     for index, point in enumerate(points):
         try:
             params = resolve(job, loaded.config.job.params, point.values)
@@ -197,7 +197,9 @@ def _copied(value: Any) -> Any:
     return {key: _copied(item) for key, item in value.items()} if type(value) is dict else value
 
 
-def _problems(loaded: Loaded, job: type[Job[Any]], error: ValidationError | paths.PathError, point: Point) -> Iterable[Problem]:
+def _problems(
+    loaded: Loaded, job: type[Job[Any]], error: ValidationError | paths.PathError, point: Point
+) -> Iterable[ConfigProblem]:
     if isinstance(error, paths.PathError):
         yield _path_problem(loaded, error, point)
         return
@@ -211,7 +213,7 @@ def _problems(loaded: Loaded, job: type[Job[Any]], error: ValidationError | path
         yield loaded.document.problem(_place(loaded, item["loc"], point), what, allowed=allowed, hint=hint)
 
 
-def _path_problem(loaded: Loaded, error: paths.PathError, point: Point) -> Problem:
+def _path_problem(loaded: Loaded, error: paths.PathError, point: Point) -> ConfigProblem:
     name = error.__notes__[0]
     place = _place(loaded, tuple(name.split(".")), point) if name in point.values else ("job", "params", name)
     return loaded.document.problem(place, error.what, allowed=error.allowed, hint=error.hint)

@@ -20,13 +20,13 @@ from typing import Any
 
 from ...jobs.base import Job
 from ..live.points import Logged
-from ..store.columns import Rows
+from ..store.columns import BatchRows
 from .program_cache import Keeper
 from .spec import BatchEnd, BatchSpec, LaneState, TrialEnd, TrialSpec
 
 Run = Callable[["Lane", BatchSpec, TrialSpec], TrialEnd]
 """Runs one attempt on a lane. What it raises becomes the end of that attempt."""
-Together = Callable[["Lane", BatchSpec], tuple[list[TrialEnd], tuple[Rows, ...]] | None]
+Together = Callable[["Lane", BatchSpec], tuple[list[TrialEnd], tuple[BatchRows, ...]] | None]
 """Runs the trials of a batch at once: the ends of those that failed, and the rows of the others; None: they must run one by one."""
 Broken = Callable[[BatchSpec, TrialSpec, BaseException], TrialEnd]
 """The end of an attempt from an exception of the worker."""
@@ -189,7 +189,7 @@ class Lane(threading.Thread):
         task.failed += sum(not end.done for end in ends)
         return BatchEnd(batch.lease, tuple(ends), self._lanes.retire(), batch.launch, rows=rows)
 
-    def _together(self, batch: BatchSpec) -> tuple[list[TrialEnd], tuple[Rows, ...]]:
+    def _together(self, batch: BatchSpec) -> tuple[list[TrialEnd], tuple[BatchRows, ...]]:
         """The trials of a batch at once; one by one where the job raises for all of them: each then has its own error, or its row."""
         assert self._floats is not None and batch.together is not None
         self.now = Now(batch.trials[0], batch.lease, batch.trials)

@@ -24,16 +24,16 @@ from ...jobs.core.session import device_name
 from ...jobs.planning.groups import group_key
 from ..config.optimize_section import OptimizeSection
 from ..optimize.descent import descend_batch
-from ..optimize.kept import Kept
+from ..optimize.kept import DescentStore
 from ..study.target import input_files
 from .capture import has_printed, printing_as_here
-from .spec import Together
+from .spec import BatchColumns
 from .together import Ran
 
 BATCH_OPTIONS = ("backend", "device", "threads", "memory_limit_bytes")
 OPTIONS = ("backend", "device", "threads", "memory_limit_bytes", "memory_budget_bytes")
 Body = Callable[[Session], Outcome]
-KeptBatch = tuple[Sequence[str], Kept | None]
+KeptBatch = tuple[Sequence[str], DescentStore | None]
 
 
 def options_of(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Keeper:
         self._watch = watch
 
     def run_batch(
-        self, job: type[Job[Any]], spec: Mapping[str, Any], together: Together, rows: Sequence[int], kept: KeptBatch
+        self, job: type[Job[Any]], spec: Mapping[str, Any], together: BatchColumns, rows: Sequence[int], kept: KeptBatch
     ) -> Ran:
         """Run trials of a batch, in the open program or in a new one, which has room for all of them. It stays open.
 
@@ -127,7 +127,7 @@ class Keeper:
     def _run_batch(
         program: OpenProgram,
         params: BaseModel,
-        together: Together,
+        together: BatchColumns,
         rows: Sequence[int],
         kept: KeptBatch,
         files: InputFiles,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...jobs.core.watch import StepValues
-from ..store.columns import Rows
+from ..store.columns import BatchRows
 from ..store.files import escaped
 
 
@@ -82,7 +82,7 @@ class Shape:
     bytes: int
 
 
-class Together(NamedTuple):
+class BatchColumns(NamedTuple):
     """The trials of a batch as columns: they differ in inputs and seeds alone, and run at once in one program.
 
     Attributes:
@@ -128,7 +128,7 @@ class BatchSpec(NamedTuple):
     behind: bool = False
     may_fail: int | None = None
     checked: bool = False
-    together: Together | None = None
+    together: BatchColumns | None = None
 
 
 class TrialEnd(NamedTuple):
@@ -158,7 +158,7 @@ class BatchEnd(NamedTuple):
     ends: tuple[TrialEnd, ...]
     retire: str = ""
     launch: int = 0
-    rows: tuple[Rows, ...] = ()
+    rows: tuple[BatchRows, ...] = ()
 
     @property
     def begun(self) -> bool:
@@ -272,13 +272,13 @@ class WorkerInfo:
 
 
 __all__ = [
+    "BatchColumns",
     "BatchEnd",
     "BatchSpec",
     "LaneState",
     "LeaseNews",
     "Progress",
     "Shape",
-    "Together",
     "TrialEnd",
     "TrialSpec",
     "WorkerInfo",

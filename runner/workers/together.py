@@ -15,7 +15,7 @@ import numpy as np
 from ...jobs.base import MemoryPlan, Outcome
 from ...jobs.core.batch import BatchOutcome
 from ..store.attempts import INLINE_BYTES, Record
-from ..store.columns import Rows, made
+from ..store.columns import BatchRows, made
 from .records import failed_record, judged, numbers_of, place_of
 from .spec import TrialSpec
 
@@ -61,7 +61,9 @@ class Ran:
         }
 
 
-def split(ran: Ran, trials: Sequence[TrialSpec], shared: Record) -> tuple[tuple[Rows, ...], list[tuple[TrialSpec, Record]]]:
+def split(
+    ran: Ran, trials: Sequence[TrialSpec], shared: Record
+) -> tuple[tuple[BatchRows, ...], list[tuple[TrialSpec, Record]]]:
     """The rows of the trials that ended well, and the records of the others; of large arrays each trial has a record of its own, which goes
     to files.
     """

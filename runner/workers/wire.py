@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..store.columns import Column, Rows
-from .spec import BatchEnd, BatchSpec, LeaseNews, Together, TrialEnd, TrialSpec
+from ..store.columns import BatchRows, StoredColumn
+from .spec import BatchColumns, BatchEnd, BatchSpec, LeaseNews, TrialEnd, TrialSpec
 
 Row = tuple[Any, ...]
 
@@ -23,7 +23,7 @@ def packed(batches: Iterable[BatchSpec]) -> list[Row]:
 def unpacked(rows: Iterable[Row]) -> tuple[BatchSpec, ...]:
     """The batches again."""
     made = [BatchSpec(row[0], tuple(map(TrialSpec._make, row[1])), *row[2:]) for row in rows]
-    return tuple([batch._replace(together=Together(*batch.together)) if batch.together else batch for batch in made])
+    return tuple([batch._replace(together=BatchColumns(*batch.together)) if batch.together else batch for batch in made])
 
 
 def packed_news(news: LeaseNews) -> Row:
@@ -32,18 +32,18 @@ def packed_news(news: LeaseNews) -> Row:
     return ends, news.running, news.seconds
 
 
-def _packed_rows(rows: Rows) -> Row:
+def _packed_rows(rows: BatchRows) -> Row:
     named = [{name: tuple(column) for name, column in found.items()} for found in (rows.columns, rows.gradients, rows.outputs)]
     return rows.trials, rows.attempts, rows.shared, named, rows.best
 
 
-def _unpacked_rows(row: Row) -> Rows:
+def _unpacked_rows(row: Row) -> BatchRows:
     trials, attempts, shared, named, best = row
-    columns, gradients, outputs = ({name: Column(*column) for name, column in found.items()} for found in named)
-    return Rows(trials, attempts, shared, columns, gradients, outputs, best)
+    columns, gradients, outputs = ({name: StoredColumn(*column) for name, column in found.items()} for found in named)
+    return BatchRows(trials, attempts, shared, columns, gradients, outputs, best)
 
 
-def _plain(together: Together | None) -> Row | None:
+def _plain(together: BatchColumns | None) -> Row | None:
     return None if together is None else tuple(together)
 
 

@@ -32,7 +32,7 @@ from ..optimize.descent import body_of
 from ..optimize.kept import KeptFiles, batch_path, path_of
 from ..optimize.rungs import Rungs
 from ..store.attempts import Attempt, Failure, pack, write_spec
-from ..store.columns import Rows
+from ..store.columns import BatchRows
 from ..store.files import StorageFull
 from ..store.layout import RunFolder
 from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
@@ -238,7 +238,7 @@ class Worker:
         self._ended(lane, record)
         return TrialEnd(trial.trial, trial.attempt, record)
 
-    def _attempt_together(self, lane: Lane, batch: BatchSpec) -> tuple[list[TrialEnd], tuple[Rows, ...]] | None:
+    def _attempt_together(self, lane: Lane, batch: BatchSpec) -> tuple[list[TrialEnd], tuple[BatchRows, ...]] | None:
         """The attempts of a batch, at once. None: the job raises something for all of them, and it is not known which trial is at fault."""
         together, count = batch.together, len(batch.trials)
         assert together is not None
@@ -247,7 +247,7 @@ class Worker:
         started, clock = now(), time.perf_counter()
         about = self._who | {"lane": lane.number, "started_t": started}
         ends = [(batch.trials[row], failed_record(Stopped(why)) | about | {"ended_t": started}) for row, why in asked.items()]
-        found: tuple[Rows, ...] = ()
+        found: tuple[BatchRows, ...] = ()
         if rows:
             spec = self._spec_of(batch, TrialSpec("", 0, together.own_spec("", 0)))
             trials = [batch.trials[row] for row in rows]

@@ -12,7 +12,7 @@ from runner_helpers import write_config
 
 from qdrun.jobs.base import MemoryPlan
 from qdrun.jobs.planning.batch_plan import BatchPlan, HeapPiece
-from qdrun.jobs.planning.groups import Found
+from qdrun.jobs.planning.groups import BuildFacts
 from qdrun.runner.config.model import load_config
 from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.engine.parts import TrialAt
@@ -24,7 +24,7 @@ from qdrun.runner.study import batches
 from qdrun.runner.study.batches import Batches, BatchGroup, chunks, columns_of, groups_of
 from qdrun.runner.study.plan import all_same, make_plan
 from qdrun.runner.study.prepare import prepare
-from qdrun.runner.workers.spec import Together
+from qdrun.runner.workers.spec import BatchColumns
 
 MIB = 1 << 20
 
@@ -55,7 +55,7 @@ def known(monkeypatch):
         return PLAN
 
     monkeypatch.setattr(batches, "group_key", key)
-    monkeypatch.setattr(batches, "found_of", lambda job, params, wanted: Found(("x", "target")))
+    monkeypatch.setattr(batches, "found_of", lambda job, params, wanted: BuildFacts(("x", "target")))
     monkeypatch.setattr(batches, "why_not_batched", lambda job, params, **options: "")
     monkeypatch.setattr(batches, "batch_plan", plan)
     return asked
@@ -176,7 +176,7 @@ def test_chunks_are_all_of_it_none_is_too_large_and_they_are_nearly_equal(count,
 
 def test_columns_are_the_parameters_that_differ_in_any_bit(tmp_path, known):
     prepared, found = groups(tmp_path, {"x": [0.0, 1.0, 2.0]})
-    made = Together(*columns_of(found[0].trials, prepared.trials))
+    made = BatchColumns(*columns_of(found[0].trials, prepared.trials))
     assert made.inputs == {"x": [0.0, 1.0, 2.0]}
     assert made.params == prepared.trials[0].params
     assert made.seeds == [trial.seed for trial in prepared.trials]

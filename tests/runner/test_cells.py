@@ -15,7 +15,7 @@ from qdrun.runner import plan, submit
 from qdrun.runner.api import Rows
 from qdrun.runner.config.written import NotData, config_text
 from qdrun.runner.config.yaml_lines import ConfigError, parse_document
-from qdrun.runner.interactive.cells import Session
+from qdrun.runner.interactive.cells import InteractiveSession
 from qdrun.runner.interactive.configs import WrongArgument, config_source
 from qdrun.runner.observe.html import table_html
 from qdrun.runner.study.target import TargetError
@@ -78,7 +78,7 @@ def session(monkeypatch, cells=CELLS):
         name = f"/tmp/ipykernel_0/{number}.py"
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
         exec(compile(text, name, "exec", dont_inherit=True), vars(main))
-    return Session(vars(main), texts)
+    return InteractiveSession(vars(main), texts)
 
 
 def test_a_class_of_cells_is_a_module_with_what_it_uses_and_nothing_else(monkeypatch):
@@ -106,7 +106,7 @@ def test_a_class_of_a_cell_below_magics_travels_like_any_other(monkeypatch, head
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     exec(compile(text, "<timed exec>", "exec", dont_inherit=True), vars(main))
-    made = Session(vars(main), [transformed(head + text)])
+    made = InteractiveSession(vars(main), [transformed(head + text)])
     assert made.module("Deep").endswith("class Deep:\n    size = 3\n")
     assert made.module("half").endswith("@staticmethod\ndef half(v):\n    return v / 2\n")
 
@@ -118,13 +118,15 @@ def test_what_a_magic_of_another_language_has_below_it_is_no_definition(monkeypa
     monkeypatch.setitem(sys.modules, "__main__", main)
     exec(compile("class Deep:\n    size = 3\n", "<string>", "exec", dont_inherit=True), vars(main))
     with pytest.raises(TargetError, match="the text of `Deep`, which Deep uses, is not known"):
-        Session(vars(main), [transformed(f"%%{magic}\nclass Deep:\n    size = 4\n")]).module("Deep")
+        InteractiveSession(vars(main), [transformed(f"%%{magic}\nclass Deep:\n    size = 4\n")]).module("Deep")
 
 
 def test_the_definition_that_counts_is_that_of_the_value(monkeypatch):
     found = session(monkeypatch)
     failed = "raise ValueError\n@qd.func\ndef half(v):\n    return 7.0 * v\n"
-    assert "0.5 * v" in Session(found.names, [*found.cells, failed]).module("Fit"), "a cell that has failed has defined nothing"
+    assert "0.5 * v" in InteractiveSession(found.names, [*found.cells, failed]).module("Fit"), (
+        "a cell that has failed has defined nothing"
+    )
     vars(sys.modules["__main__"])["STEPS"] = 4
     assert "STEPS = 4\n" in found.module("Fit"), "data has its present value"
 
@@ -140,7 +142,7 @@ def test_what_cannot_travel_is_refused_by_name(monkeypatch):
     with pytest.raises(
         TargetError, match=r"the text of `missing_text`, which twice uses, is not known: .*\n  do: write it into a file"
     ):
-        Session(main, found.cells).module("twice")
+        InteractiveSession(main, found.cells).module("twice")
 
 
 def test_a_definition_made_from_an_earlier_one_of_its_name_is_refused(monkeypatch):
@@ -160,7 +162,7 @@ def test_a_class_of_a_prompt_is_refused(monkeypatch):
     main = session(monkeypatch, "")
     exec("class Typed: pass", main.names)
     with pytest.raises(TargetError, match="the text of `Typed`, which Typed uses, is not known"):
-        Session(main.names, []).module("Typed")
+        InteractiveSession(main.names, []).module("Typed")
 
 
 class Nested:

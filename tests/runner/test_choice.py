@@ -18,8 +18,8 @@ from qdrun.runner.observe.show import plan_text
 from qdrun.runner.ray_adapter.cluster import ClusterError
 from qdrun.runner.remote.cluster_inventory import devices_at
 from qdrun.runner.study import backend_choice, devices
-from qdrun.runner.study.backend_choice import WIDE, _best, _Seen, _Shape, _width
-from qdrun.runner.study.devices import Candidate, Choice
+from qdrun.runner.study.backend_choice import WIDE, _best, _Seen, _ShapeCosts, _width
+from qdrun.runner.study.devices import AutoChoice, Candidate
 from qdrun.runner.study.plan import make_plan, shapes
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.study.target import Target, load
@@ -100,11 +100,11 @@ def test_the_width_is_the_mean_over_all_trials(one_card, tmp_path):
     assert prepare(config(tmp_path, narrow))[0].backend == "cpu"
     assert prepare(config(tmp_path, {"n": [16, 2 * WIDE - 16], "k": [4]}))[0].backend == "cuda"
     sample = [
-        _Shape(None, 3, {"cpu": _Seen(width=10.0)}),
-        _Shape(None, 1, {"cuda": _Seen(error="no"), "cpu": _Seen(width=50.0)}),
+        _ShapeCosts(None, 3, {"cpu": _Seen(width=10.0)}),
+        _ShapeCosts(None, 1, {"cuda": _Seen(error="no"), "cpu": _Seen(width=50.0)}),
     ]
     assert _width(sample) == 20.0
-    assert _width([*sample, _Shape(None, 1, {"cpu": _Seen(error="no")})]) is None
+    assert _width([*sample, _ShapeCosts(None, 1, {"cpu": _Seen(error="no")})]) is None
 
 
 def test_a_trial_that_no_card_holds_goes_to_the_cpu(monkeypatch, tmp_path):
@@ -228,7 +228,7 @@ def _named(folder):
 
 def test_a_choice_in_one_line():
     both = Candidate("cuda"), Candidate("cpu", "n=3 needs 9 GiB", out=True)
-    assert Choice("cuda", "the only one that can hold every trial", both).text == (
+    assert AutoChoice("cuda", "the only one that can hold every trial", both).text == (
         "device auto: cuda, the only one that can hold every trial: cuda holds every trial; cpu is out: n=3 needs 9 GiB"
     )
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
 from qdrun.runner.observe.board import Board
-from qdrun.runner.observe.live import Lines, display
+from qdrun.runner.observe.live import PlainLines, display
 from qdrun.runner.store.encoding import document
 from qdrun.runner.store.journal import Journal, segments
 from qdrun.runner.store.layout import RunFolder, create
@@ -157,7 +157,7 @@ for command in {commands!r}:
 def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
     board = Board(run="r", total=2, phase="running")
     screen = display(board)
-    assert isinstance(screen._shown, Lines)
+    assert isinstance(screen._shown, PlainLines)
     with screen:
         board.started("a", "x=1")
         board.stopped("a", "done", "x=1", 0.5)
@@ -173,7 +173,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
 def test_no_color_is_honoured_on_a_terminal(variable, coloured, monkeypatch):
     import io
 
-    from qdrun.runner.observe.live import Live
+    from qdrun.runner.observe.live import LiveBoard
 
     class Terminal(io.StringIO):
         def isatty(self):
@@ -186,7 +186,7 @@ def test_no_color_is_honoured_on_a_terminal(variable, coloured, monkeypatch):
     monkeypatch.setenv(variable, "1")
     board = Board(run="r", total=2, notes=["x=1 failed"])
     screen = display(board)
-    assert isinstance(screen._shown, Live)
+    assert isinstance(screen._shown, LiveBoard)
     with screen:
         screen.note("x=1 failed")
     shown = terminal.getvalue()

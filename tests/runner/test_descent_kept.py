@@ -19,7 +19,7 @@ from qdrun.runner.optimize.descent import descend, descend_batch, section_data
 from qdrun.runner.optimize.kept import KeptFiles, batch_path, path_of
 from qdrun.runner.optimize.results import STOPPED
 from qdrun.runner.optimize.state import Descents, Key, joined, packed, unpacked
-from qdrun.runner.optimize.update_rules import RULES, SEARCHES, State
+from qdrun.runner.optimize.update_rules import RULES, SEARCHES, RuleState
 from qdrun.runner.store.files import LocalFiles
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import write_run
@@ -320,7 +320,7 @@ def test_descents_survive_the_way_through_bytes_row_by_row():
     rng, count = np.random.default_rng(), 4
     now = Descents.at({"x": rng.standard_normal((count, 3, 2)), "y": rng.standard_normal(count)}, count)
     memory = {name: {"m": rng.standard_normal(value.shape)} for name, value in now.x.items()}
-    now = replace(now, step=7, rule=State(7, memory), history=[rng.standard_normal(count) for _ in range(7)])
+    now = replace(now, step=7, rule=RuleState(7, memory), history=[rng.standard_normal(count) for _ in range(7)])
     now.point, now.gradients, now.outputs = now.x, now.x, {"out": rng.standard_normal((count, 2))}
     keys = [Key(f"t{k}", str(k)) for k in range(count)]
     now.fail(2, ValueError("no"))

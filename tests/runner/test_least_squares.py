@@ -15,7 +15,7 @@ from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize import kept as kept_module
 from qdrun.runner.optimize import least_squares
 from qdrun.runner.optimize.descent import body_of, descend
-from qdrun.runner.optimize.jacobian import Choice, Jacobian, NoResiduals, choose
+from qdrun.runner.optimize.jacobian import Jacobian, JacobianMode, NoResiduals, choose
 from qdrun.runner.optimize.results import STOPPED
 from qdrun.runner.study.batches import why_not
 from qdrun.runner.study.plan import plan_all
@@ -77,7 +77,7 @@ def test_both_modes_give_the_jacobian_whole_and_in_parts(name):
         rows = session.job.declared.residuals.shape[0]
         for mode, count in (("reverse", rows), ("forward", x.size)):
             for at_once in sorted({1, min(2, count), count}):
-                jacobian = Jacobian(session.job, names, Choice(mode, at_once, count))
+                jacobian = Jacobian(session.job, names, JacobianMode(mode, at_once, count))
                 found = jacobian.at(params)
                 np.testing.assert_allclose(found, np.stack(slopes, axis=1), rtol=1e-6, atol=1e-7)
                 other = moved(params, names, x + 0.1)
@@ -288,7 +288,7 @@ def test_a_job_whose_build_fills_a_constant_has_a_jacobian_in_forward_mode():
     params = WeightedParams(a=float(np.random.default_rng().uniform(1, 2)))
     with Weighted(params).opened(threads=1) as made:
         made.run()
-        forward = Jacobian(made, ["a"], Choice("forward", 1, 1))
+        forward = Jacobian(made, ["a"], JacobianMode("forward", 1, 1))
         try:
             np.testing.assert_allclose(forward.at(params)[:, 0], 2 * params.a * np.arange(3.0), rtol=1e-12)
         finally:

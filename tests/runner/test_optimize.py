@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qdrun.runner.optimize.update_rules import (
     RULES,
-    State,
+    RuleState,
     clipped_rows,
     exponential,
     free_part,
@@ -43,7 +43,7 @@ def gradient(x):
 
 def path(rule, options, rate, start, steps=STEPS):
     """The points of a descent of two parameters."""
-    x, state, points = dict(start), State(), []
+    x, state, points = dict(start), RuleState(), []
     for _ in range(steps):
         g = {name: gradient(value) for name, value in x.items()}
         x, state = update(rule, options_of(rule) | options, state, x, g, rate)
@@ -83,7 +83,7 @@ def test_a_rule_takes_the_steps_of_torch(rule, defaults):
 
 def constant(rule, steps, **options):
     """Where a parameter is after some steps of rate 0.1 along a gradient that is always 2, from 5."""
-    x, state = {"x": np.array(5.0)}, State()
+    x, state = {"x": np.array(5.0)}, RuleState()
     for _ in range(steps):
         x, state = update(rule, options_of(rule) | options, state, x, {"x": np.array(2.0)}, 0.1)
     return float(x["x"])
@@ -109,7 +109,7 @@ def test_a_constant_gradient_gives_the_closed_formulas(steps):
 
 def test_lion_interpolates_with_one_factor_and_keeps_with_the_other():
     gradients = [3.0, -0.1, -1.0, 4.0]
-    x, state, m, y = {"x": np.array(1.0)}, State(), 0.0, 1.0
+    x, state, m, y = {"x": np.array(1.0)}, RuleState(), 0.0, 1.0
     for g in gradients:
         x, state = update("lion", options_of("lion"), state, x, {"x": np.array(g)}, 0.1)
         y -= 0.1 * np.sign(0.9 * m + 0.1 * g)

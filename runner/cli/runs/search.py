@@ -37,12 +37,12 @@ def search(
         from ...config.model import load_config
         from ...config.values import expanded
         from ...exit_codes import exit_code
-        from ...rounds.driver import Where
+        from ...rounds.driver import RoundSettings
         from ...rounds.driver import search as run
         from ..confirmation import which_code
 
         folder = expanded(output) if output else new_folder(load_config(config, changes).config.uri)
-        where = Where(address, quiet=True, debug=debug, code=which_code((), code))
+        where = RoundSettings(address, quiet=True, debug=debug, code=which_code((), code))
         silent = quiet or as_json
         if not silent:
             print(f"search: {folder}", file=sys.stderr)

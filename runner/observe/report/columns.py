@@ -25,7 +25,7 @@ FACTS = (("seconds", "s"), ("planned_bytes", "bytes"), ("used_bytes", "bytes"), 
 
 
 @dataclass(frozen=True)
-class Column:
+class ReportColumn:
     """One column of the table.
 
     Attributes:
@@ -92,7 +92,7 @@ class TrialTable:
     """
 
     places: Sequence[int]
-    columns: Sequence[Column]
+    columns: Sequence[ReportColumn]
     gradients: Gradients
     left_out: Sequence[str]
 
@@ -117,21 +117,21 @@ def trial_table(run: Material) -> TrialTable:
     if best is not None and best not in places:
         places = sorted([*places[1:], best])
     rows = [run.rows[place] for place in places]
-    swept = [Column(name, "parameter", [value_of(run.trials[place], name) for place in places]) for name in run.swept]
+    swept = [ReportColumn(name, "parameter", [value_of(run.trials[place], name) for place in places]) for name in run.swept]
     slopes = _slopes(rows, [column.name for column in swept if column.numeric])
     wanted = [
-        Column("trial", "trial", [row["trial"] for row in rows]),
-        Column("status", "fact", [row["status"] for row in rows]),
+        ReportColumn("trial", "trial", [row["trial"] for row in rows]),
+        ReportColumn("status", "fact", [row["status"] for row in rows]),
         *swept,
-        Column("loss", "result", [row["loss"] for row in rows]),
-        Column("gradient_norm", "result", [row["gradient_norm"] for row in rows]),
+        ReportColumn("loss", "result", [row["loss"] for row in rows]),
+        ReportColumn("gradient_norm", "result", [row["gradient_norm"] for row in rows]),
         *slopes.columns,
-        *(Column(name, "fact", [row[name] for row in rows], unit) for name, unit in FACTS),
-        Column("device", "fact", [row["device"] for row in rows]),
-        Column("error", "fact", [_error(row) for row in rows]),
+        *(ReportColumn(name, "fact", [row[name] for row in rows], unit) for name, unit in FACTS),
+        ReportColumn("device", "fact", [row["device"] for row in rows]),
+        ReportColumn("error", "fact", [_error(row) for row in rows]),
         *_outputs(rows),
     ]
-    kept, left_out, room = list[Column](), list[str](), CELLS
+    kept, left_out, room = list[ReportColumn](), list[str](), CELLS
     for column in wanted:
         if all(value is None for value in column.values):
             continue
@@ -157,21 +157,21 @@ def _error(row: Row) -> str | None:
 
 @dataclass(frozen=True)
 class _Slopes:
-    columns: Sequence[Column]
+    columns: Sequence[ReportColumn]
     gradients: Gradients
 
 
 def _slopes(rows: Sequence[Row], swept: Sequence[str]) -> _Slopes:
     """The gradients by single numbers, and where they hold: at a swept parameter, or at what an optimisation has found."""
     found = _components(rows, "out.opt.", REPORTED)
-    columns, gradients = list[Column](), Gradients()
+    columns, gradients = list[ReportColumn](), Gradients()
     for name in found or swept:
         own = [_component(row, "grad.", name) for row in rows]
         at = f"out.opt.{name}" if found else name
         if found:
-            columns.append(Column(at, "result", [_component(row, "out.opt.", name) for row in rows]))
+            columns.append(ReportColumn(at, "result", [_component(row, "out.opt.", name) for row in rows]))
         if any(value is not None for value in own):
-            columns.append(Column(f"grad.{name}", "gradient", own))
+            columns.append(ReportColumn(f"grad.{name}", "gradient", own))
             gradients[at] = f"grad.{name}"
     return _Slopes(columns, gradients)
 
@@ -201,15 +201,17 @@ def _component(row: Row, prefix: str, name: str) -> float | None:
     return value if _is_number(value) else None
 
 
-def _outputs(rows: Sequence[Row]) -> list[Column]:
+def _outputs(rows: Sequence[Row]) -> list[ReportColumn]:
     """The outputs that are numbers; of an optimisation the steps and why it was over."""
     names = dict.fromkeys(name for row in rows for name, value in row.items() if name.startswith("out.") and _is_number(value))
     columns = [
-        Column(name, "result", [_component(row, "", name) for row in rows]) for name in names if not name.startswith("out.opt.")
+        ReportColumn(name, "result", [_component(row, "", name) for row in rows])
+        for name in names
+        if not name.startswith("out.opt.")
     ]
     if "out.opt.stopped" in names:
-        columns.append(Column("out.opt.steps", "result", [row.get("out.opt.steps") for row in rows]))
-        columns.append(Column("out.opt.stopped", "fact", [_stopped(row.get("out.opt.stopped")) for row in rows]))
+        columns.append(ReportColumn("out.opt.steps", "result", [row.get("out.opt.steps") for row in rows]))
+        columns.append(ReportColumn("out.opt.stopped", "fact", [_stopped(row.get("out.opt.stopped")) for row in rows]))
     return columns
 
 
@@ -217,4 +219,4 @@ def _stopped(number: float | None) -> str | None:
     return None if number is None else STOPPED[int(number)]
 
 
-__all__ = ["Column", "TrialTable", "trial_table"]
+__all__ = ["ReportColumn", "TrialTable", "trial_table"]

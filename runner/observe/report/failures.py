@@ -44,7 +44,7 @@ def line_of(message: str, traceback: str) -> Line | None:
 
 
 @dataclass
-class Group:
+class FailureGroup:
     """Failed trials of one kind: the error's type, its line, the first message, and the places of the trials in the run."""
 
     kind: str
@@ -55,9 +55,9 @@ class Group:
     messages: set[str] = field(default_factory=set)
 
 
-def grouped(run: Material) -> list[Group]:
+def grouped(run: Material) -> list[FailureGroup]:
     """The failed trials of a run, the largest group first."""
-    groups = dict[tuple[str, str, str], Group]()
+    groups = dict[tuple[str, str, str], FailureGroup]()
     for place, (trial, row) in enumerate(zip(run.trials, run.rows, strict=True)):
         if row["status"] not in ("failed", "poisoned"):
             continue
@@ -66,7 +66,7 @@ def grouped(run: Material) -> list[Group]:
         kind, message = str(row["error_type"] or row["failure"] or "failed"), str(row["error"] or "")
         line, first = line_of(message, traceback), (message.splitlines() or [""])[0]
         key = kind, str(line and (line.file, line.number)), _NUMBER.sub("..", first)
-        group = groups.setdefault(key, Group(kind, line, message, traceback))
+        group = groups.setdefault(key, FailureGroup(kind, line, message, traceback))
         group.places.append(place)
         group.messages.add(first)
     return sorted(groups.values(), key=lambda group: -len(group.places))
@@ -82,7 +82,7 @@ def failures(run: Material, place_of: Callable[[int], int | None]) -> list[str]:
     return parts
 
 
-def _group(run: Material, group: Group, place_of: Callable[[int], int | None]) -> str:
+def _group(run: Material, group: FailureGroup, place_of: Callable[[int], int | None]) -> str:
     first = (group.message.splitlines() or [""])[0]
     at = f' <span class="soft">at {text(group.line)}</span>' if group.line else ""
     title = f"<b>{counted(len(group.places), 'trial')}</b> <b class='failed'>{text(group.kind)}</b>{at}<br>{text(first)}"
@@ -97,4 +97,4 @@ def _group(run: Material, group: Group, place_of: Callable[[int], int | None]) -
     return f'<details class="group" open><summary>{title}</summary>{source}{more}{whole}<p>{trials}</p>{trace}</details>'
 
 
-__all__ = ["Group", "Line", "failures", "grouped", "line_of"]
+__all__ = ["FailureGroup", "Line", "failures", "grouped", "line_of"]

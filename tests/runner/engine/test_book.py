@@ -17,7 +17,7 @@ from qdrun.runner.observe.live import display
 from qdrun.runner.observe.table import rows
 from qdrun.runner.provenance.devices import devices_of, kinds_of
 from qdrun.runner.store.attempts import Failure
-from qdrun.runner.store.columns import Rows, encoded
+from qdrun.runner.store.columns import BatchRows, encoded
 from qdrun.runner.store.journal import Journal, read, segments
 from qdrun.runner.store.layout import create
 from qdrun.runner.store.replay import replay
@@ -170,7 +170,7 @@ def batch_rows(names, losses):
     at = int(np.argmin(losses))
     shared = {"status": "done", "seconds": 0.5, "started_t": time.time() - 2.0, "ended_t": time.time() - 1.0}
     gradients = {"x": encoded(np.arange(2.0 * len(names)).reshape(len(names), 2))}
-    return Rows(tuple(names), (1,) * len(names), shared, columns, gradients, {}, (at, losses[at]))
+    return BatchRows(tuple(names), (1,) * len(names), shared, columns, gradients, {}, (at, losses[at]))
 
 
 def test_a_batch_that_began_and_ended_well_since_the_last_write_is_one_line(book):

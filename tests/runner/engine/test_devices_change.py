@@ -12,7 +12,7 @@ from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.loop import Runner
 from qdrun.runner.engine.parts import TrialAt
 from qdrun.runner.engine.start import Roster
-from qdrun.runner.engine.state import State
+from qdrun.runner.engine.state import SweepState
 from qdrun.runner.ledger.client import LocalLedger
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.ledger.leases import Exchange
@@ -84,7 +84,7 @@ class Instant:
 
 
 def done(launch):
-    return [m.Ended(launch.id, {name: m.TrialEnd({"status": "done", "loss": 1.0}) for name in launch.trials})]
+    return [m.LaunchEnded(launch.id, {name: m.TrialEnded({"status": "done", "loss": 1.0}) for name in launch.trials})]
 
 
 def died(launch, failure=Failure.infrastructure):
@@ -101,7 +101,7 @@ def run(tmp_path, ledger, after, *, bytes_=GIB, kinds=(SMALL.kind, LARGE.kind), 
     made = [Trial(id=f"t{k}", index=k, replicate=0, seed=k, swept={"x": k}, params={"x": k}) for k in range(trials)]
     folder = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, made, {})
     claims = dict.fromkeys(kinds, Claim.of([(bytes_, 1.0)]))
-    state = State([TrialAt(one.id) for one in made], Rules(), lambda batch: claims)
+    state = SweepState([TrialAt(one.id) for one in made], Rules(), lambda batch: claims)
     workers = Instant(after)
     inside = Inside({one.id: one for one in made}, lambda trial: {}, {})
     board = Board(run=folder.name, total=trials)
@@ -181,7 +181,7 @@ def unsaved(launch):
         "failure": Failure.infrastructure,
         "error": {"type": "OSError", "message": "read-only", "traceback": ""},
     }
-    return [m.Ended(launch.id, {name: m.TrialEnd(record, Failure.infrastructure) for name in launch.trials})]
+    return [m.LaunchEnded(launch.id, {name: m.TrialEnded(record, Failure.infrastructure) for name in launch.trials})]
 
 
 @pytest.mark.parametrize(("bad", "why"), [(broken, "DeviceError: fallen off the bus"), (unsaved, "OSError: read-only")])
@@ -231,7 +231,7 @@ def test_a_ledger_that_does_not_answer_is_told_of_once_and_when_it_is_back(tmp_p
     monkeypatch.setattr(ledger, "exchange", exchange)
     monkeypatch.setattr(loop, "AWAY_S", 0.0)
     monkeypatch.setattr(loop, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setitem(globals(), "display", lambda board, quiet: live.Lines(board))
+    monkeypatch.setitem(globals(), "display", lambda board, quiet: live.PlainLines(board))
     outcome, *_ = run(tmp_path, ledger, done, trials=30)
     said = [line for line in capsys.readouterr().err.splitlines() if "ledger" in line]
     assert outcome == "done" and said == [
@@ -255,7 +255,7 @@ def test_results_that_find_no_room_pause_the_run_until_there_is_some(tmp_path, m
             return done(launch)
         error = {"type": "StorageFull", "message": "no room left in runs\nmore", "traceback": ""}
         record = {"status": "failed", "failure": Failure.infrastructure, "error": error}
-        return [m.Ended(launch.id, {name: m.TrialEnd(record, Failure.infrastructure) for name in launch.trials})]
+        return [m.LaunchEnded(launch.id, {name: m.TrialEnded(record, Failure.infrastructure) for name in launch.trials})]
 
     monkeypatch.setattr(LocalFiles, "free_bytes", free_bytes)
     monkeypatch.setattr(loop, "LOOK_EVERY_S", 0.01)
@@ -268,14 +268,14 @@ def test_results_that_find_no_room_pause_the_run_until_there_is_some(tmp_path, m
 
 
 def test_a_trial_whose_time_is_up_while_its_result_waits_for_room_is_no_timeout():
-    state = State([TrialAt("t0")], Rules(timeout_s=10.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = SweepState([TrialAt("t0")], Rules(timeout_s=10.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 1.0)
     assert any(isinstance(action, m.AskToStop) for action in state.handle(m.Tick(), 11.5))
     error = {"type": "StorageFull", "message": "no room left in runs", "traceback": ""}
     record = {"status": "failed", "failure": Failure.infrastructure, "error": error}
-    actions = state.handle(m.Ended(1, {"t0": m.TrialEnd(record, Failure.infrastructure)}), 12.0)
+    actions = state.handle(m.LaunchEnded(1, {"t0": m.TrialEnded(record, Failure.infrastructure)}), 12.0)
     (retry,) = [action for action in actions if isinstance(action, m.WriteRetry)]
     assert (retry.failure, retry.charged) == (Failure.infrastructure, False)
     assert m.NoRoom("no room left in runs") in actions and not any(isinstance(action, m.WriteEnded) for action in actions)

@@ -15,7 +15,7 @@ from qdrun.runner.engine.failures import Rules
 from qdrun.runner.provenance.record import record
 from qdrun.runner.ray_adapter import worker_actor, worker_pool
 from qdrun.runner.ray_adapter.cluster import NoWorker
-from qdrun.runner.ray_adapter.worker_pool import RayWorkers, _Actor, _Asked
+from qdrun.runner.ray_adapter.worker_pool import RayWorkers, _Actor, _RemoteCall
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.journal import Journal, read
 from qdrun.runner.store.layout import RunFolder, create
@@ -215,7 +215,7 @@ def test_a_python_without_this_package_is_named_by_the_last_line_of_its_trace(mo
     error = exceptions.RayActorError(None, f"The actor died because of an error raised in its creation task, {trace}", True)
     place = m.WorkerId("cpu")
     workers = RayWorkers("run", lambda worker: None, lambda device: {})
-    workers._actors[place], workers._refs["hello"] = _Actor(None, None), _Asked(place)
+    workers._actors[place], workers._refs["hello"] = _Actor(None, None), _RemoteCall(place)
     monkeypatch.setattr(workers, "kill", workers._actors.pop)
     monkeypatch.setattr(worker_pool, "_value", lambda ref: (_ for _ in ()).throw(error))
     (event,) = workers._event("hello")

@@ -9,7 +9,7 @@ from ray.exceptions import ActorDiedError, GetTimeoutError
 
 from qdrun.runner.engine import messages as m
 from qdrun.runner.ray_adapter import worker_pool as module
-from qdrun.runner.ray_adapter.worker_pool import RayWorkers, _Actor, _Asked
+from qdrun.runner.ray_adapter.worker_pool import RayWorkers, _Actor, _RemoteCall
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.workers.spec import BatchEnd, LeaseNews, TrialEnd, WorkerInfo, WorkerSpec
 from qdrun.runner.workers.wire import packed_news
@@ -66,7 +66,7 @@ def lanes(monkeypatch):
         made._actors[worker] = _Actor(None, spec, info=info)
     made.values = values
     made.ask = lambda ref, *numbers, worker=WORKER: made._refs.update(
-        {ref: _Asked(worker, {number: launch(number, worker) for number in numbers})}
+        {ref: _RemoteCall(worker, {number: launch(number, worker) for number in numbers})}
     )
     return made
 

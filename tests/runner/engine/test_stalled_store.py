@@ -11,7 +11,7 @@ from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.parts import TrialAt
 from qdrun.runner.engine.session import beating
-from qdrun.runner.engine.state import State
+from qdrun.runner.engine.state import SweepState
 from qdrun.runner.engine.writer_threads import JournalWriter, StoreWatch
 from qdrun.runner.store import files as store_files
 from qdrun.runner.store.attempts import Failure
@@ -116,10 +116,10 @@ class Endless(made.Instant):
 
     def ask_to_stop(self, worker, trials):
         error = {"type": "Stopped", "message": "", "traceback": ""}
-        end = m.TrialEnd({"status": "cancelled", "failure": "cancelled", "error": error}, Failure.cancelled)
+        end = m.TrialEnded({"status": "cancelled", "failure": "cancelled", "error": error}, Failure.cancelled)
         for launch in self.launches:
             if set(launch.trials) & set(trials):
-                self.news.append(m.Ended(launch.id, dict.fromkeys(launch.trials, end)))
+                self.news.append(m.LaunchEnded(launch.id, dict.fromkeys(launch.trials, end)))
         self.after(None)
 
 
@@ -165,7 +165,7 @@ def test_a_trial_is_shown_as_done_once_its_row_is_in_the_journal(tmp_path, disk,
 
 def test_a_worker_that_starts_while_the_run_waits_for_its_store_has_its_time_afterwards():
     rules = Rules(start_s=300.0)
-    state = State([TrialAt("t0")], rules, lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = SweepState([TrialAt("t0")], rules, lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Storage(full=True), 10.0)
@@ -178,7 +178,7 @@ def test_a_worker_that_starts_while_the_run_waits_for_its_store_has_its_time_aft
 @pytest.mark.parametrize("told", ["before", "after"])
 def test_a_trial_whose_result_is_written_for_minutes_is_no_timeout(told):
     """``after``: its time was up before its worker was asked again what it does."""
-    state = State([TrialAt("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = SweepState([TrialAt("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 0.0)
@@ -192,14 +192,14 @@ def test_a_trial_whose_result_is_written_for_minutes_is_no_timeout(told):
     assert not state.handle(m.Tick(), 500.0) and state.next_deadline() == float("inf")
     (row,) = [
         a
-        for a in state.handle(m.Ended(1, {"t0": m.TrialEnd({"status": "done", "loss": 1.0})}), 600.0)
+        for a in state.handle(m.LaunchEnded(1, {"t0": m.TrialEnded({"status": "done", "loss": 1.0})}), 600.0)
         if isinstance(a, m.WriteEnded)
     ]
     assert row.record["status"] == "done"
 
 
 def test_a_trial_that_goes_on_after_its_result_was_written_has_its_time_limit():
-    state = State([TrialAt("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = SweepState([TrialAt("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 0.0)

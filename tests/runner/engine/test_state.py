@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.parts import Asked, TrialAt
-from qdrun.runner.engine.state import State
+from qdrun.runner.engine.state import SweepState
 from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
-from qdrun.runner.store.columns import Rows
+from qdrun.runner.store.columns import BatchRows
 
 from .world import CLAIM, MOODS, RULES, SIGNALS, STRAY, STRAYS, World
 
@@ -191,10 +191,10 @@ def test_trials_of_a_batch_that_did_not_begin_as_the_one_before_lost_the_device_
     world = World(["good"] * 4, RULES, random.Random(0), batch=4, lanes=1)
     world.grant()
     (launch,) = world.flights.values()
-    lost = m.TrialEnd({"status": "failed", "error": {"type": "DeviceError", "message": "lost"}}, Failure.infrastructure)
+    lost = m.TrialEnded({"status": "failed", "error": {"type": "DeviceError", "message": "lost"}}, Failure.infrastructure)
     world.calls.clear()
     world.flights.clear()
-    world.tell(m.Ended(launch.id, {"t0": m.TrialEnd({"status": "done", "loss": 1.0}), "t1": lost}, restart=True))
+    world.tell(m.LaunchEnded(launch.id, {"t0": m.TrialEnded({"status": "done", "loss": 1.0}), "t1": lost}, restart=True))
     retries = [(e.trial, e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)]
     assert sorted(retries) == [("t1", "infrastructure", True), ("t2", "infrastructure", False), ("t3", "infrastructure", False)]
     assert world.status("t0") == "done"
@@ -246,7 +246,7 @@ def test_an_illegal_address_on_a_gpu_that_lanes_share_charges_nobody_and_each_ru
     for flight in (stray, beside):
         world.tell(m.Started(flight.id))
     error = {"type": "DeviceError", "message": STRAY}
-    world.tell(m.Ended(stray.id, {"t0": m.TrialEnd({"status": "failed", "error": error}, Failure.crash)}, restart=True))
+    world.tell(m.LaunchEnded(stray.id, {"t0": m.TrialEnded({"status": "failed", "error": error}, Failure.crash)}, restart=True))
     retries = {e.trial: (e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)}
     assert retries == {"t0": (Failure.crash, False)} | dict.fromkeys(("t1", "t2"), (Failure.infrastructure, False))
     assert world.kills == 1 and [world.state.trials[f"t{k}"].alone for k in range(3)] == [True, True, False]
@@ -333,7 +333,7 @@ def test_when_too_many_fail_no_more_are_started_and_what_runs_may_finish(allowed
         if world.state.stopping:
             break
         launch = world.flights.pop(launch)
-        world.tell(m.Ended(launch.id, {launch.trials[0]: world._end(launch.trials[0], "user", launch, 1)}))
+        world.tell(m.LaunchEnded(launch.id, {launch.trials[0]: world._end(launch.trials[0], "user", launch, 1)}))
     assert world.state.counts["failed"] == failed
     assert world.state.stopping == "failed"
     world.finish()
@@ -420,7 +420,7 @@ def test_a_trial_can_be_cancelled_while_it_waits_and_while_it_runs():
     world.tell(m.Cancelled(frozenset(["t0"])))
     (launch,) = [one.id for one in world.flights.values() if one.trials == ("t0",)]
     assert launch in world.asked_to_stop
-    world.tell(m.Ended(launch, {"t0": m.TrialEnd({"status": "cancelled"}, Failure.cancelled)}))
+    world.tell(m.LaunchEnded(launch, {"t0": m.TrialEnded({"status": "cancelled"}, Failure.cancelled)}))
     world.flights.pop(launch)
     assert world.status("t0") == "cancelled"
     world.finish()
@@ -433,7 +433,7 @@ def test_a_trial_that_succeeds_while_it_is_asked_to_stop_has_succeeded():
     (launch,) = world.flights
     world.tell(m.Cancelled())
     world.flights.pop(launch)
-    world.tell(m.Ended(launch, {"t0": m.TrialEnd({"status": "done", "loss": 2.0})}))
+    world.tell(m.LaunchEnded(launch, {"t0": m.TrialEnded({"status": "done", "loss": 2.0})}))
     assert world.status("t0") == "done"
     assert world.state.outcome == "done"
 
@@ -456,15 +456,15 @@ def test_nothing_is_launched_while_the_store_is_full_and_no_place_is_held_that_o
 
 
 def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
-    state = State([TrialAt("a"), TrialAt("b")], Rules(oom=2), lambda batch: CLAIM)
+    state = SweepState([TrialAt("a"), TrialAt("b")], Rules(oom=2), lambda batch: CLAIM)
     (ask,) = state.start(0.0)
     seen = []
     for k in range(3):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
         seen.append((flight.launch.bytes, state.trials["a"].alone))
-        end = m.TrialEnd({"status": "failed", "error": {"type": "OutOfMemory", "message": "no"}}, Failure.out_of_memory)
-        actions = state.handle(m.Ended(flight.launch.id, {"a": end}), 0.0)
+        end = m.TrialEnded({"status": "failed", "error": {"type": "OutOfMemory", "message": "no"}}, Failure.out_of_memory)
+        actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
         ask = next((one for one in actions if isinstance(one, m.Ask)), None)
     assert seen == [(100, False), (50, False), (150, True)], "the last time with more than its fastest point"
     assert ask is None
@@ -473,14 +473,16 @@ def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
 
 
 def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and_pays_only_then():
-    state = State([TrialAt("a")], Rules(oom=0), lambda batch: CLAIM)
+    state = SweepState([TrialAt("a")], Rules(oom=0), lambda batch: CLAIM)
     (ask,) = state.start(0.0)
     seen = []
     for k, shared in enumerate((True, False)):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), 100), 0.0)
         (flight,) = state._flights.values()
-        end = m.TrialEnd({"status": "failed", "error": {"type": "MemoryError", "message": "no"}}, Failure.out_of_memory, shared)
-        actions = state.handle(m.Ended(flight.launch.id, {"a": end}), 0.0)
+        end = m.TrialEnded(
+            {"status": "failed", "error": {"type": "MemoryError", "message": "no"}}, Failure.out_of_memory, shared
+        )
+        actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
         ask = next((one for one in actions if isinstance(one, m.Ask)), None)
         seen.append((state.trials["a"].alone, [one.charged for one in actions if isinstance(one, m.WriteRetry)]))
     assert seen == [(True, [False]), (True, [])]
@@ -490,21 +492,21 @@ def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and
 
 def test_without_a_smaller_point_the_claim_grows_by_half():
     one = {"gpu": Claim.of([(100, 1.0)])}
-    state = State([TrialAt("a")], Rules(oom=3), lambda batch: one)
+    state = SweepState([TrialAt("a")], Rules(oom=3), lambda batch: one)
     (ask,) = state.start(0.0)
     asked = []
     for k in range(3):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
-        end = m.TrialEnd({"status": "failed"}, Failure.out_of_memory)
-        actions = state.handle(m.Ended(flight.launch.id, {"a": end}), 0.0)
+        end = m.TrialEnded({"status": "failed"}, Failure.out_of_memory)
+        actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
         (ask,) = [one for one in actions if isinstance(one, m.Ask)]
         asked.append(ask.wanted[0].claims["gpu"].points[0].bytes)
     assert asked == [150, 225, 337]
 
 
 def test_a_request_that_nothing_can_hold_is_a_failed_row_that_was_never_started():
-    state = State([TrialAt("a")], Rules(), lambda batch: CLAIM)
+    state = SweepState([TrialAt("a")], Rules(), lambda batch: CLAIM)
     state.start(0.0)
     (row,) = state.handle(m.Refused({"a": "needs 3 GiB, more than the 2 GiB of pool gpu0"}), 0.0)
     assert isinstance(row, m.WriteEnded)
@@ -513,7 +515,7 @@ def test_a_request_that_nothing_can_hold_is_a_failed_row_that_was_never_started(
 
 
 def test_what_is_granted_after_it_was_withdrawn_is_given_back_at_once():
-    state = State([TrialAt("a")], Rules(), lambda batch: CLAIM)
+    state = SweepState([TrialAt("a")], Rules(), lambda batch: CLAIM)
     state.start(0.0)
     state.handle(m.Cancelled(), 0.0)
     assert state.handle(m.Granted("l0", "d0", ("a",), 100), 0.0) == [m.GiveBack("l0", ("a",))]
@@ -540,19 +542,21 @@ def test_batches_go_on_under_a_lease_and_one_that_comes_too_late_is_asked_for_ag
     claims = world.state.claims(("t0", "t1"))
     (name, lease), now = ("t0+1", "l1"), 1.0
     granted = world.state.handle(m.Granted(lease, "d0", (name,), 100, processes=True), now)
-    (run,) = [one for one in granted if isinstance(one, m.Run)]
+    (run,) = [one for one in granted if isinstance(one, m.RunLaunches)]
     (go,) = [one for one in granted if isinstance(one, m.GoOn)]
     assert (go.lease, go.request, go.since, go.others) == (lease, "t2+1", now, False) and claims is world.state.claims(())
-    (behind,) = [one for one in world.state.handle(m.GoesOn(lease, "t2+1"), now) if isinstance(one, m.Run)]
+    (behind,) = [one for one in world.state.handle(m.GoesOn(lease, "t2+1"), now) if isinstance(one, m.RunLaunches)]
     (launch,) = behind.launches
     assert launch.behind and launch.worker == run.launches[0].worker and launch.trials == ("t2", "t3")
     assert world.state.running == 2  # it has not begun, and is no attempt yet
-    first = m.Ended(run.launches[0].id, {}, rows=(Rows(("t0", "t1"), (1, 1), {"status": "done"}, {}, {}, {}, (0, 1.0)),))
+    first = m.LaunchEnded(
+        run.launches[0].id, {}, rows=(BatchRows(("t0", "t1"), (1, 1), {"status": "done"}, {}, {}, {}, (0, 1.0)),)
+    )
     (go,) = [one for one in world.state.handle(first, now) if isinstance(one, m.GoOn)]
     assert go.request == "t4+1"
     lost = world.state.handle_all((m.LeaseLost(lease, "gone"), m.GoesOn(lease, "t4+1")), now)
     asked = {wanted.id for one in lost if isinstance(one, m.Ask) for wanted in one.wanted}
-    assert asked == {"t2+1.2", "t4+1.2"} and not [one for one in lost if isinstance(one, m.Run)]
+    assert asked == {"t2+1.2", "t4+1.2"} and not [one for one in lost if isinstance(one, m.RunLaunches)]
 
 
 def test_no_batch_goes_on_where_its_failure_would_end_the_run():
@@ -568,7 +572,7 @@ def test_the_next_batch_of_a_lease_is_found_without_a_look_at_all_that_wait(monk
 
     def cost(batches):
         claims = CLAIM
-        state = State(
+        state = SweepState(
             [TrialAt(f"t{k}") for k in range(2 * batches)],
             Rules(),
             lambda batch: asked.append(batch) or claims,
@@ -581,9 +585,9 @@ def test_the_next_batch_of_a_lease_is_found_without_a_look_at_all_that_wait(monk
             (go_on,) = [action for action in actions if isinstance(action, m.GoOn)]
             actions = state.handle(m.GoesOn("l", go_on.request), 0.0)
             head = min(state._flights)
-            rows = [m.TrialEnd({"status": "done", "loss": 1.0})] * 2
+            rows = [m.TrialEnded({"status": "done", "loss": 1.0})] * 2
             actions += state.handle(m.Started(head), 0.0)
-            actions = state.handle(m.Ended(head, dict(zip(state._flights[head].launch.trials, rows))), 0.0)
+            actions = state.handle(m.LaunchEnded(head, dict(zip(state._flights[head].launch.trials, rows))), 0.0)
         return len(asked)
 
     assert cost(200) == cost(50) <= 60

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.parts import TrialAt
-from qdrun.runner.engine.state import State
+from qdrun.runner.engine.state import SweepState
 from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
-from qdrun.runner.store.columns import Rows
+from qdrun.runner.store.columns import BatchRows
 
 CLAIM = {"gpu": Claim.of([(100, 1.0), (50, 2.0), (20, 4.0)])}
 SIGNALS = ("bounds", "signal", "signal always")
@@ -48,7 +48,7 @@ class World:
     """What a run meets. ``moods``: how each trial behaves; ``journal`` outlives the runner."""
 
     def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False, most=3, told=True, checks=False):
-        """``most``: requests of a lease; ``told``: what a worker that died had begun is known; ``checks``: see ``State``."""
+        """``most``: requests of a lease; ``told``: what a worker that died had begun is known; ``checks``: see ``SweepState``."""
         self.checks, self.used = checks, set()
         self.moods = {f"t{k}": mood for k, mood in enumerate(moods)}
         self.rules, self.rng, self.batch, self.lanes, self.processes = rules, rng, batch, lanes, processes
@@ -70,7 +70,7 @@ class World:
         names = [one.id for one in work]
         batches = [tuple(names[k : k + self.batch]) for k in range(0, len(names), self.batch)]
         before = Counter(ended.values())
-        self.state = State(work, self.rules, lambda batch: CLAIM, batches=batches, before=before, checks=self.checks)
+        self.state = SweepState(work, self.rules, lambda batch: CLAIM, batches=batches, before=before, checks=self.checks)
         self.used.clear()
         self.act(self.state.start(self.now))
 
@@ -86,7 +86,7 @@ class World:
 
     def act(self, actions):
         for action in actions:
-            if isinstance(action, m.Run):
+            if isinstance(action, m.RunLaunches):
                 first = action.launches[0]
                 self.heads |= {(name, number) for name, number in zip(first.trials, first.numbers)}
         later = []
@@ -104,7 +104,7 @@ class World:
                         self.waiting.pop(name, None)
                 case m.GiveBack():
                     del self.leases[action.lease]
-                case m.Run():
+                case m.RunLaunches():
                     self._run(action.launches)
                 case m.Drop():
                     assert action.worker not in self.dead
@@ -248,7 +248,7 @@ class World:
             return
         if not call.begun:
             if launch.id in self.dropped or (launch.may_fail is not None and call.failed >= launch.may_fail):
-                self._over(call, m.Ended(launch.id, {}, begun=False))
+                self._over(call, m.LaunchEnded(launch.id, {}, begun=False))
                 return
             attempts = {(self.owner, name, number) for name, number in zip(launch.trials, launch.numbers)}
             assert not attempts & self.began, "an attempt ran twice"
@@ -281,12 +281,12 @@ class World:
         done = tuple(name for name, end in ends.items() if end.failure is None and together)
         ends = {name: end for name, end in ends.items() if name not in done}
         attempts = tuple(numbers[name] for name in done)
-        rows = (Rows(done, attempts, {"status": "done", "loss": 1.0}, {}, {}, {}, (0, 1.0)),) if done else ()
+        rows = (BatchRows(done, attempts, {"status": "done", "loss": 1.0}, {}, {}, {}, (0, 1.0)),) if done else ()
         retire = "worn" if self.rng.random() < 0.1 else ""
-        self._over(call, m.Ended(launch.id, ends, restart=restart, retire=retire, rows=rows))
+        self._over(call, m.LaunchEnded(launch.id, ends, restart=restart, retire=retire, rows=rows))
         if restart:  # nothing more can run there
             while call.order:
-                self._over(call, m.Ended(call.order[0], {}, retire="worn", begun=False))
+                self._over(call, m.LaunchEnded(call.order[0], {}, retire="worn", begun=False))
 
     def _over(self, call, end):
         call.unheard.append(end)
@@ -306,14 +306,14 @@ class World:
         }.get(mood)
         if mood in STRAYS and (mood == "stray always" or not launch.checked):
             error = {"type": "DeviceError", "message": f"{STRAY}\n  do: run it again"}
-            return m.TrialEnd({"status": "failed", "error": error}, Failure.crash)
+            return m.TrialEnded({"status": "failed", "error": error}, Failure.crash)
         if mood == "infra once" and tries == 1:
             failure = Failure.infrastructure
         if mood == "needs 70" and launch.bytes > 60:
             failure = Failure.out_of_memory
         if failure is None:
-            return m.TrialEnd({"status": "done", "loss": 1.0})
-        return m.TrialEnd({"status": "failed", "error": {"type": "E", "message": mood}}, failure)
+            return m.TrialEnded({"status": "done", "loss": 1.0})
+        return m.TrialEnded({"status": "failed", "error": {"type": "E", "message": mood}}, failure)
 
     def lose_a_lease(self):
         if self.leases:
@@ -355,7 +355,7 @@ class World:
 
     def late_news(self):
         """News of what is over already: from a worker that was killed, of a lease that was given back."""
-        self.tell(m.Ended(10**6, {}))
+        self.tell(m.LaunchEnded(10**6, {}))
         self.tell(m.WorkerDown(m.WorkerId("d0", 0, -1), Failure.crash, {}))
         self.tell(m.LeaseLost("never", "device lost"))
         self.tell(m.Started(10**6))

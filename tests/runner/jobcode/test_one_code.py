@@ -11,7 +11,7 @@ import pytest
 
 from qdrun.runner.engine.resume import config_of
 from qdrun.runner.jobcode.imports import IMPORTS
-from qdrun.runner.jobcode.modules import Found
+from qdrun.runner.jobcode.modules import ImportKind
 from qdrun.runner.provenance.record import record
 from qdrun.runner.store.layout import create
 from qdrun.runner.study.prepare import prepare
@@ -147,7 +147,7 @@ def test_a_worker_runs_the_code_that_was_submitted_although_all_of_it_was_edited
     job(home, first, body, **files)
     run = made(home)
     found = {one.found for one in code_of(run[0].target).modules.values()}
-    assert Found.imported not in found, "what is found before it is imported is compared by a resume"
+    assert ImportKind.imported not in found, "what is found before it is imported is compared by a resume"
     edit_all(home)
     elsewhere = tmp_path / "elsewhere"
     write(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdrun.runner.ledger.account import CORES, Account, Entry, share
+from qdrun.runner.ledger.account import CORES, Account, RunAccount, share
 from qdrun.runner.ledger.client import LocalLedger
 from qdrun.runner.ledger.inventory import Found, pretended
 from qdrun.runner.ledger.leases import LeaseEnd
@@ -184,7 +184,7 @@ def test_processes_that_take_turns_never_hold_more_than_there_is_and_none_starve
 
     def entry(k):
         pool = CORES
-        return Entry(str(k), k, {pool: held[k] * sizes[k]}, {}, {pool: sizes[k]}, since[k])
+        return RunAccount(str(k), k, {pool: held[k] * sizes[k]}, {}, {pool: sizes[k]}, since[k])
 
     turns = data.draw(st.lists(st.tuples(st.integers(0, len(sizes) - 1), st.integers(0, 3)), min_size=20, max_size=60))
     for t, (k, back) in enumerate(turns, 1):

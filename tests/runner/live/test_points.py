@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from qdrun.jobs.core.watch import StepValues
-from qdrun.runner.live.points import Logged, Reader, live_values, series
+from qdrun.runner.live.points import LiveReader, Logged, live_values, series
 from qdrun.runner.live.writer import LiveWriter
 from qdrun.runner.store.files import StorageFull
 from qdrun.runner.store.layout import RunFolder, write_run
@@ -63,7 +63,7 @@ def test_values_of_one_step_that_come_in_parts_are_joined():
 
 def test_a_reader_goes_on_where_it_was_and_leaves_out_damaged_and_unfinished_lines(folder):
     lines = [Logged.of([name], [1], random_points(2)).line() for name in "abc"]
-    path, reader = f"{PATH}/live/000001.jsonl", Reader(folder)
+    path, reader = f"{PATH}/live/000001.jsonl", LiveReader(folder)
     files = folder.files
     files.put(path, lines[0] + lines[1][:-9])
     assert [block.trials for block in reader.news()] == [("a",)]

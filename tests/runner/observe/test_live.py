@@ -9,8 +9,8 @@ from rich.console import Console
 
 from qdrun.runner.observe import live
 from qdrun.runner.observe.board import Board
-from qdrun.runner.observe.live import Lines, Live, Silent, device_line, display, duration, line, render, watch
-from qdrun.runner.observe.view import DeviceView, FailureView, Reason, RunningTrial, RunView
+from qdrun.runner.observe.live import LiveBoard, PlainLines, Silent, device_line, display, duration, line, render, watch
+from qdrun.runner.observe.view import DeviceView, FailureView, RunningTrial, RunView, WaitCount
 
 FULL = RunView(
     run="20260101-000000-drop-0a1b",
@@ -24,7 +24,7 @@ FULL = RunView(
     devices=(DeviceView("gpu:0", "p", "l4", 20 * GIB, 12 * GIB, 11 * GIB, lanes=4, running=2),),
     lanes=(RunningTrial("t", "E=3[bold]", "gpu:0", 61.0, GIB, "step 3 of 40"), RunningTrial("u", "E=4", "gpu:0", 2.0)),
     failures=(FailureView("v", "E=5", "Bad", "the [red]solver[/red] blew up"),),
-    reasons=(Reason(26, "needs 9 GiB: pool p has 8 GiB free of 20 GiB"),),
+    reasons=(WaitCount(26, "needs 9 GiB: pool p has 8 GiB free of 20 GiB"),),
     retries={"crash": 1, "infrastructure": 2, "repeated": 594},
 )
 
@@ -89,9 +89,9 @@ def test_durations(seconds, text):
 def test_a_dumb_terminal_gets_lines(term, monkeypatch):
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", term)
-    assert isinstance(display(Board("r", 1))._shown, Lines)
+    assert isinstance(display(Board("r", 1))._shown, PlainLines)
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(display(Board("r", 1))._shown, Live)
+    assert isinstance(display(Board("r", 1))._shown, LiveBoard)
     assert isinstance(display(Board("r", 1), quiet=True), Silent)
 
 

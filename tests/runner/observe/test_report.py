@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from qdrun.runner.cli.app import app
 from qdrun.runner.observe.device_load import Load
 from qdrun.runner.observe.report import columns, curves
-from qdrun.runner.observe.report.columns import Column, trial_table
+from qdrun.runner.observe.report.columns import ReportColumn, trial_table
 from qdrun.runner.observe.report.document import html as page_of
 from qdrun.runner.observe.report.document import write_report
 from qdrun.runner.observe.report.failures import grouped, line_of
@@ -171,19 +171,19 @@ def test_gradients_of_an_optimisation_belong_to_what_it_has_found(made, monkeypa
 
 
 def test_values_that_are_not_finite_are_texts():
-    column = Column("loss", "result", [1.0, float("nan"), float("-inf"), None, 2])
+    column = ReportColumn("loss", "result", [1.0, float("nan"), float("-inf"), None, 2])
     assert column.numeric and column.data()["choices"] == [1.0, "nan", "-inf", None, 2]
 
 
 def test_text_takes_the_room_of_its_letters():
     numbers, texts = (
-        Column("a", "result", [float(k) for k in range(100)]),
-        Column("b", "fact", [f"{k:040d}" for k in range(100)]),
+        ReportColumn("a", "result", [float(k) for k in range(100)]),
+        ReportColumn("b", "fact", [f"{k:040d}" for k in range(100)]),
     )
     assert numbers.cells() == 100 and texts.cells() == 500
     assert (
-        Column("c", "fact", ["done"] * 100).cells() == 25
-        and Column("d", "fact", ["x" * 500 + str(k) for k in range(100)]).cells() == 900
+        ReportColumn("c", "fact", ["done"] * 100).cells() == 25
+        and ReportColumn("d", "fact", ["x" * 500 + str(k) for k in range(100)]).cells() == 900
     )
 
 

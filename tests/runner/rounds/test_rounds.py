@@ -11,11 +11,11 @@ from qdrun.runner.config.axes import SweepSection
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.config.search_section import SearchSection
 from qdrun.runner.rounds import driver
-from qdrun.runner.rounds.driver import SearchChanged, Where, search
+from qdrun.runner.rounds.driver import RoundSettings, SearchChanged, search
 from qdrun.runner.rounds.plans import NotSearchable, rounds_of
 
 OPTIMIZE = OptimizeSection.model_validate({"rule": "lbfgs"})
-QUIET = Where(quiet=True)
+QUIET = RoundSettings(quiet=True)
 CONFIG = """
 version: 1
 name: lj

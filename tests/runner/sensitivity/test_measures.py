@@ -9,7 +9,7 @@ import pytest
 from qdrun.runner.sensitivity.health import contradictions, health_of
 from qdrun.runner.sensitivity.measures import interactions, measures
 from qdrun.runner.sensitivity.points import NothingToSee, samples_of
-from qdrun.runner.sensitivity.study import Sensitivity
+from qdrun.runner.sensitivity.study import SensitivityStudy
 
 RNG = np.random.default_rng()
 
@@ -33,7 +33,7 @@ def swept(function, slopes, axes, repeats=1, noise=0.0):
 def whole(rows):
     s = samples_of(rows, "run")
     against, looked = contradictions(s)
-    return Sensitivity("run", s, measures(s), interactions(s), health_of(s), against, looked)
+    return SensitivityStudy("run", s, measures(s), interactions(s), health_of(s), against, looked)
 
 
 def test_a_power_law_has_its_exponents_as_elasticities_everywhere():

@@ -8,7 +8,7 @@ import pytest
 from qdrun.runner.observe.table import each_row, rows_of
 from qdrun.runner.store import columns
 from qdrun.runner.store.attempts import arrays_of
-from qdrun.runner.store.journal import EVENTS, Journal, Lines, event_at, read
+from qdrun.runner.store.journal import EVENTS, EventReader, Journal, event_at, read
 from qdrun.runner.store.replay import record_of, replay
 
 NAMES = ["aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"]
@@ -90,7 +90,7 @@ def test_large_arrays_stay_in_the_journal_until_they_are_read(run):
     assert not any("gradients" in entry.event for entry in slim)
     light = read(run, light=True).entries[1:]
     assert light[2].event["gradients"] == {"x": {"shape": [300]}, "k": gradients["k"][2]}
-    lines = Lines(run)
+    lines = EventReader(run)
     for k in (2, 0, 1, 1):
         assert lines.at(slim[k])["gradients"]["x"] == gradients["x"][k].tolist()
         assert event_at(run, slim[k])["trial"] == NAMES[k]

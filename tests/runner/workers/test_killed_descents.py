@@ -13,7 +13,7 @@ from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.store.owner import take
 from qdrun.runner.study.target import resolve
 from qdrun.runner.workers import BatchSpec, TrialSpec, Worker, WorkerSpec
-from qdrun.runner.workers.spec import Together
+from qdrun.runner.workers.spec import BatchColumns
 
 HERE = Path(__file__).parent
 STEPS = 1500
@@ -41,7 +41,7 @@ def batch_of(trials, attempt=1, launch=1):
         spec = {"params": {"speed": speeds[0]}, "seed": 0, "optimize": SECTION}
         return BatchSpec("l", (TrialSpec("t0", attempt, spec),), launch=launch)
     names = tuple(TrialSpec(f"t{k}", attempt, {}) for k in range(trials))
-    together = Together({"speed": speeds[0]}, {"speed": speeds}, [0] * trials, SECTION)
+    together = BatchColumns({"speed": speeds[0]}, {"speed": speeds}, [0] * trials, SECTION)
     return BatchSpec("l", names, launch=launch, together=together)
 
 

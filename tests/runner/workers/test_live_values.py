@@ -9,7 +9,7 @@ from lane_helpers import record, wait_for
 from qdrun.runner.live import writer
 from qdrun.runner.live.points import live_values
 from qdrun.runner.workers import BatchSpec, TrialSpec
-from qdrun.runner.workers.spec import Together
+from qdrun.runner.workers.spec import BatchColumns
 
 TARGET = {"target": "jobs_that_log.py", "gradients": []}
 
@@ -46,7 +46,7 @@ def test_the_last_values_of_every_trial_are_kept_also_of_one_that_fails(bench):
 def test_trials_of_a_batch_that_is_optimised_have_their_own_values(bench):
     speeds = np.random.default_rng().uniform(2.0, 3.0, 5).tolist()
     section = {"rule": "sgd", "steps": 4, "learning_rate": 0.1, "params": ["speed"]}
-    together = Together({"speed": speeds[0]}, {"speed": speeds}, [0] * 5, section)
+    together = BatchColumns({"speed": speeds[0]}, {"speed": speeds}, [0] * 5, section)
     trials = tuple(TrialSpec(f"t{k}", 1, {}) for k in range(5))
     worker = bench.worker("Roll", lanes=1, **TARGET | {"gradients": ["speed"]})
     ran = worker._lanes.together

@@ -10,7 +10,7 @@ from lane_helpers import record, wait_for
 from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.parts import TrialAt
-from qdrun.runner.engine.state import State
+from qdrun.runner.engine.state import SweepState
 from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.workers.records import PREEMPTION
@@ -46,13 +46,13 @@ def test_what_runs_ends_at_its_next_step_and_what_waits_does_not_begin(bench):
 
 
 def test_attempts_that_a_notice_has_ended_are_never_charged_and_say_nothing_against_the_device():
-    state = State([TrialAt("a")], Rules(infra=0), lambda batch: {"gpu": Claim.of([(100, 1.0)])})
+    state = SweepState([TrialAt("a")], Rules(infra=0), lambda batch: {"gpu": Claim.of([(100, 1.0)])})
     (ask,) = state.start(0.0)
     for k in range(3):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), 100), 0.0)
         (flight,) = state._flights.values()
-        end = m.TrialEnd({"status": "failed", "failure": "infrastructure", "error": ERROR}, Failure.infrastructure)
-        actions = state.handle(m.Ended(flight.launch.id, {"a": end}), 0.0)
+        end = m.TrialEnded({"status": "failed", "failure": "infrastructure", "error": ERROR}, Failure.infrastructure)
+        actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
         assert [one.charged for one in actions if isinstance(one, m.WriteRetry)] == [False]
         assert not [one for one in actions if isinstance(one, m.Avoid)]
         (ask,) = [one for one in actions if isinstance(one, m.Ask)]

@@ -17,7 +17,7 @@ from qdrun.jobs.core.batch import BatchOutcome
 from qdrun.runner.store.columns import decoded
 from qdrun.runner.store.files import StorageFull
 from qdrun.runner.workers import BatchSpec, TrialSpec, program_cache, worker
-from qdrun.runner.workers.spec import Together
+from qdrun.runner.workers.spec import BatchColumns
 from qdrun.runner.workers.together import norms_of
 from qdrun.runner.workers.wire import packed, packed_news, unpacked, unpacked_news
 
@@ -69,7 +69,7 @@ def session(monkeypatch):
 def batch(numbers, *, lease="l", claim=1000, launch=0, **params):
     trials = tuple(TrialSpec(f"t{k}", 1, {}) for k in range(len(numbers)))
     seeds = [100 + k for k in range(len(numbers))]
-    together = Together({"number": numbers[0], **params}, {"number": list(numbers)}, seeds)
+    together = BatchColumns({"number": numbers[0], **params}, {"number": list(numbers)}, seeds)
     return BatchSpec(lease, trials, claim, launch=launch, together=together)
 
 
