@@ -69,7 +69,8 @@ def test_starts_are_apart_and_come_from_their_seed_alone():
 
 
 def test_gradients_equal_central_differences():
-    gradients_are_differences(LjCluster, LjClusterParams(atoms=6, start=int(np.random.default_rng().integers(1 << 30))))
+    params = LjClusterParams(atoms=6, start=int(np.random.default_rng().integers(1 << 30)))
+    gradients_are_differences(LjCluster, params, tolerance=1e-5)  # of close atoms differences see no more; numpy's slopes do
 
 
 def test_a_batch_gives_what_trials_give_alone():
