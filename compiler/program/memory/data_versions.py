@@ -87,3 +87,9 @@ class DataVersions:
         at = 8 * CTX_LAUNCHES
         kernels = [ctypes.c_int64.from_buffer(context.data, at) for to, context in self.kernels if (base, offset) in to]
         return [*kernels, self.writes(base), self.writes(base, offset)]
+
+
+def stored_keys(tensor: Any) -> list[Stored]:
+    """The keys of a field or an ndarray."""
+    base = memory_base(memory_of(tensor))
+    return [(base, 0)] if hasattr(tensor, "_memory") else [(base, place.offset) for place in tensor._places]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...runtime.mirror import clear
 from ..rehearsal import Launches
-from .data_versions import Stored
+from .data_versions import Stored, stored_keys
 from .memory_regions import memory_base, memory_of
 
 
@@ -41,7 +41,7 @@ class FirstValues:
         stored, arrays = _stored(launches)
         others = {id(x) for one in also for x in (one.leaves() if hasattr(one, "leaves") else [one])}
         fields = [f for f in program.root.fields() if not f.role]
-        found = [f for f in fields if id(f) in others or not stored.isdisjoint(_keys(f))]
+        found = [f for f in fields if id(f) in others or not stored.isdisjoint(stored_keys(f))]
         found += _ndarrays(program) if arrays else [x for x in _ndarrays(program) if id(x) in others]
         self.written = [f for f in found if any(f is x for x in apart)]
         for tensor in found:
@@ -66,7 +66,7 @@ class FirstValues:
     def _was_written(self, tensor: Any) -> bool:
         """Whether Python, a kernel, or another library may have written to it."""
         data, memory = self._program.data, memory_of(tensor)
-        counters = [c for base, offset in _keys(tensor) for c in data.counters(base, offset)]
+        counters = [c for base, offset in stored_keys(tensor) for c in data.counters(base, offset)]
         return any(c.value for c in counters) or self._program.was_shown(memory)
 
     @property
@@ -96,12 +96,6 @@ def _stored(launches: Launches) -> tuple[frozenset[Stored], bool]:
         found |= {(memory_base(variant.owners[buffer]), offset) for buffer, offset in facts.stores}
         arrays |= bool(facts.written)
     return frozenset(found), arrays
-
-
-def _keys(tensor: Any) -> list[Stored]:
-    """The key of a field or an ndarray in ``DataVersions``."""
-    base = memory_base(memory_of(tensor))
-    return [(base, 0)] if hasattr(tensor, "_memory") else [(base, place.offset) for place in tensor._places]
 
 
 def _ndarrays(program: Any) -> list[Any]:

@@ -26,7 +26,7 @@ from ...ir.walk import index_of, place_of, task_blocks
 from ...passes.dependence.argument_forms import Form, forms
 from ...runtime.recording import ALL_TRIALS, RecordedWrite, RunOnce, SharedPart
 from ..call import Call
-from ..memory.data_versions import Stored
+from ..memory.data_versions import Stored, stored_keys
 from ..memory.memory_regions import memory_base, memory_of
 
 if TYPE_CHECKING:
@@ -100,13 +100,13 @@ class _Search:
         for tensor in mine:
             part = _part(tensor)
             if part is not None and _filled(part, writes, begin):
-                self._parts |= dict.fromkeys(_keys(tensor), part)
+                self._parts |= dict.fromkeys(stored_keys(tensor), part)
         touched = set().union(*self._stored.values()) if self._stored else set[Stored]()
         self._same: dict[Stored, Any] = {}
         for tensor in program.trial_state.same:
             part = _part(tensor)
-            if touched.isdisjoint(_keys(tensor)) and part is not None and not any(map(part.meets, writes)):
-                self._same |= dict.fromkeys(_keys(tensor), tensor)
+            if touched.isdisjoint(stored_keys(tensor)) and part is not None and not any(map(part.meets, writes)):
+                self._same |= dict.fromkeys(stored_keys(tensor), tensor)
 
     def found(self) -> Invariant:
         """What is left."""
@@ -190,11 +190,6 @@ def _accesses(executable: Launchable) -> Iterable[_Access]:
 
 def _key(place: Place, owners: Mapping[Buffer, Any]) -> Stored | None:
     return (memory_base(owners[place.buffer]), place.offset) if place.buffer.kind == "field" else None
-
-
-def _keys(tensor: Any) -> list[Stored]:
-    base = memory_base(memory_of(tensor))
-    return [(base, place.offset) for place in tensor._places]
 
 
 def _part(tensor: Any) -> SharedPart | None:
