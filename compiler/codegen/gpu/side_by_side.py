@@ -1,4 +1,4 @@
-"""Chooses the iterations that a thread runs together, and their accesses that are merged.
+"""Coalesces accesses: chooses the iterations that a thread runs together, and which of their accesses become one wide access.
 
 A short body has one or two loads, and as many threads as the device holds do not keep enough of them on their way to use its bandwidth.
 So a thread takes a few iterations at once, statement by statement: all of them load before any stores. The iterations of a parallel loop

@@ -1,4 +1,4 @@
-"""Copies between ordinary memory of the host and the device through two pinned buffers of our own.
+"""Double-buffered copies between pageable memory of the host and the device, through two pinned buffers.
 
 The device reads and writes pinned memory alone. The driver has a pinned buffer for the rest and one thread that fills it, which is slower
 than the bus. Here the threads of the pool fill or empty one buffer while the device copies the other. The device's copies are put into

@@ -1,1 +1,1 @@
-"""How far the host runs ahead of a device: one mark in the stream for so many microseconds of launches."""
+"""Back-pressure: limits how far the host runs ahead of a device, by a mark in the stream for so many microseconds of launches."""
