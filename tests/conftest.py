@@ -20,7 +20,10 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("qdrun", deadline=None)  # machines are busy
+settings.load_profile("qdrun")
 os.environ.setdefault("QDRUN_VERIFY", "1")
 os.environ.setdefault("QDRUN_FIRST_CHECK", "0")  # each test has a job of its own: a process for each would take minutes
 # The cache of compiled kernels is the tests' own: the user's is left as it is. It is kept: a second run compiles what has changed.
