@@ -134,20 +134,22 @@ class KernelFunction:
         program = current_program()
         if program._beside:
             program.refuse_unrecorded(f"kernel `{self.source.name}`", loc=self.source.loc(self.source.tree))
-        tape, versions, event = program.tape, program.versions, None
-        if parts := parts_of(self, program, args):
-            return launch_parts(parts, program, args)
-        if program.rehearsal is not None:
-            return program.rehearsal.launch(self, args, kwargs)
-        if tape is None and versions is None:
-            return self._launch(*args, **kwargs)
-        if tape is not None:
-            try:
-                tape.starts(self, args, kwargs)
-            except DataAccessError:  # a new variant
-                if parts := parts_of(self, program, args):
-                    return launch_parts(parts, program, args)
-                raise
+        tape, versions, event, launch = program.tape, None, None, self.taped
+        if tape is None or not tape.follows(self, args):
+            versions, launch = program.versions, self.taped if program.recording is None else self._launch
+            if parts := parts_of(self, program, args):
+                return launch_parts(parts, program, args)
+            if program.rehearsal is not None:
+                return program.rehearsal.launch(self, args, kwargs)
+            if tape is None and versions is None:
+                return self._launch(*args, **kwargs)
+            if tape is not None:
+                try:
+                    tape.starts(self, args, kwargs)
+                except DataAccessError:  # a new variant
+                    if parts := parts_of(self, program, args):
+                        return launch_parts(parts, program, args)
+                    raise
         try:
             if versions is not None:
                 variant, bound = self.variant(args, kwargs)
@@ -155,7 +157,7 @@ class KernelFunction:
                     tape.launching(bound.call)
                 result, event = versions.launch(variant, bound.call, lambda: self._run(variant, bound))
             else:
-                result = (self.taped if program.recording is None else self._launch)(*args, **kwargs)
+                result = launch(*args, **kwargs)
         except BaseException as error:
             if tape is not None:
                 tape.failed(self, error)

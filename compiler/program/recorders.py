@@ -64,6 +64,10 @@ class TapeRecorder(WriteRecorder, Protocol):
         """Whether a function with a gradient of its own runs: what it launches is hidden."""
         ...
 
+    def follows(self, kernel: Any, args: tuple[Any, ...]) -> bool:
+        """Whether a launch that is about to run is that of a known tape, as all before it were. Then ``starts`` need not be called."""
+        ...
+
     def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A kernel is about to run with these arguments: what it overwrites and an earlier gradient needs is kept."""
         ...

@@ -132,7 +132,7 @@ class Tape(PathsOfTape):
         """
         over, program = self._overwritten, self._program
         assert over is not None and program is not None
-        if self._python and self._inside is None:
+        if self._python.objects and self._inside is None:
             self._python.passed(program, kernel, args)
         if threading.get_ident() != self._thread or self.check is not None:
             self.expect(kernel)
@@ -150,6 +150,19 @@ class Tape(PathsOfTape):
         if not self._quick:
             over.launching(len(self._calls), kernel, now, {}, flat, reverse)
         self._bound = over.bound if flat is None else None
+
+    def follows(self, kernel: Any, args: tuple[Any, ...]) -> bool:
+        """See ``TapeRecorder``."""
+        over, number = self._overwritten, len(self._calls)
+        known = None if over is None else over.known
+        if known is None or self._inside is not None or self.check is not None or self._python.objects:
+            return False
+        if threading.get_ident() != self._thread or not known.has(number, kernel, args):
+            return False
+        assert self._program is not None
+        self._program.place = self, number
+        self._quick, self._now, self._bound = True, (kernel, args, {}), None
+        return True
 
     def launching(self, call: Call) -> None:
         """A kernel is about to run with these arguments; told while versions are kept."""
@@ -455,6 +468,9 @@ class Tape(PathsOfTape):
         assert program is not None
         kept = None if self._overwritten is None else self._overwritten.kept
         writes = [w for w in host_writes if not w.hidden]
+        if not (kept or writes or seeds or self._others):
+            self._replay_plain(begin, end)
+            return
         for when in reversed(range(begin, end + 1)):
             if kept:
                 kept.restore(2 * when)
@@ -480,3 +496,19 @@ class Tape(PathsOfTape):
                     raise
                 finally:
                     program.before_launch = False
+
+    def _replay_plain(self, begin: int, end: int) -> None:
+        """``_replay``, where there is nothing between the launches."""
+        program, calls = self._program, self._calls
+        assert program is not None
+        program.replay_seed = None
+        for when in range(end - 1, begin - 1, -1):
+            kernel, args, kwargs = calls[when]
+            program.place = self, when
+            try:
+                kernel.grad(*args, **kwargs)
+            except NothingToDifferentiate:
+                pass
+            except QdrunAssertionError as error:
+                self.locate(error, when)
+                raise

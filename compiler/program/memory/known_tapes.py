@@ -23,12 +23,12 @@ class KnownTape(NamedTuple):
     """A tape that needs no check.
 
     Attributes:
-        launches: the token of the kernel, the types of the arguments, and what of them decides indices.
+        launches: the token of the kernel, and of each argument its type and what of it decides indices.
         loss: the identity of its loss.
         generation: ``DataVersions.generation`` at its end; a kernel that was compiled or closed since may be one of these.
     """
 
-    launches: list[tuple[object, tuple[type, ...], tuple[object, ...]]]
+    launches: list[tuple[object, tuple[tuple[type, object], ...]]]
     loss: int
     generation: int
 
@@ -36,8 +36,13 @@ class KnownTape(NamedTuple):
         """Whether this is launch ``number``."""
         if number >= len(self.launches):
             return False
-        token, types, content = self.launches[number]
-        return token is kernel.token and types == tuple(map(type, args)) and content == _content(args)
+        token, wanted = self.launches[number]
+        if token is not kernel.token or len(args) != len(wanted):
+            return False
+        for arg, (kind, content) in zip(args, wanted):
+            if type(arg) is not kind or (content is not None and content != (arg if kind in _NUMBERS else arg._memory.serial)):
+                return False
+        return True
 
 
 class KnownTapes:
@@ -50,7 +55,7 @@ class KnownTapes:
         """The tape that begins with a launch of ``kernel``."""
         found = self._found.get(kernel.token)
         usable = (
-            found is not None and found.generation == program.data.generation and not program.shown
+            found is not None and found.generation == program.data.generation and not program.shown and program.versions is None
         )  # else reads are marked
         return found if usable and program.recording is None and program.second_order is None else None
 
@@ -62,7 +67,7 @@ class KnownTapes:
         if any(p.annotation is Template for kernel in {kernel for kernel, *_ in launches} for p in kernel.binder.params):
             return
         first = launches[0][0].token
-        known = [(kernel.token, tuple(map(type, args)), _content(args)) for kernel, args, _ in launches]
+        known = [(kernel.token, tuple(map(_compared, args))) for kernel, args, _ in launches]
         self._found.pop(first, None)
         self._found[first] = KnownTape(known, loss, program.data.generation)
         if len(self._found) > MOST_TAPES:
@@ -74,8 +79,9 @@ def _is_plain(arg: Any) -> bool:
     return type(arg) in _NUMBERS or (memory is not None and memory.category != EXTERNAL and memory.nbytes > 0)
 
 
-def _content(args: tuple[Any, ...]) -> tuple[object, ...]:
-    return tuple([None if type(a) is float else a if type(a) in _NUMBERS else a._memory.serial for a in args])
+def _compared(arg: Any) -> tuple[type, object]:
+    kind = type(arg)
+    return kind, None if kind is float else arg if kind in _NUMBERS else arg._memory.serial
 
 
 __all__ = ["KnownTape", "KnownTapes"]

@@ -58,7 +58,7 @@ class WindowTape(Tape):
     def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See ``Tape.starts``: for the tape around it."""
         self.expect(kernel)
-        if self._python and self._inside is None and self._program is not None:
+        if self._python.objects and self._inside is None and self._program is not None:
             self._python.passed(self._program, kernel, args)
         args, flat = frozen_arguments(kernel.binder, args, kwargs)
         self._now, over = (kernel, args, {}), self._outer._overwritten

@@ -51,16 +51,17 @@ class PythonRead(NamedTuple):
 
 
 class PythonReads:
-    """What Python has read since a tape was opened."""
+    """What Python has read since a tape was opened.
+
+    Attributes:
+        objects: what was read, by its identity; each is held, or its weak reference is.
+    """
 
     def __init__(self, strict: bool) -> None:
         self._strict = strict
-        self._objects: dict[int, tuple[Any, PythonRead]] = {}  # by identity; each is held, or its weak reference is
+        self.objects: dict[int, tuple[Any, PythonRead]] = {}
         self._numbers: dict[float, PythonRead] = {}  # of arrays and vectors: their items are other objects each time
         self._scalars: dict[float, PythonRead] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._objects)
 
     def read(self, tensor: Any, value: Any, index: Any) -> None:
         """Python has read a tensor, or its element at an index (``value`` is an array or tensor otherwise)."""
@@ -81,30 +82,30 @@ class PythonReads:
 
     def _add(self, value: Any, read: PythonRead) -> None:
         weak = not isinstance(value, (float, Matrix))
-        self._objects[id(value)] = weakref.ref(value) if weak else value, read
+        self.objects[id(value)] = weakref.ref(value) if weak else value, read
         if isinstance(value, float):
             self._scalars[value] = read
         elif isinstance(value, (Matrix, np.ndarray)):
             array = value.to_numpy() if isinstance(value, Matrix) else value
             if array.size <= SMALL and array.dtype.kind == "f":
                 self._numbers |= dict.fromkeys(array.ravel().tolist(), read)
-        for kept, most in ((self._objects, MOST_OBJECTS), (self._numbers, MOST_NUMBERS), (self._scalars, MOST_OBJECTS)):
+        for kept, most in ((self.objects, MOST_OBJECTS), (self._numbers, MOST_NUMBERS), (self._scalars, MOST_OBJECTS)):
             for key in list(itertools.islice(kept, max(0, len(kept) - most))):
                 del kept[key]  # type: ignore[arg-type]
 
     def _find(self, value: Any) -> PythonRead | None:
         if type(value) is float:
-            kept, read = self._objects.get(id(value), (None, None))
+            kept, read = self.objects.get(id(value), (None, None))
             return read if kept is value else self._numbers.get(value) if _tells(value) else None
         if isinstance(value, np.floating):
             return self._of_digits((float(value),))
         if isinstance(value, (list, tuple)) or is_dataclass(value):
             items = value[:SMALL] if isinstance(value, (list, tuple)) else getattr(value, "__dict__", {}).values()
             return next((found for one in items if (found := self._find(one)) is not None), None)
-        if isinstance(value, Matrix) and id(value) not in self._objects:
+        if isinstance(value, Matrix) and id(value) not in self.objects:
             return self._of_digits(value.to_numpy().ravel().tolist())
         while value is not None:
-            kept, read = self._objects.get(id(value), (None, None))
+            kept, read = self.objects.get(id(value), (None, None))
             if kept is value or (isinstance(kept, weakref.ref) and kept() is value):
                 return read
             value = getattr(value, "base", None) if isinstance(value, np.ndarray) else getattr(value, "_base", None)
