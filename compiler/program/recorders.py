@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from ..errors import QdrunRuntimeError, describe
 from ..ir.nodes import Loc
 from .call import Call
-from .memory.memory_regions import Shown
-from .memory.versions import Event
+from .memory.memory_regions import ExportedMemory
+from .memory.versions import VersionEvent
 from .variant import Variant
 
 
@@ -76,7 +76,7 @@ class TapeRecorder(WriteRecorder, Protocol):
         """A kernel is about to run with these arguments; told while versions are kept."""
         ...
 
-    def record(self, event: Event | None = None) -> None:
+    def record(self, event: VersionEvent | None = None) -> None:
         """The launch of that kernel was made."""
         ...
 
@@ -100,7 +100,7 @@ class TapeRecorder(WriteRecorder, Protocol):
         """Python has read a field or an ndarray: all of it, or the element at an index."""
         ...
 
-    def show(self, shown: Shown) -> None:
+    def show(self, shown: ExportedMemory) -> None:
         """The memory of a field or an ndarray is handed out."""
         ...
 

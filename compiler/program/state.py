@@ -33,7 +33,7 @@ from .layout.materialize import materialize, own_shapes
 from .layout.tree import Root, SNode
 from .memory.data_versions import DataVersions
 from .memory.known_tapes import KnownTapes
-from .memory.memory_regions import MemoryRegion, PlacedArray, Shown, memory_base
+from .memory.memory_regions import ExportedMemory, MemoryRegion, PlacedArray, memory_base
 from .recording import LaunchPlace, Recording
 from .trial_state import SEED_FACTOR, TrialState
 
@@ -103,7 +103,7 @@ class ProgramState:
         self.last_seed: int | None = None
         self.replay_seed: int | None = None
         self.place: LaunchPlace | None = None
-        self.shown: dict[MemoryRegion, Shown] = {}
+        self.shown: dict[MemoryRegion, ExportedMemory] = {}
         self.data, self.known_tapes = DataVersions(), KnownTapes()
         self.replaying = self.before_launch = False
         self.tangents = (

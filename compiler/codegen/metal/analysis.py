@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..text.lines import Alloca, Binary, CallInst, CastInst, Compare, ElementAddress, Extract, Line, Load, Select, Store
-from ..text.structure import BeginIf, BeginLoop, Else, EndIf, EndLoop, Event, Return, StraightCode
+from ..text.structure import BeginIf, BeginLoop, ControlEvent, Else, EndIf, EndLoop, Return, StraightCode
 from .values import FLOATS
 
 _PURE = (CastInst, Compare, ElementAddress, Extract, Select)
@@ -108,7 +108,7 @@ class _Walk:
         if isinstance(line, Store):
             self.stores.setdefault(line.address, []).append(self.at)
 
-    def run(self, events: Sequence[Event]) -> None:
+    def run(self, events: Sequence[ControlEvent]) -> None:
         scopes = self.scopes
         for event in events:
             match event:
@@ -154,7 +154,7 @@ class _Walk:
         return not any(begin < at < until for at in self.stores.get(line.address, ()))
 
 
-def analyse(events: Sequence[Event]) -> RegisterFacts:
+def analyse(events: Sequence[ControlEvent]) -> RegisterFacts:
     """The facts about a function."""
     walk = _Walk()
     walk.run(events)

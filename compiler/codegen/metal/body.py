@@ -29,7 +29,7 @@ from ..text.lines import (
     Swap,
     Update,
 )
-from ..text.structure import BeginIf, BeginLoop, Break, Continue, Else, EndIf, EndLoop, Event, Return, StraightCode
+from ..text.structure import BeginIf, BeginLoop, Break, Continue, ControlEvent, Else, EndIf, EndLoop, Return, StraightCode
 from . import accesses, expressions
 from .accesses import Address
 from .analysis import RegisterFacts, analyse, is_pure
@@ -74,7 +74,7 @@ class MslBody:
     _vectors: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _swaps: dict[str, Swap] = field(default_factory=dict)
 
-    def run(self, events: Sequence[Event]) -> None:
+    def run(self, events: Sequence[ControlEvent]) -> None:
         """Write a function."""
         self._facts = analyse(events)
         for slot, ty in self._facts.slots.items():
@@ -95,7 +95,7 @@ class MslBody:
         """A statement."""
         self.lines.append("  " * self._depth + text)
 
-    def _event(self, event: Event, following: Event | None) -> None:
+    def _event(self, event: ControlEvent, following: ControlEvent | None) -> None:
         match event:
             case StraightCode(lines=lines):
                 for line in lines:
@@ -320,7 +320,7 @@ class MslBody:
                 self._set(line, line.result, TYPES[line.type], text)
 
 
-def _is_turn(events: Sequence[Event]) -> bool:
+def _is_turn(events: Sequence[ControlEvent]) -> bool:
     """Whether a loop ends here by a condition: it goes on where that holds, and is left where not."""
     kinds = [type(e) for e in events]
     return kinds == [BeginIf, Continue, EndIf, Break, EndLoop]

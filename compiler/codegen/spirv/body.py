@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..text.read import DeviceText
-from ..text.structure import BeginIf, BeginLoop, Break, Continue, Else, EndIf, EndLoop, Event, Return
+from ..text.structure import BeginIf, BeginLoop, Break, Continue, ControlEvent, Else, EndIf, EndLoop, Return
 from .features import CUT_WORD
 from .module import SpirvModule
 from .opcodes import ALIGNED, BuiltIn, Decoration, Math, Opcode, StorageClass
@@ -164,7 +164,7 @@ class SpirvBody:
         self.do(opcode, *words)
         self._reached = False
 
-    def control(self, event: Event, following: list[Event]) -> int:
+    def control(self, event: ControlEvent, following: list[ControlEvent]) -> int:
         """An event that is not ``StraightCode``. ``following``: the next three. Returns how many of those it has written as well."""
         match event:
             case BeginIf():
@@ -204,7 +204,7 @@ class SpirvBody:
                     self._end(Opcode.Return)
         return 0
 
-    def _if(self, event: BeginIf, following: list[Event]) -> int:
+    def _if(self, event: BeginIf, following: list[ControlEvent]) -> int:
         condition = self.operand("i1", event.condition)
         match following:
             case [Break() | Continue() as first, EndIf(), Break() | Continue() as second] if (

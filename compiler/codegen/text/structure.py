@@ -71,10 +71,10 @@ class Continue(NamedTuple):
     """Go on at the begin of the innermost loop."""
 
 
-Event = StraightCode | BeginIf | Else | EndIf | BeginLoop | EndLoop | Break | Continue | Return
+ControlEvent = StraightCode | BeginIf | Else | EndIf | BeginLoop | EndLoop | Break | Continue | Return
 
 
-def structured(function: TextFunction) -> list[Event]:
+def structured(function: TextFunction) -> list[ControlEvent]:
     """The events of a function.
 
     Raises:
@@ -123,14 +123,14 @@ class _Structure:
 
     def __init__(self, function: TextFunction, graph: ControlFlow, own: set[str]) -> None:
         self.function, self.graph = function, graph
-        self.out: list[Event] = []
+        self.out: list[ControlEvent] = []
         self.frames: list[_OpenLoop] = []
         self.pending: list[str] = []  # where the conditions end that are being written
         self.visited: set[str] = set()
         self.slots, self.made = StraightCode([], []), 0
         self.opened = self._own_loops(own)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[ControlEvent]:
         """All of them."""
         self.out.append(self.slots)
         self._region(ENTRY, None)

@@ -38,8 +38,8 @@ from .zeros.tape_paths import PathsOfTape, recorded_by, warn_of_zeros
 
 if TYPE_CHECKING:
     from ...program.call import Call
-    from ...program.memory.memory_regions import Shown
-    from ...program.memory.versions import Event
+    from ...program.memory.memory_regions import ExportedMemory
+    from ...program.memory.versions import VersionEvent
     from ...program.variant import Variant
 
 
@@ -74,7 +74,7 @@ class Tape(PathsOfTape):
         self.check = GradCheck(self.loss, grad_check) if grad_check else None
         self._calls: list[Launch] = []
         self._others: dict[int, CustomFunction | Composite] = {}  # those that are no kernels, by number
-        self._events: dict[int, Event] = {}  # when each launch was, while versions are kept
+        self._events: dict[int, VersionEvent] = {}  # when each launch was, while versions are kept
         self._seeds: dict[int, int] = {}  # number of a launch -> the seed of its random numbers
         self._hidden: list[Timed] = []
         self._host_writes: list[HostWrite] = []
@@ -169,7 +169,7 @@ class Tape(PathsOfTape):
         if self.check is not None:
             self.check.launching(call)
 
-    def record(self, event: Event | None = None) -> None:
+    def record(self, event: VersionEvent | None = None) -> None:
         """Remember the launch that has run."""
         assert self._now is not None
         if not self._quick and self._overwritten is not None:
@@ -188,7 +188,7 @@ class Tape(PathsOfTape):
             self._given.mark_shown(len(self._calls), self._program.shown.values(), self._overwritten.reads_now)
         self._calls.append(self._now)
 
-    def show(self, shown: Shown) -> None:
+    def show(self, shown: ExportedMemory) -> None:
         """The memory of a field or an ndarray is handed out."""
         if self._overwritten is not None:
             self._overwritten.leave_known()  # what reads this memory from now on is marked
@@ -466,49 +466,30 @@ class Tape(PathsOfTape):
         """Run the gradients of launches ``begin`` to ``end - 1``, last to first, and of what Python wrote between them."""
         program, seeds = self._program, self._seeds
         assert program is not None
-        kept = None if self._overwritten is None else self._overwritten.kept
+        kept = self._overwritten.kept if self._overwritten is not None and self._overwritten.kept else None
         writes = [w for w in host_writes if not w.hidden]
-        if not (kept or writes or seeds or self._others):
-            self._replay_plain(begin, end)
-            return
-        for when in reversed(range(begin, end + 1)):
-            if kept:
+        for when in range(end, begin - 1, -1):
+            if kept is not None:
                 kept.restore(2 * when)
             while writes and writes[-1].before == when:
-                write = writes.pop()
                 assert found is not None
-                found.reverse(write)
-            if when > begin:
-                function, args, kwargs = self._calls[when - 1]
-                program.replay_seed, program.place = seeds.get(when - 1), (self, when - 1)
-                if kept is not None and when - 1 in kept.before:
+                found.reverse(writes.pop())
+            if when == begin:
+                break
+            function, args, kwargs = self._calls[when - 1]
+            program.replay_seed, program.place = seeds.get(when - 1), (self, when - 1)
+            if kept is not None:
+                if when - 1 in kept.before:
                     kept.restore_before(when - 1)
                     program.before_launch = True
-                if kept:
-                    self._check_versions(program, when - 1, when)
-                try:
-                    function.grad(*args, **kwargs)
-                except NothingToDifferentiate:
-                    if isinstance(function, Replaced):
-                        raise
-                except QdrunAssertionError as error:
-                    self.locate(error, when - 1)
-                    raise
-                finally:
-                    program.before_launch = False
-
-    def _replay_plain(self, begin: int, end: int) -> None:
-        """``_replay``, where there is nothing between the launches."""
-        program, calls = self._program, self._calls
-        assert program is not None
-        program.replay_seed = None
-        for when in range(end - 1, begin - 1, -1):
-            kernel, args, kwargs = calls[when]
-            program.place = self, when
+                self._check_versions(program, when - 1, when)
             try:
-                kernel.grad(*args, **kwargs)
+                function.grad(*args, **kwargs)
             except NothingToDifferentiate:
-                pass
+                if isinstance(function, Replaced):
+                    raise
             except QdrunAssertionError as error:
-                self.locate(error, when)
+                self.locate(error, when - 1)
                 raise
+            finally:
+                program.before_launch = False

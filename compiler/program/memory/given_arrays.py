@@ -15,7 +15,7 @@ from ...errors import DataAccessError
 from ...ir.nodes import ArgDecl, Loc
 from .device_arrays import NearArray
 from .effects import Effect, accesses_of
-from .memory_regions import MemoryRegion, Shown, base_of
+from .memory_regions import ExportedMemory, MemoryRegion, base_of
 
 if TYPE_CHECKING:
     from ..call import Call
@@ -50,7 +50,7 @@ class _Mark(NamedTuple):
     variant: Variant
 
 
-class _Shown(NamedTuple):
+class _ExportMark(NamedTuple):
     """Memory that was handed out, after launch ``number``, or as this found it."""
 
     number: int
@@ -59,7 +59,7 @@ class _Shown(NamedTuple):
     spots: tuple[MemoryRegion, ...]
 
 
-AnyMark = TypeVar("AnyMark", _Mark, _Shown)
+AnyMark = TypeVar("AnyMark", _Mark, _ExportMark)
 
 
 class Read(Protocol):
@@ -70,7 +70,7 @@ class Read(Protocol):
     loc: Loc | None
 
 
-class Accesses(Protocol):
+class TapeWrites(Protocol):
     """What the gradients of a tape read, and its launches and assignments write."""
 
     def wrote_after(self, base: object, launch: int) -> bool:
@@ -91,7 +91,7 @@ class GivenArrays:
 
     def __init__(self) -> None:
         self._marks: list[_Mark] = []
-        self._shown: list[_Shown] = []
+        self._shown: list[_ExportMark] = []
         self._reads: dict[int, tuple[Variant, dict[int, Effect]]] = {}  # of each variant: the arrays that its gradient reads
 
     def __bool__(self) -> bool:
@@ -107,19 +107,19 @@ class GivenArrays:
             if index not in call.own | call.parts and not isinstance(array, NearArray) and array.size:
                 self._marks.append(_Mark(number, array, content_mark(array), read, variant))
 
-    def mark_shown(self, number: int, shown: Iterable[Shown], reads: Collection[MemoryRegion]) -> None:
+    def mark_shown(self, number: int, shown: Iterable[ExportedMemory], reads: Collection[MemoryRegion]) -> None:
         """Mark the memory that was handed out and that the gradient of launch ``number`` reads again."""
         for one in shown:
             if any(spot in reads for spot in one.spots):
                 self.show(number, one)
 
-    def show(self, number: int, shown: Shown) -> None:
+    def show(self, number: int, shown: ExportedMemory) -> None:
         """Mark memory that was handed out, as launch ``number`` and those before it have left it, or found it."""
         array = shown.content() if shown.on_host else None
         if array is not None and array.size:
-            self._shown.append(_Shown(number, array, content_mark(array), shown.spots))
+            self._shown.append(_ExportMark(number, array, content_mark(array), shown.spots))
 
-    def check(self, found: Accesses) -> None:
+    def check(self, found: TapeWrites) -> None:
         """Compare all arrays with their marks.
 
         Raises:

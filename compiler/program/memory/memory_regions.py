@@ -121,7 +121,7 @@ def tensor_regions(tensor: Any) -> list[tuple[MemoryRegion, int]]:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ExportedMemory:
     """A field or an ndarray with escaped memory: other code may write to it without the program's knowledge."""
 
     spots: tuple[MemoryRegion, ...]
@@ -129,15 +129,15 @@ class Shown:
     on_host: bool  # the content is the memory itself, no copy
 
 
-def shown(tensor: Any) -> Shown:
+def shown(tensor: Any) -> ExportedMemory:
     """The memory of a tensor that is watched. It does not keep an ndarray alive."""
     spots = tuple(spot for spot, _ in tensor_regions(tensor))
     if hasattr(tensor, "_memory"):
         held = weakref.ref(tensor)
         content = lambda: None if (alive := held()) is None else alive._content  # noqa: E731
-        return Shown(spots, content, tensor._mirror is None)
+        return ExportedMemory(spots, content, tensor._mirror is None)
     form, mirror = tensor._form, tensor._mirror
-    return Shown(spots, lambda: reading(mirror, form), mirror is None)
+    return ExportedMemory(spots, lambda: reading(mirror, form), mirror is None)
 
 
 @dataclass(eq=False, slots=True)

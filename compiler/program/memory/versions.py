@@ -28,9 +28,9 @@ from .effects import Kind, accesses_of, pattern_of, spot_of
 from .memory_regions import (
     ANYWHERE,
     EXTERNAL,
+    ExportedMemory,
     IndexPattern,
     MemoryRegion,
-    Shown,
     base_of,
     may_meet,
     memory_base,
@@ -50,7 +50,7 @@ HINT = "launch `{}` again before its gradient, or write to another field (for ti
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class VersionEvent:
     """A launch or an assignment: its number, what it was, and the line of the user's program that asked for it."""
 
     clock: int
@@ -72,10 +72,12 @@ class _Writes:
     """The newest write of each known part of one scalar-valued array."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[int, ...], dict[tuple[int, ...], Event]] = {}  # axes that are known -> their indices -> write
+        self._groups: dict[
+            tuple[int, ...], dict[tuple[int, ...], VersionEvent]
+        ] = {}  # axes that are known -> their indices -> write
         self._newest: dict[tuple[int, ...], int] = {}
 
-    def add(self, region: IndexPattern, event: Event) -> None:
+    def add(self, region: IndexPattern, event: VersionEvent) -> None:
         axes = tuple(k for k, i in enumerate(region) if i is not None)
         if not axes:  # it covers all that came before
             self._groups.clear()
@@ -83,7 +85,7 @@ class _Writes:
         self._groups.setdefault(axes, {})[tuple(region[k] for k in axes)] = event  # type: ignore[misc]
         self._newest[axes] = event.clock
 
-    def after(self, region: IndexPattern, clock: int) -> Event | None:
+    def after(self, region: IndexPattern, clock: int) -> VersionEvent | None:
         """A write newer than ``clock`` that may overlap the region."""
         for axes, found in self._groups.items():
             if self._newest[axes] <= clock:
@@ -108,12 +110,12 @@ class Versions:
         self._device, self._arrays_of, self._shown = program.device, program.ndarrays, program.shown
         self._clock = 0
         self._writes: dict[object, dict[tuple[object, int], _Writes]] = {}  # base -> (layout, offset)
-        self._records: OrderedDict[tuple[object, ...], Event] = OrderedDict()
+        self._records: OrderedDict[tuple[object, ...], VersionEvent] = OrderedDict()
         self._sums: dict[tuple[object, object], bytes] = {}  # (base, layout) -> checksum
         self._borrowed: dict[object, Allocation] = {}  # memory of others that kernels refer to by name
 
     # ---- what happens
-    def launch(self, variant: Variant, call: Call, run: Callable[[], Any]) -> tuple[Any, Event]:
+    def launch(self, variant: Variant, call: Call, run: Callable[[], Any]) -> tuple[Any, VersionEvent]:
         """Run a launch, and remember when it was and what it wrote. One that fails is not remembered; what it may have written is."""
         self._borrowed.update((memory_base(m), m) for m in variant.owners.values() if m.category == EXTERNAL)
         self._look(call)
@@ -132,7 +134,7 @@ class Versions:
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None) -> None:
         """Python is about to write to a field or an ndarray."""
         self._clock += 1
-        event = Event(self._clock, "Python", user_line(), NOT_A_LAUNCH)
+        event = VersionEvent(self._clock, "Python", user_line(), NOT_A_LAUNCH)
         spots = tensor_regions(tensor)
         # what others wrote since the last look cannot be told from this any more: all elements
         mixed = any(spot in shown.spots for spot, _ in spots[:1] for shown in self._shown.values())
@@ -142,7 +144,7 @@ class Versions:
             self._table(spot).add(region, event)
             self._forget(spot)
 
-    def show(self, shown: Shown) -> None:
+    def show(self, shown: ExportedMemory) -> None:
         """The memory of a field or an ndarray was handed out: from now on its content is watched."""
         content = shown.content()
         if content is not None:
@@ -163,7 +165,7 @@ class Versions:
             self._forget(spot)
 
     # ---- queries
-    def check(self, variant: Variant, call: Call, record: Event | None = None) -> None:
+    def check(self, variant: Variant, call: Call, record: VersionEvent | None = None) -> None:
         """Refuse a gradient that would read what was changed since its launch: ``record``, or else the last with these arguments.
 
         Raises:
@@ -190,9 +192,9 @@ class Versions:
         self._enter(variant, "adjoints", call, event)
 
     # ---- inside
-    def _event(self, name: str, decls: Iterable[ArgDecl], call: Call) -> Event:
+    def _event(self, name: str, decls: Iterable[ArgDecl], call: Call) -> VersionEvent:
         self._clock += 1
-        return Event(self._clock, name, user_line(), tuple(decls), dict(call.scalars))
+        return VersionEvent(self._clock, name, user_line(), tuple(decls), dict(call.scalars))
 
     def _key(self, variant: Variant, call: Call) -> tuple[object, ...]:
         columns = (column.tobytes() for column in call.columns.values())
@@ -226,7 +228,7 @@ class Versions:
     def _table(self, spot: MemoryRegion) -> _Writes:
         return self._writes.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), _Writes())
 
-    def _after(self, spot: MemoryRegion, region: IndexPattern, clock: int) -> Event | None:
+    def _after(self, spot: MemoryRegion, region: IndexPattern, clock: int) -> VersionEvent | None:
         for (layout, offset), writes in self._writes.get(spot.base, {}).items():
             if layout != spot.layout:
                 if not may_meet(layout, spot.layout):
@@ -241,7 +243,7 @@ class Versions:
                 return found
         return None
 
-    def _enter(self, variant: Variant, kind: Kind, call: Call, event: Event) -> None:
+    def _enter(self, variant: Variant, kind: Kind, call: Call, event: VersionEvent) -> None:
         """Enter the writes of a launch; what it wrote has new checksums."""
         written: dict[MemoryRegion, None] = {}
         for effect in accesses_of(variant, kind):
@@ -283,12 +285,12 @@ class Versions:
                 self._sums[key] = now
                 self._clock += 1
                 what = "code outside of the kernels (a numpy or torch array, or a view)"
-                event = Event(self._clock, what, "", NOT_A_LAUNCH)
+                event = VersionEvent(self._clock, what, "", NOT_A_LAUNCH)
                 for spot in spots:
                     self._table(spot).add(ANYWHERE, event)
 
 
-def _key_of(shown: Shown) -> tuple[object, object]:
+def _key_of(shown: ExportedMemory) -> tuple[object, object]:
     return shown.spots[0].base, shown.spots[0]
 
 

@@ -16,7 +16,7 @@ from ....program.recorders import TapeRecorder
 from ....program.rehearsal import Rehearsal
 from ....runtime.base import next_serial
 from .repeats import REMEDY, Kinds, Trace
-from .steps_check import Accesses, Composite, Moved, Outside, add_writes, cleared, program_arrays
+from .steps_check import Composite, Moved, Outside, WindowAccesses, add_writes, cleared, program_arrays
 from .steps_plan import Action, schedule
 from .steps_window import ArrayCopies, Check, Snapshots, Window, name_of, tolerance_of
 from .window_tape import WindowTape
@@ -40,7 +40,7 @@ class Steps(Composite):
         self.windows = -(-n // window.length)
         self.whole = self.windows > 1 or bool(window.temporaries)
         self._program: Program = window.program
-        self._accesses = Accesses(window)
+        self._accesses = WindowAccesses(window)
         self._actions: Iterator[Action] = schedule(self.windows, snapshots)
         self._recorded: WindowTape | None = None
         self._tape: Tape | None = None

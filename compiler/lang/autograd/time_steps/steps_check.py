@@ -136,7 +136,7 @@ class _Seen:
         return out
 
 
-class Accesses:
+class WindowAccesses:
     """Collects what the launches of all windows read and write, where there are several.
 
     Args:

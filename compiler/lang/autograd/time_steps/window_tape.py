@@ -11,7 +11,7 @@ from ...args.frozen import frozen_arguments
 from ..overwrites import Overwrites
 from ..tape import Tape
 from .repeats import Kinds, Trace
-from .steps_check import Accesses, Composite, StepEnd, add_writes, handed_over
+from .steps_check import Composite, StepEnd, WindowAccesses, add_writes, handed_over
 
 if TYPE_CHECKING:
     from ....program.call import Call
@@ -122,7 +122,7 @@ class WindowTape(Tape):
         self.locate(error, len(self._calls))
         self._outer.failed(what, error)
 
-    def hand_to(self, accesses: Accesses, number: int) -> None:
+    def hand_to(self, accesses: WindowAccesses, number: int) -> None:
         """Have the launches checked: window ``number``."""
         self._outer._failed = self._outer._failed or self._failed
         accesses.add(number, self._timed(), self._host_writes, self._steps(), self._ends)
