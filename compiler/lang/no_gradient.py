@@ -48,10 +48,15 @@ def _no_gradient(name: str, variant: Variant) -> str:
     )
 
 
+LOOK_BYTES = 64 << 10
+"""Gradients on a GPU that are looked at for a seed."""
+
+
 def warn_without_seed(program: Program, variant: Variant, bound: Bound) -> None:
     """Warn where ``k.grad()`` finds only zeros in the gradients of what the kernel writes, so that it adds nothing.
 
-    Looks at the first gradient of each variant. In a tape, a trial or a dry run, zeros are no mistake, or nothing is known.
+    Looks at the first gradient of each variant. In a tape, a trial or a dry run, zeros are no mistake, or nothing is known; large arrays
+    of a GPU are not brought to the host for it.
     """
     quiet = program.replaying or program.second_order or program.recording or program.rehearsal or program.tape
     if variant.seed_checked or quiet or program.open_trial is not None:
@@ -63,7 +68,11 @@ def warn_without_seed(program: Program, variant: Variant, bound: Bound) -> None:
         if write[0].differentiable and write[0].buffer.kind != "tmp"
     }
     found = _tensors_at(program, set(writes))
-    if found is None or any(tensor.grad.to_numpy().any() for tensor in found):
+    if (
+        found is None
+        or (not program.device.on_host and sum(map(_grad_bytes, found)) > LOOK_BYTES)
+        or any(tensor.grad.to_numpy().any() for tensor in found)
+    ):
         return
     named = ", ".join(f"`{tensor.name}.grad`" for tensor in found[:3]) + (", .." if len(found) > 3 else "")
     index = "[None] = 1" if found[0].shape == () and not found[0].element_shape else ".fill(1)"
@@ -74,6 +83,10 @@ def warn_without_seed(program: Program, variant: Variant, bound: Bound) -> None:
         f"set it before, `{found[0].name}.grad{index}`; or launch the kernel in `with qd.ad.Tape(loss):`, which calls k.grad()"
     )
     warn_user(describe(what, getattr(next(iter(writes.values()))[2], "loc", None), hint))
+
+
+def _grad_bytes(tensor: Any) -> int:
+    return prod((*tensor.shape, *tensor.element_shape)) * tensor.dtype.size
 
 
 def _tensors_at(program: Program, spots: set[MemoryRegion | None]) -> list[Any] | None:

@@ -27,6 +27,9 @@ class Memory:
     def wrote(self, *what):
         """Nothing records here."""
 
+    def saw(self, *what):
+        pass
+
     def looked_at(self, *what):
         """Nothing is rehearsed here."""
 

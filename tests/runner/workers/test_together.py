@@ -41,7 +41,7 @@ class Session:
         cls.opened.append(cls(job(params, wanted=options.pop("wanted")), trials, options))
         return cls.opened[-1]
 
-    def run_columns(self, inputs, seeds=()):
+    def run_columns(self, inputs, seeds=(), params=None):
         if self.raises is not None:
             raise self.raises
         x = np.asarray(inputs["number"], dtype=np.float64)
@@ -191,10 +191,10 @@ def test_a_batch_behind_another_runs_on_its_lane_in_its_program(bench, session):
     worker, inside, goes = bench.worker(lanes=2), threading.Event(), threading.Event()
     run_columns = session.run_columns
 
-    def slow(self, inputs, seeds=()):
+    def slow(self, inputs, seeds=(), params=None):
         inside.set()
         assert goes.wait(30.0)
-        return run_columns(self, inputs, seeds)
+        return run_columns(self, inputs, seeds, params)
 
     session.run_columns = slow
     try:
@@ -238,11 +238,11 @@ def test_a_stop_that_comes_too_late_for_a_batch_does_not_stop_the_next_one_in_it
     """As of one that took longer than `limits.trial_timeout`, and ended well before its process was killed."""
     made, run_columns = bench.worker(lanes=1), session.run_columns
 
-    def slow(self, inputs, seeds=()):
+    def slow(self, inputs, seeds=(), params=None):
         self.job.watch.run()
         if inputs["number"][0] == 1:
             assert made.stop("t0") and made.stop("t1")
-        return run_columns(self, inputs, seeds)
+        return run_columns(self, inputs, seeds, params)
 
     monkeypatch.setattr(session, "run_columns", slow)
     second = batch([3, 4], launch=2)
