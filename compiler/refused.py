@@ -14,7 +14,6 @@ _MESH = "meshes are not supported", "store the mesh in fields of indices"
 _COUNTERS = "the counters of a GPU's hardware are not read", "run the program under the vendor's profiler"
 _SCOPED = "only kernels are measured", "use qd.init(kernel_profiler=True), and cProfile for Python and the compiler"
 _CLOCK = "kernels cannot read the clock", "measure around the launch with time.perf_counter()"
-_LINALG = "sparse matrices and their solvers are not supported", "write the iteration (conjugate gradients) with kernels"
 _IN_KERNELS = "algorithms are called from Python, not inside kernels, and need no scratch memory"
 _ALGORITHMS = {
     **{f"exclusive_scan_{op}": f'use qd.algorithms.exclusive_scan(x, out, "{op}")' for op in ("add", "min", "max")},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
+from ..errors import QdrunError
 from ..runtime.base import Device
 
 
@@ -15,6 +17,10 @@ class Reporting(Protocol):
 
     def raise_status(self) -> None:
         """Raise what the status record says."""
+        ...
+
+    def error_of(self, code: int, values: Sequence[int]) -> QdrunError:
+        """The error of a message; ``values``: the words of its first operands."""
         ...
 
 

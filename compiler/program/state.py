@@ -211,12 +211,10 @@ class ProgramState:
         self.flags[F_SLOW] = int(self.records() or self.flags[F_CLOSED])
 
     def waited(self) -> None:
-        """The host has waited for the device: raise what launches have reported."""
         if self.pending is not None:
             self.pending.look()
 
     def freed(self, memory: Allocation) -> None:
-        """Memory of the device was given back."""
         self.data.freed(memory)
 
     # ---- memory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -11,20 +11,13 @@ from ..errors import QdrunError, QdrunRuntimeError, TrialsFailed
 from ..ir.trials import FAILED, FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS, SEEDS, TRIALS, TrialLayout
 from ..runtime.base import Allocation
 from ..runtime.mirror import clear, reading, store
+from .async_errors import Reporting
 
 SEED_FACTOR = 0x9E3779B97F4A7C15
 """The factor of a trial's random seed, before the launch's part is added."""
 
 _WORDS = {SEEDS: 1, FAILED: FAILED_WORDS}
 """Words that each trial has of what a launch parameter is the address of."""
-
-
-class Reports(Protocol):
-    """A kernel whose failures the table holds."""
-
-    def error_of(self, code: int, values: Sequence[int]) -> QdrunError:
-        """The error of a message; ``values``: the words of its first operands."""
-        ...
 
 
 class TrialState:
@@ -43,7 +36,7 @@ class TrialState:
         self.layout: TrialLayout | None = None
         self.same: Collection[Any] = ()
         self._memory: dict[str, Allocation] = {}
-        self._kernels: dict[int, Reports] = {}  # by the address of the status record, for device code
+        self._kernels: dict[int, Reporting] = {}  # by the address of the status record, for device code
         self._reported = False  # a launch has told of failures since they were forgotten
         self._seeds: Sequence[int] | np.ndarray = range(random_seed, random_seed + count)
 
@@ -57,12 +50,12 @@ class TrialState:
         self.layout = layout
         self.set_seeds(self._seeds)
 
-    def param(self, name: str, kernel: Reports, status: int) -> int:
+    def param(self, name: str, kernel: Reporting, status: int) -> int:
         """The value of one of ``trials.TRIAL_PARAMS`` for a kernel; ``status``: where its code sees its status record."""
         self._kernels[status] = kernel
         return self.count if name == TRIALS else self._memory[name].ptr
 
-    def leave(self, kernel: Reports) -> None:
+    def leave(self, kernel: Reporting) -> None:
         """A kernel is closed."""
         self._kernels = {status: known for status, known in self._kernels.items() if known is not kernel}
 

@@ -19,6 +19,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +356,25 @@ def _from_disk(disk: DiskCache, key: str, name: str, exports: list[str], imports
     except QdrunRuntimeError:
         disk.discard(key)  # whole, yet not what this process can link: compile it again
         return None
+
+
+def kept(key: str, make: Callable[[], bytes], header: dict[str, Any], on_disk: bool = True) -> tuple[bytes, bool]:
+    """The bytes of a key, and whether they came from the disk; else they are made and stored there. ``on_disk``: look and store there."""
+    disk = disk_cache() if on_disk else None
+    entry = disk.get(key) if disk else None
+    if entry is not None:
+        return entry[0], True
+    made = make()
+    if disk:
+        disk.put(key, made, header)
+    return made, False
+
+
+@cache
+def source_key(*packages: str | None) -> str:
+    """The key of the Python files of some packages (``__file__`` of each): what they make is good until they change."""
+    folders = [Path(init).parent for init in packages if init]
+    return key_of(*(file.read_text(encoding="utf-8") for folder in folders for file in sorted(folder.glob("*.py"))))
 
 
 def disk_cache() -> DiskCache | None:

@@ -97,7 +97,7 @@ def test_parameters_of_more_than_4_kb_need_a_driver_that_takes_them():
 
 
 def build(text, name, driver, info, keep=True):
-    made = ptx.build(Texts(name, text, "", "", (), "+ptx80"), driver, info, keep)
+    made = ptx.build(Texts(name, text, "", "", (), "+ptx80"), driver.assemble, info, keep)
     return made.data, made.key, made.known
 
 

@@ -311,11 +311,9 @@ class TaskEmitter(Emitter):
         report.record(self, s, args, lanes)
 
     def stack_word(self, stack: Stack, field: int, slot: Operand) -> tuple[str, str]:
-        """The address of a state word, and its kind."""
         return memory.stack_word(self, stack, field, slot)
 
     def printed(self, s: Print, values: list[str]) -> None:
-        """Hand over what a print statement prints, as i64 words."""
         report.call_printer(self, s, values)
 
     def exit_(self, s: Exit) -> None:

@@ -57,7 +57,6 @@ class TrialEmitter(TaskEmitter):
 
     # -- failures
     def living(self, mask: str) -> str:
-        """The lanes of a mask that have not failed."""
         if not self.dead:
             return mask
         flags = self.vec("i1", True)

@@ -75,7 +75,6 @@ class TranslatedHardware(OnChipVariables):
         return _text(e, f'define void @{name}({params}) "threads"="{threads}" {{')
 
     def define_packed(self, e: GridFn, name: str, words: int, blocks: int) -> str:
-        """A function with one parameter, the address of its words."""
         head = f'define void @{name}(ptr %words) "threads"="{e.threads_of_block}" "words"="{words}" {{'
         return _text(e, head, ["  %regs = inttoptr i64 0 to ptr"])
 

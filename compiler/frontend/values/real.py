@@ -5,7 +5,7 @@ All numbers of one algorithm have one real type, so nothing is promoted and Pyth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,14 @@ from .values import MatrixValue
 
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
+
+
+def _operator(code: str) -> Callable[[Real, Real | float], Real]:
+    return lambda self, other: self._two(code, other)
+
+
+def _reflected(code: str) -> Callable[[Real, float], Real]:
+    return lambda self, other: self.like(other)._two(code, self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,50 +47,15 @@ class Real:
         y = other if isinstance(other, Real) else self.like(other)
         return Real(self.b, ops.emit(self.b, code, self.x, y.x))
 
-    def __add__(self, other: Real | float) -> Real:
-        return self._two("add", other)
-
-    def __sub__(self, other: Real | float) -> Real:
-        return self._two("sub", other)
-
-    def __mul__(self, other: Real | float) -> Real:
-        return self._two("mul", other)
-
-    def __truediv__(self, other: Real | float) -> Real:
-        return self._two("div", other)
-
-    def __radd__(self, other: float) -> Real:
-        return self.like(other)._two("add", self)
-
-    def __rsub__(self, other: float) -> Real:
-        return self.like(other)._two("sub", self)
-
-    def __rmul__(self, other: float) -> Real:
-        return self.like(other)._two("mul", self)
-
-    def __rtruediv__(self, other: float) -> Real:
-        return self.like(other)._two("div", self)
+    __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
+    __radd__, __rsub__, __rmul__, __rtruediv__ = map(_reflected, ("add", "sub", "mul", "div"))
+    __lt__, __le__, __gt__, __ge__, __and__ = map(_operator, ("lt", "le", "gt", "ge", "and"))
 
     def __neg__(self) -> Real:
         return Real(self.b, ops.emit(self.b, "neg", self.x))
 
     def __abs__(self) -> Real:
         return Real(self.b, ops.emit(self.b, "abs", self.x))
-
-    def __lt__(self, other: Real | float) -> Real:
-        return self._two("lt", other)
-
-    def __le__(self, other: Real | float) -> Real:
-        return self._two("le", other)
-
-    def __gt__(self, other: Real | float) -> Real:
-        return self._two("gt", other)
-
-    def __ge__(self, other: Real | float) -> Real:
-        return self._two("ge", other)
-
-    def __and__(self, other: Real) -> Real:
-        return self._two("and", other)
 
     def max(self, other: Real | float) -> Real:
         """The larger of two."""

@@ -27,7 +27,6 @@ class Replaced:
 
     @property
     def name(self) -> str:
-        """The name in messages."""
         return getattr(self.fn, "__qualname__", repr(self.fn)).rsplit("<locals>.", maxsplit=1)[-1]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +60,6 @@ class Replaced:
         return self.gradient()(*args, **kwargs)
 
     def reserve(self, program: Program) -> int:
-        """Compile and make what its gradient will need, as far as that is known; further bytes that this will allocate."""
         if self.rehearsal is not None:
             compile_all(program, self.rehearsal)
         return 0

@@ -215,7 +215,6 @@ class Overwrites:
         return any(use.when[-1] > launch for _, found, _ in overlapping(self.writes, spot) for use in found)
 
     def read_by(self, spot: MemoryRegion, launch: int) -> Use | None:
-        """What the gradient of a launch, or of one before, reads there again."""
         return next((use for _, found, _ in overlapping(self.reads, spot) for use in found if use.when[0] <= launch), None)
 
     def loses(self) -> bool:

@@ -17,17 +17,13 @@ class Factory:
     """See ``program.factory.TensorFactory``."""
 
     def field(self, dtype: DType, shape: Any, element: tuple[int, ...], **how: Any) -> Field:
-        """See ``make_field``."""
         return make_field(dtype, shape, element, **how)
 
     def ndarray(self, dtype: DType, shape: Any, element: tuple[int, ...], **how: Any) -> Ndarray:
-        """See ``make_ndarray``."""
         return make_ndarray(dtype, shape, element, **how)
 
     def tensor(self, called: str, dtype: DType, element: tuple[int, ...], shape: Any, **how: Any) -> Tensor:
-        """See ``make_tensor``."""
         return make_tensor(called, dtype, element, shape, **how)
 
     def struct_field(self, form: StructType, shape: Any, **how: Any) -> StructField:
-        """See ``make_struct_field``."""
         return make_struct_field(form, shape, **how)

@@ -62,7 +62,6 @@ class Field(Placed, TreeLeaf):
 
     @property
     def components(self) -> int:
-        """Numbers per element."""
         return count(self.element)
 
     @property
@@ -241,7 +240,6 @@ class Field(Placed, TreeLeaf):
             share(self, part, part._k)
 
     def release(self) -> None:
-        """Let go of the memory; the program is being closed."""
         self._view = self._at_zero = None
         for part in self._parts.values():
             part._view = None
@@ -393,7 +391,6 @@ class Field(Placed, TreeLeaf):
         return self._as_numpy(lambda: self._shown(keep_dims), dtype, copy)
 
     def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
-        """The content as a torch tensor; see ``to_numpy``."""
         if self._blocks is not None:
             return torch_of(self.to_numpy(keep_dims=keep_dims), device, True, self._called())
         return self._as_torch(lambda: self._shown(keep_dims), device, copy)
@@ -433,7 +430,6 @@ class Component(Field):
 
     @property
     def placed(self) -> bool:
-        """Whether the field that it belongs to has a place."""
         return self._whole_field.placed
 
     def _unplaced(self) -> QdrunRuntimeError:

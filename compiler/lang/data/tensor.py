@@ -182,7 +182,6 @@ class Tensor(ArrayConversions):
         self._impl.copy_from(unwrap(other))
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> np.ndarray:
-        """See ``ArrayConversions.to_numpy``."""
         return self._impl.to_numpy(dtype, copy=copy)
 
     def __reduce__(self) -> Any:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from ...frontend.markers import Template
+from ...errors import QdrunNameError
+from ...frontend.markers import Template, atomic_mul, static
 from ...frontend.source.parse import FunctionSource
 from ...program.memory.device_arrays import NearArray
 from ...program.program import Program
 from ..data.ndarray import Ndarray
 
 _NUMBERS = frozenset((int, float, bool))
-_HARMLESS = frozenset("range float int bool abs min max pow round len print static ndrange".split())
-"""Functions that multiply nothing in place."""
 
 
 def may_have_parts(source: FunctionSource) -> bool:
@@ -21,14 +20,19 @@ def may_have_parts(source: FunctionSource) -> bool:
     idle = [
         isinstance(s, ast.Pass) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in source.tree.body
     ]
-    return idle.count(False) > 1 or any(map(_may_multiply, ast.walk(source.tree)))
+    return idle.count(False) > 1 or any(_may_multiply(source, node) for node in ast.walk(source.tree))
 
 
-def _may_multiply(node: ast.AST) -> bool:
-    """Whether a statement updates an element by a factor, or calls a function that may."""
+def _may_multiply(source: FunctionSource, node: ast.AST) -> bool:
+    """Whether a statement updates an element by a factor, or calls a function that may: one that is neither Python's nor the language's."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        try:
+            called = source.peek(node.func.id)
+        except QdrunNameError:
+            return True
+        return called is atomic_mul or getattr(called, "__module__", "") not in ("builtins", static.__module__)
     if isinstance(node, ast.Call):
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return called == "atomic_mul" or (isinstance(node.func, ast.Name) and called not in _HARMLESS)
+        return isinstance(node.func, ast.Attribute) and node.func.attr == "atomic_mul"
     return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult)
 
 

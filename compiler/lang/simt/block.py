@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from ...frontend.library.functions import cast as _cast
-from ...frontend.library.functions import max as _max
-from ...frontend.library.functions import min as _min
 from ...frontend.library.functions import popcnt as _popcnt
 from ...frontend.markers import atomic_max, static, static_assert
 from ...frontend.syntax.block import SharedArray, block_size, global_thread_idx, sync, thread_idx
@@ -21,22 +19,10 @@ from ...ir.meaning import identity as _identity
 from ...ir.types import i32
 from ...ir.types import u64 as _u64
 from ..function import func
+from .tiles import add as _add
 from .tiles import inclusive_tiled, reduce_tiled
-
-
-@func
-def _add(a: Any, b: Any) -> Any:
-    return a + b
-
-
-@func
-def _least(a: Any, b: Any) -> Any:
-    return _min(a, b)
-
-
-@func
-def _most(a: Any, b: Any) -> Any:
-    return _max(a, b)
+from .tiles import least as _least
+from .tiles import most as _most
 
 
 @func

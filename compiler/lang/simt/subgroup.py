@@ -24,73 +24,12 @@ from ...ir.types import u32 as _u32
 from ...ir.types import u64 as _u64
 from ...program.program import current_program as _current_program
 from ..function import func as _func
-from .tiles import (
-    bitonic_sort_kv,
-    bitonic_sort_kv_tiled,
-    exclusive_add,
-    exclusive_add_tiled,
-    exclusive_and,
-    exclusive_and_tiled,
-    exclusive_max,
-    exclusive_max_tiled,
-    exclusive_min,
-    exclusive_min_tiled,
-    exclusive_mul,
-    exclusive_mul_tiled,
-    exclusive_or,
-    exclusive_or_tiled,
-    exclusive_xor,
-    exclusive_xor_tiled,
-    inclusive_add,
-    inclusive_add_tiled,
-    inclusive_and,
-    inclusive_and_tiled,
-    inclusive_max,
-    inclusive_max_tiled,
-    inclusive_min,
-    inclusive_min_tiled,
-    inclusive_mul,
-    inclusive_mul_tiled,
-    inclusive_or,
-    inclusive_or_tiled,
-    inclusive_xor,
-    inclusive_xor_tiled,
-    reduce_add,
-    reduce_add_tiled,
-    reduce_all_add,
-    reduce_all_add_tiled,
-    reduce_all_and,
-    reduce_all_and_tiled,
-    reduce_all_max,
-    reduce_all_max_tiled,
-    reduce_all_min,
-    reduce_all_min_tiled,
-    reduce_all_mul,
-    reduce_all_mul_tiled,
-    reduce_all_or,
-    reduce_all_or_tiled,
-    reduce_all_xor,
-    reduce_all_xor_tiled,
-    reduce_and,
-    reduce_and_tiled,
-    reduce_max,
-    reduce_max_tiled,
-    reduce_min,
-    reduce_min_tiled,
-    reduce_mul,
-    reduce_mul_tiled,
-    reduce_or,
-    reduce_or_tiled,
-    reduce_xor,
-    reduce_xor_tiled,
-    segmented_reduce_add,
-    segmented_reduce_add_tiled,
-    segmented_reduce_max,
-    segmented_reduce_max_tiled,
-    segmented_reduce_min,
-    segmented_reduce_min_tiled,
-)
+from . import tiles as _tiles
+from .tiles import bitonic_sort_kv, bitonic_sort_kv_tiled
 from .tiles import check_tile as _check_tile
+from .tiles import reductions as _reductions
+from .tiles import scans as _scans
+from .tiles import segmented as _segmented
 
 
 def group_size() -> int:
@@ -261,6 +200,39 @@ def lanemask_ge(lane_id: Any) -> Any:
     return ~lanemask_lt(lane_id)
 
 
+# -- sums and scans
+reduce_add, reduce_add_tiled, reduce_all_add, reduce_all_add_tiled = _reductions("add", _tiles.add, "sum")
+reduce_mul, reduce_mul_tiled, reduce_all_mul, reduce_all_mul_tiled = _reductions("mul", _tiles.mul, "product")
+reduce_min, reduce_min_tiled, reduce_all_min, reduce_all_min_tiled = _reductions("min", _tiles.least, "least")
+reduce_max, reduce_max_tiled, reduce_all_max, reduce_all_max_tiled = _reductions("max", _tiles.most, "greatest")
+reduce_and, reduce_and_tiled, reduce_all_and, reduce_all_and_tiled = _reductions(
+    "and", _tiles.and_bits, "conjunction of the bits"
+)
+reduce_or, reduce_or_tiled, reduce_all_or, reduce_all_or_tiled = _reductions("or", _tiles.or_bits, "union of the bits")
+reduce_xor, reduce_xor_tiled, reduce_all_xor, reduce_all_xor_tiled = _reductions(
+    "xor", _tiles.xor_bits, "exclusive union of the bits"
+)
+inclusive_add, inclusive_add_tiled, exclusive_add, exclusive_add_tiled = _scans("add", _tiles.add, "sum")
+inclusive_mul, inclusive_mul_tiled, exclusive_mul, exclusive_mul_tiled = _scans("mul", _tiles.mul, "product")
+inclusive_min, inclusive_min_tiled, exclusive_min, exclusive_min_tiled = _scans("min", _tiles.least, "least")
+inclusive_max, inclusive_max_tiled, exclusive_max, exclusive_max_tiled = _scans("max", _tiles.most, "greatest")
+inclusive_and, inclusive_and_tiled, exclusive_and, exclusive_and_tiled = _scans(
+    "and", _tiles.and_bits, "conjunction of the bits"
+)
+inclusive_or, inclusive_or_tiled, exclusive_or, exclusive_or_tiled = _scans("or", _tiles.or_bits, "union of the bits")
+inclusive_xor, inclusive_xor_tiled, exclusive_xor, exclusive_xor_tiled = _scans(
+    "xor", _tiles.xor_bits, "exclusive union of the bits"
+)
+segmented_reduce_add, segmented_reduce_add_tiled = _segmented("add", _tiles.add, "sum")
+segmented_reduce_min, segmented_reduce_min_tiled = _segmented("min", _tiles.least, "least")
+segmented_reduce_max, segmented_reduce_max_tiled = _segmented("max", _tiles.most, "greatest")
+
+_FORMS = ("reduce", "reduce_all", "inclusive", "exclusive")
+_COMBINED = [
+    *(f"{form}_{op}" for form in _FORMS for op in ("add", "mul", "min", "max", "and", "or", "xor")),
+    *(f"segmented_reduce_{op}" for op in ("add", "min", "max")),
+]
+
 __all__ = [
     "all_equal",
     "all_equal_tiled",
@@ -277,35 +249,7 @@ __all__ = [
     "broadcast",
     "broadcast_first",
     "elect",
-    "exclusive_add",
-    "exclusive_add_tiled",
-    "exclusive_and",
-    "exclusive_and_tiled",
-    "exclusive_max",
-    "exclusive_max_tiled",
-    "exclusive_min",
-    "exclusive_min_tiled",
-    "exclusive_mul",
-    "exclusive_mul_tiled",
-    "exclusive_or",
-    "exclusive_or_tiled",
-    "exclusive_xor",
-    "exclusive_xor_tiled",
     "group_size",
-    "inclusive_add",
-    "inclusive_add_tiled",
-    "inclusive_and",
-    "inclusive_and_tiled",
-    "inclusive_max",
-    "inclusive_max_tiled",
-    "inclusive_min",
-    "inclusive_min_tiled",
-    "inclusive_mul",
-    "inclusive_mul_tiled",
-    "inclusive_or",
-    "inclusive_or_tiled",
-    "inclusive_xor",
-    "inclusive_xor_tiled",
     "invocation_id",
     "lanemask_eq",
     "lanemask_ge",
@@ -315,43 +259,10 @@ __all__ = [
     "log2_group_size",
     "mem_fence",
     "memory_barrier",
-    "reduce_add",
-    "reduce_add_tiled",
-    "reduce_all_add",
-    "reduce_all_add_tiled",
-    "reduce_all_and",
-    "reduce_all_and_tiled",
-    "reduce_all_max",
-    "reduce_all_max_tiled",
-    "reduce_all_min",
-    "reduce_all_min_tiled",
-    "reduce_all_mul",
-    "reduce_all_mul_tiled",
-    "reduce_all_or",
-    "reduce_all_or_tiled",
-    "reduce_all_xor",
-    "reduce_all_xor_tiled",
-    "reduce_and",
-    "reduce_and_tiled",
-    "reduce_max",
-    "reduce_max_tiled",
-    "reduce_min",
-    "reduce_min_tiled",
-    "reduce_mul",
-    "reduce_mul_tiled",
-    "reduce_or",
-    "reduce_or_tiled",
-    "reduce_xor",
-    "reduce_xor_tiled",
-    "segmented_reduce_add",
-    "segmented_reduce_add_tiled",
-    "segmented_reduce_max",
-    "segmented_reduce_max_tiled",
-    "segmented_reduce_min",
-    "segmented_reduce_min_tiled",
     "shuffle",
     "shuffle_down",
     "shuffle_up",
     "shuffle_xor",
     "sync",
 ]
+__all__ += [name + tile for name in _COMBINED for tile in ("", "_tiled")]  # pyright: ignore[reportUnsupportedDunderAll]

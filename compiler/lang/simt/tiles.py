@@ -28,37 +28,44 @@ def check_tile(log2_size: Any) -> None:
 
 
 @func
-def _add(a: Any, b: Any) -> Any:
+def add(a: Any, b: Any) -> Any:
+    """The sum."""
     return a + b
 
 
 @func
-def _mul(a: Any, b: Any) -> Any:
+def mul(a: Any, b: Any) -> Any:
+    """The product."""
     return a * b
 
 
 @func
-def _least(a: Any, b: Any) -> Any:
+def least(a: Any, b: Any) -> Any:
+    """The smaller one."""
     return _min(a, b)
 
 
 @func
-def _most(a: Any, b: Any) -> Any:
+def most(a: Any, b: Any) -> Any:
+    """The larger one."""
     return _max(a, b)
 
 
 @func
-def _and(a: Any, b: Any) -> Any:
+def and_bits(a: Any, b: Any) -> Any:
+    """The conjunction of the bits."""
     return a & b
 
 
 @func
-def _or(a: Any, b: Any) -> Any:
+def or_bits(a: Any, b: Any) -> Any:
+    """The union of the bits."""
     return a | b
 
 
 @func
-def _xor(a: Any, b: Any) -> Any:
+def xor_bits(a: Any, b: Any) -> Any:
+    """The exclusive union of the bits."""
     return a ^ b
 
 
@@ -156,7 +163,7 @@ def _named(name: str, text: str, fn: Function) -> Function:
     return fn
 
 
-def _reductions(code: str, op: Function, what: str) -> tuple[Function, Function, Function, Function]:
+def reductions(code: str, op: Function, what: str) -> tuple[Function, Function, Function, Function]:
     """``reduce_..``, ``reduce_.._tiled``, ``reduce_all_..`` and ``reduce_all_.._tiled`` of an operation."""
 
     @func
@@ -185,7 +192,7 @@ def _reductions(code: str, op: Function, what: str) -> tuple[Function, Function,
     )
 
 
-def _scans(code: str, op: Function, what: str) -> tuple[Function, Function, Function, Function]:
+def scans(code: str, op: Function, what: str) -> tuple[Function, Function, Function, Function]:
     """``inclusive_..``, ``inclusive_.._tiled``, ``exclusive_..`` and ``exclusive_.._tiled`` of an operation."""
 
     @func
@@ -213,7 +220,7 @@ def _scans(code: str, op: Function, what: str) -> tuple[Function, Function, Func
     )
 
 
-def _segmented(code: str, op: Function, what: str) -> tuple[Function, Function]:
+def segmented(code: str, op: Function, what: str) -> tuple[Function, Function]:
     """``segmented_reduce_..`` and ``segmented_reduce_.._tiled`` of an operation."""
 
     @func
@@ -229,22 +236,3 @@ def _segmented(code: str, op: Function, what: str) -> tuple[Function, Function]:
         _named(f"segmented_reduce_{code}", f"The {what} {since} subgroup, up to this lane.", whole),
         _named(f"segmented_reduce_{code}_tiled", f"The {what} {since} tile, up to this lane.", tiled),
     )
-
-
-reduce_add, reduce_add_tiled, reduce_all_add, reduce_all_add_tiled = _reductions("add", _add, "sum")
-reduce_mul, reduce_mul_tiled, reduce_all_mul, reduce_all_mul_tiled = _reductions("mul", _mul, "product")
-reduce_min, reduce_min_tiled, reduce_all_min, reduce_all_min_tiled = _reductions("min", _least, "least")
-reduce_max, reduce_max_tiled, reduce_all_max, reduce_all_max_tiled = _reductions("max", _most, "greatest")
-reduce_and, reduce_and_tiled, reduce_all_and, reduce_all_and_tiled = _reductions("and", _and, "conjunction of the bits")
-reduce_or, reduce_or_tiled, reduce_all_or, reduce_all_or_tiled = _reductions("or", _or, "union of the bits")
-reduce_xor, reduce_xor_tiled, reduce_all_xor, reduce_all_xor_tiled = _reductions("xor", _xor, "exclusive union of the bits")
-inclusive_add, inclusive_add_tiled, exclusive_add, exclusive_add_tiled = _scans("add", _add, "sum")
-inclusive_mul, inclusive_mul_tiled, exclusive_mul, exclusive_mul_tiled = _scans("mul", _mul, "product")
-inclusive_min, inclusive_min_tiled, exclusive_min, exclusive_min_tiled = _scans("min", _least, "least")
-inclusive_max, inclusive_max_tiled, exclusive_max, exclusive_max_tiled = _scans("max", _most, "greatest")
-inclusive_and, inclusive_and_tiled, exclusive_and, exclusive_and_tiled = _scans("and", _and, "conjunction of the bits")
-inclusive_or, inclusive_or_tiled, exclusive_or, exclusive_or_tiled = _scans("or", _or, "union of the bits")
-inclusive_xor, inclusive_xor_tiled, exclusive_xor, exclusive_xor_tiled = _scans("xor", _xor, "exclusive union of the bits")
-segmented_reduce_add, segmented_reduce_add_tiled = _segmented("add", _add, "sum")
-segmented_reduce_min, segmented_reduce_min_tiled = _segmented("min", _least, "least")
-segmented_reduce_max, segmented_reduce_max_tiled = _segmented("max", _most, "greatest")

@@ -45,7 +45,6 @@ class Costs:
         return found
 
     def loop(self, s: Loop) -> LoopWork:
-        """The copies of a loop with backward work."""
         info = self._rev.slices.info[s]
         sweep = self._plain(s.body, info.keep_fwd) if info.sweep else NO_WORK
         return LoopWork(sweep, self._plain(s.body, info.keep_refill), self._back(s.body))

@@ -37,7 +37,6 @@ class SegmentedDriver(LoopDriver):
 
     # ---- forward
     def swept(self, b: StatementBuilder, env: Env, begin: Operand, trips: Operand | None) -> tuple[Sweep, Operand]:
-        """See ``LoopDriver.swept``."""
         if trips is not None and self.loop.exit is None:
             return self._bounded(b, env, begin, trips), trips
         return self._open(b, env, begin, trips)

@@ -157,11 +157,6 @@ def lowest(offset: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return out if any(out) else None
 
 
-def axis_name(axis: int) -> str:
-    """The name of an axis in messages."""
-    return AXIS_NAMES[axis] if axis < len(AXIS_NAMES) else f"axis_{axis}"
-
-
 def inverse(layout: tuple[int, ...]) -> tuple[int, ...]:
     """The level of nesting of each axis."""
     return tuple(layout.index(axis) for axis in range(len(layout)))

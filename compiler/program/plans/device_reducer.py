@@ -181,7 +181,6 @@ class LaunchReducer:
 
     # ---- questions
     def ends(self, read: ElementRead, window: tuple[tuple[int, int], ...], dtype: DType) -> tuple[int, int] | None:
-        """See ``queries.Reducer``."""
         if not window or not self._answers([read.place]):
             return None
         loaded = self._kernels.loaded((read.place, dtype), lambda name: reductions.ends(name, read, dtype))
@@ -191,7 +190,6 @@ class LaunchReducer:
         return reductions.decoded(self._kernels.run(loaded, numbers, self._call), dtype)
 
     def passing(self, gate: RowPredicate, extent: IterationRange) -> int | None:
-        """See ``queries.Reducer``."""
         if not self._answers(x.place for x in gate.leaves() if isinstance(x, ElementRead)):
             return None
         loaded = self._kernels.loaded((gate, extent.used), lambda name: reductions.passing(name, gate, extent.used))
@@ -202,7 +200,6 @@ class LaunchReducer:
         return self._kernels.run(loaded, numbers, self._call)[0]
 
     def trips(self, space: Space) -> tuple[int, int] | None:
-        """See ``queries.Reducer``."""
         exprs = [e for r in (space.loop, *space.used) for end in r.ends for e in parts(end)]
         if not space.used or not self._answers(dict.fromkeys(e.place for e in exprs if isinstance(e, ElementRead))):
             return None

@@ -119,11 +119,9 @@ class GradientExecutable(Executable):
         return self.primal.last_seed
 
     def plan(self, call: Call, budget: int | None = None, machine: Machine | None = None, launched: bool = False) -> HeapPlan:
-        """See ``GradientPlans.plan``."""
         return self.plans.plan(call, budget, machine, launched)
 
     def watched(self, call: Call) -> tuple[object, ...] | None:
-        """The key of the plans of a launch that depend on memory; None: no plan depends on memory."""
         if not (self._inputs.watched or self.program.options.memory_budget):
             return None
         words = call.words[8:]

@@ -220,11 +220,9 @@ class LaunchHost:
         self._call, self._owners, self.reducer, self._trials = call, owners, reducer, trials
 
     def scalar(self, arg: ArgDecl) -> int | float:
-        """The value of a scalar argument."""
         return self._call.scalars[arg.index]
 
     def extent(self, arg: ArgDecl, axis: int) -> int:
-        """The extent of an ndarray argument."""
         return self._call.arrays[arg.index].shape[axis]
 
     def array(self, place: Place) -> np.ndarray:
@@ -268,7 +266,6 @@ class BatchHost(LaunchHost):
         self._count = count
 
     def array(self, place: Place) -> np.ndarray:
-        """See ``LaunchHost``."""
         found = super().array(place)
         return np.broadcast_to(found[:1], (self._count, *found.shape[1:])) if place.per_trial else found
 

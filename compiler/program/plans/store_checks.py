@@ -84,15 +84,12 @@ class _OfTrial:
         self._host, self._call, self._trial, self._count = host, call, trial, count
 
     def scalar(self, arg: ArgDecl) -> Any:
-        """See ``LaunchHost``."""
         return self._call.columns[arg.index][self._trial] if arg.per_trial else self._host.scalar(arg)
 
     def extent(self, arg: ArgDecl, axis: int) -> int:
-        """See ``LaunchHost``."""
         return self._host.extent(arg, axis)
 
     def array(self, place: Place) -> np.ndarray:
-        """See ``LaunchHost``."""
         if not place.per_trial:
             return self._host.array(place)
         shape = None if place.shape is None else (self._count, *place.shape)

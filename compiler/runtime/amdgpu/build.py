@@ -12,7 +12,7 @@ from ...codegen.amdgpu.chips import chip_of
 from ...codegen.amdgpu.hardware import TRIPLE
 from ...errors import QdrunRuntimeError
 from .. import jit
-from ..cache import disk_cache, key_of
+from ..cache import kept, key_of
 from ..gpu.compiling import Generator, generate
 from ..gpu.driver import CodeImage, Texts
 from .code_object import CodeObject, Malformed, check, read_code
@@ -110,14 +110,9 @@ def build(texts: Texts, chip: str, keep: bool = True, *, listing: bool = False) 
         QdrunRuntimeError: see ``compile_object``.
     """
     key = key_of("code object 1", texts.device, chip, str(listing), jit.versions())
-    disk = disk_cache() if keep else None
-    found = disk.get(key) if disk else None
-    if found is not None:
-        return CodeImage(found[0], key, True)
-    image = compile_object(texts.device, texts.name, chip, listing=listing)
-    if disk:
-        disk.put(key, image, {"name": texts.name, "chip": chip, "versions": jit.versions()})
-    return CodeImage(image, key, False)
+    header = {"name": texts.name, "chip": chip, "versions": jit.versions()}
+    image, known = kept(key, lambda: compile_object(texts.device, texts.name, chip, listing=listing), header, keep)
+    return CodeImage(image, key, known)
 
 
 def code_of(image: bytes, name: str) -> CodeObject:

@@ -139,7 +139,6 @@ class HipDriver(LibraryDriver):
         return int(self._call("counting devices failed", self.d.hipGetDeviceCount))
 
     def describe(self, index: int) -> DeviceInfo:
-        """A device, without opening it."""
         d, doing = self.d, f"looking at AMD device {index} failed"
         found = self._call(doing, d.hipGetDeviceProperties, index)
         pci = text_of(self._call(doing, d.hipDeviceGetPCIBusId, 32, index)).lower()
@@ -197,7 +196,6 @@ class HipDriver(LibraryDriver):
         return not int(code) and int(found.type) == int(self.d.hipMemoryType.hipMemoryTypeHost)
 
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
-        """In the stream."""
         super().memset(ptr, ctypes.c_int32(word).value if width == 4 else word, count, width, stream)  # HIP takes a signed word
 
     def upload(self, dst: int, src_host: int, nbytes: int, stream: int) -> None:

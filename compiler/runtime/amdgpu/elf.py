@@ -14,7 +14,6 @@ RELOCATABLE, SHARED = 1, 3  # e_type
 
 PROGBITS, SYMTAB, STRTAB, RELA, HASH, DYNAMIC, NOTE, NOBITS, DYNSYM = 1, 2, 3, 4, 5, 6, 7, 8, 11  # types of sections
 WRITE, ALLOC, EXEC = 1, 2, 4  # flags of sections
-ABSOLUTE = 0xFFF1  # the section of a symbol that is a number
 FUNC, SECTION = 2, 3  # types of symbols
 DEFAULT, PROTECTED = 0, 3  # visibilities that other files may use
 ABIVERSION = 8  # where its byte is

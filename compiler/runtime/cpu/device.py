@@ -58,7 +58,6 @@ class CpuDevice(CpuGraphs):
         """The bytes go with the last view of them."""
 
     def synchronize(self) -> None:
-        """See ``Device``."""
         self._recordable("Python waits for what was launched", "wait after the graph was launched")
 
     def compile(self, kernel: Kernel, options: CompileOptions) -> Compiled:
@@ -95,7 +94,6 @@ class CpuDevice(CpuGraphs):
         )
 
     def restore(self, compiled: Compiled, key: str, exports: list[str]) -> Compiled | None:
-        """A kernel that another process has compiled, with its code; None when the code is not kept any more."""
         code = load_known(key, compiled.name, exports, _imports())
         if code is None:
             return None

@@ -31,7 +31,6 @@ class CpuGraphs(Device):
 
     @property
     def graphs(self) -> bool:
-        """Whether it keeps graphs of launches."""
         return bool(self._sequences)
 
     @property
@@ -65,7 +64,6 @@ class CpuGraphs(Device):
         return maker.launch(compiled.chunk or compiled.address, words, context, status, seed, strides)
 
     def expect(self, form: np.ndarray, name: str) -> None:
-        """See ``Device``."""
         assert self._recorder is not None
         self._recorder.expect(form, name)
 

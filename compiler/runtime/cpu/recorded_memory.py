@@ -165,7 +165,6 @@ class RecordedMemory(Mirror):
             self.assign(array, content)
 
     def assign(self, array: np.ndarray, source: np.ndarray) -> None:
-        """See ``Mirror``."""
         with self.link.lock:
             if not self._recorder.records():
                 array[...] = source
@@ -183,7 +182,6 @@ class RecordedMemory(Mirror):
                 self._record(array, b"".join(groups))
 
     def fill(self, array: np.ndarray, value: np.ndarray) -> None:
-        """See ``Mirror``."""
         with self.link.lock:
             if not self._recorder.records():
                 array[...] = value
@@ -199,7 +197,6 @@ class RecordedMemory(Mirror):
                 self._record(array, tile, bool(self._group) and np.ndim(value) + 2 <= array.ndim)
 
     def copy_from(self, array: np.ndarray, other: Mirror | None, source: np.ndarray) -> None:
-        """See ``Mirror``."""
         with self.link.lock:
             same = array.dtype == source.dtype and array.shape == source.shape
             if not self._recorder.records() or not same or not isinstance(other, RecordedMemory):

@@ -218,7 +218,6 @@ class CudaDriver(LibraryDriver):
         return made
 
     def stream_free(self, stream: int) -> None:
-        """Destroy it."""
         with _contexts_lock:
             _streams[self.context] -= 1
         super().stream_free(stream)
@@ -286,7 +285,7 @@ class CudaDriver(LibraryDriver):
     # ---- code
     def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> CodeImage:
         """A cubin, by LLVM and the compiler in the driver."""
-        return ptx.build(texts, self, info, keep)
+        return ptx.build(texts, self.assemble, info, keep)
 
     def assemble(self, text: bytes, name: str) -> bytes:
         """PTX to a cubin, by the compiler in the driver, which may take minutes: Ctrl-C is served meanwhile."""

@@ -6,12 +6,12 @@ LLVM ends the process on what its PTX back end cannot select; the emitter's clos
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
+from collections.abc import Callable
 
 from ...codegen.cuda.nvptx_table import NVPTX
 from ...errors import DeviceError, QdrunRuntimeError
 from .. import jit
-from ..cache import DiskCache, disk_cache, key_of
+from ..cache import kept, key_of
 from ..gpu.compiling import Generator, generate
 from ..gpu.driver import CodeImage, DeviceInfo, Texts
 
@@ -129,20 +129,12 @@ def check_features(features: str, info: DeviceInfo, name: str) -> None:
         )
 
 
-class Assembler(Protocol):
-    """Compiles PTX for the open device."""
-
-    def assemble(self, text: bytes, name: str) -> bytes:
-        """The machine code; raises ``DeviceError`` with the compiler's log."""
-        ...
-
-
-def build(texts: Texts, driver: Assembler, info: DeviceInfo, keep: bool = True) -> CodeImage:
+def build(texts: Texts, assemble: Callable[[bytes, str], bytes], info: DeviceInfo, keep: bool = True) -> CodeImage:
     """The machine code of a kernel's device functions.
 
     Args:
         texts: of the kernel; ``features`` is the PTX version.
-        driver: compiles PTX for the open device.
+        assemble: gives the machine code of PTX and a kernel's name for the open device; raises ``DeviceError`` with the compiler's log.
         info: the device.
         keep: look on the disk, and keep what was made there.
 
@@ -152,27 +144,11 @@ def build(texts: Texts, driver: Assembler, info: DeviceInfo, keep: bool = True) 
     """
     name, features = texts.name, texts.features
     check_features(features, info, name)
-    disk = disk_cache() if keep else None
     cpu = target_cpu(info)
+    header = {"name": name, "chip": cpu, "versions": jit.versions()}
     first = ptx_key(texts.device, cpu, features, 3)
-    ptx = _kept(disk, first)
-    known = ptx is not None
-    if ptx is None:
-        ptx = compile_ptx(texts.device, name, cpu, features).encode()
-        _keep(disk, first, ptx, {"name": name, "chip": cpu, "versions": jit.versions()})
+    ptx, ptx_known = kept(first, lambda: compile_ptx(texts.device, name, cpu, features).encode(), header, keep)
     second = image_key(ptx.decode(), info)
-    image = _kept(disk, second)
-    if image is None:
-        image, known = driver.assemble(ptx, name), False
-        _keep(disk, second, image, {"name": name, "chip": info.chip, "driver": info.driver_version})
-    return CodeImage(image, second, known)
-
-
-def _kept(disk: DiskCache | None, key: str) -> bytes | None:
-    entry = disk.get(key) if disk else None
-    return entry[0] if entry else None
-
-
-def _keep(disk: DiskCache | None, key: str, data: bytes, header: dict[str, Any]) -> None:
-    if disk:
-        disk.put(key, data, header)
+    header = {"name": name, "chip": info.chip, "driver": info.driver_version}
+    image, known = kept(second, lambda: assemble(ptx, name), header, keep)
+    return CodeImage(image, second, ptx_known and known)

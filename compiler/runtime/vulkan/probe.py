@@ -17,7 +17,7 @@ import numpy as np
 
 from ...codegen.builder import Builder, NativeFunction, NativeModule, Value, external
 from ...errors import DeviceError
-from ..cache import disk_cache, key_of
+from ..cache import kept, key_of
 from ..gpu.driver import Texts
 from .instance import PhysicalDevice
 from .kind import chip_of, features_of
@@ -93,15 +93,13 @@ def probe(device: PhysicalDevice, run: Run) -> Probed:
     features = features_of(device)
     text = _text(np.float32) + _text(np.float64) + chip_of(features)
     key = key_of("vulkan probe 1", device.driver_uuid, device.uuid, device.driver, str(device.driver_version), text)
-    disk = disk_cache()
-    found = disk.get(key) if disk else None
-    if found is not None:
-        f32, f64 = (a and Arithmetic(**a) for a in json.loads(found[0]).values())
-        probed = Probed(f32, f64)
-    else:
+
+    def ask() -> bytes:
         probed = Probed(_ask(np.float32, run), _ask(np.float64, run) if features.float64 else None)
-        if disk:
-            disk.put(key, json.dumps(asdict(probed)).encode(), {"name": "probe", "driver": device.driver})
+        return json.dumps(asdict(probed)).encode()
+
+    found, _ = kept(key, ask, {"name": "probe", "driver": device.driver})
+    probed = Probed(*(a and Arithmetic(**a) for a in json.loads(found).values()))
     why = probed.wrong()
     if why:
         raise DeviceError(

@@ -313,7 +313,6 @@ class ExactReader(ExprReader):
 
     @once
     def flow(self) -> ReachingDefinitions:
-        """Which stores reach which loads."""
         return ReachingDefinitions(self.task, reals=True)
 
     def _cast(self, x: Op) -> SizeExpr:

@@ -21,7 +21,7 @@ import numpy as np
 from qdrun.compiler.codegen.metal.source import KernelFacts, facts_of
 from qdrun.compiler.errors import DeviceError, QdrunRuntimeError
 from qdrun.compiler.ir.threads import new_lock
-from qdrun.compiler.runtime.cache import cache_dir, disk_cache, key_of
+from qdrun.compiler.runtime.cache import cache_dir, kept, key_of
 from qdrun.compiler.runtime.gpu.driver import CodeImage, Texts
 from qdrun.compiler.runtime.jit import LoadedCode, load
 from qdrun.compiler.runtime.metal.build import build
@@ -130,15 +130,8 @@ def _running() -> tuple[LoadedCode, Any]:
 
 def _kept(name: str, source: str, flags: tuple[str, ...], keep: bool) -> tuple[bytes, bool]:
     """Object code of a source, and whether it was on the disk."""
-    disk = disk_cache() if keep else None
     key = key_of("metal object 1", source, HEADER, *FLAGS, *flags, *clang())
-    found = disk.get(key) if disk else None
-    if found is not None:
-        return found[0], True
-    made = compile_source(source, name, flags)
-    if disk:
-        disk.put(key, made, {"name": name})
-    return made, False
+    return kept(key, lambda: compile_source(source, name, flags), {"name": name}, keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +194,8 @@ class MetalExecutor:
         """The first line of the source with what is known of its kernels, and object code."""
         source = build(texts, keep)
         key = key_of("metal image 1", source.key, HEADER, *FLAGS, *CHECKS, *clang())
-        disk = disk_cache() if keep else None
-        found = disk.get(key) if disk else None
-        if found is not None:
-            return CodeImage(found[0], key, True)
-        image = image_of(source.data.decode(), texts.name)
-        if disk:
-            disk.put(key, image, {"name": texts.name})
-        return CodeImage(image, key, False)
+        image, known = kept(key, lambda: image_of(source.data.decode(), texts.name), {"name": texts.name}, keep)
+        return CodeImage(image, key, known)
 
     def load(self, image: bytes, name: str) -> Mapping[str, MetalCode]:
         """The kernels of an image.

@@ -72,7 +72,6 @@ class GridEmitter(TaskEmitter, GridFn):
         return self.words.setdefault(word, f"%p{len(self.words)}")
 
     def context(self, word: int, ty: str = "i64") -> str:
-        """A word of the launch context."""
         return self.parameter(ParamWord("ctx", word, ty))
 
     def argument(self, word: int, ty: str) -> str:
@@ -145,7 +144,6 @@ class GridEmitter(TaskEmitter, GridFn):
 
     # -- words that blocks leave for each other
     def publish(self, word: str, ptr: str) -> None:
-        """See ``Emitter``."""
         if self.target.coherent:
             super().publish(word, ptr)
             return
@@ -153,7 +151,6 @@ class GridEmitter(TaskEmitter, GridFn):
             self.put(f"store atomic i32 {half}, ptr {at} {self.scope}monotonic, align 4")
 
     def collect(self, ptr: str) -> str:
-        """See ``Emitter``."""
         if self.target.coherent:
             return super().collect(ptr)
         both = (ptr, self.t(f"getelementptr i8, ptr {ptr}, i64 4"))

@@ -42,7 +42,6 @@ class GridTaskEmitter(GridEmitter):
         return super().atomic(s, ptr, values) if together is None else together
 
     def claim_row(self, s: ClaimRow) -> None:
-        """Give the thread a row of the adstack heap, if it has none."""
         if not self.claimed:
             grid_rows.claim(self, s)
 
@@ -56,7 +55,6 @@ class GridTaskEmitter(GridEmitter):
         return min(grid_rows.copies(self, s), most) if most > 1 else 1
 
     def stack_word(self, stack: Stack, field: int, slot: Operand) -> tuple[str, str]:
-        """The address of a state word, and its kind."""
         return grid_rows.word(self, stack, field, slot), "uniform"
 
     def printed(self, s: Print, values: list[str]) -> None:

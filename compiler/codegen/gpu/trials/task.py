@@ -233,7 +233,6 @@ class GridTrialEmitter(GridTaskEmitter):
         record_failure(self, s, args, at, self.t(f"extractvalue {{ i32, i1 }} {self.t(swap)}, 1"))
 
     def thread(self) -> str:
-        """The number of this thread in the grid, i64."""
         return "%thread"
 
     def atomic(self, s: Op, ptr: str, values: list[str]) -> str:

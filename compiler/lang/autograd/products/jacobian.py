@@ -307,7 +307,6 @@ class _Checked(FwdMode):
         self._refuse = refuse
 
     def wrote(self, tensor: Any, index: tuple[int, ...] | None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
-        """Python is about to write; see ``FwdMode``."""
         self._refuse(tensor, source)
         super().wrote(tensor, index, source, parts)
 

@@ -50,7 +50,6 @@ class WindowTape(Tape):
         self._ends.append(StepEnd(len(self._calls), len(self._host_writes), next_serial()))
 
     def expect(self, what: Any) -> None:
-        """See ``Tape.expect``."""
         self._outer.expect(what)
         assert self._program is not None
         self._program.place = self, len(self._calls)
@@ -77,17 +76,14 @@ class WindowTape(Tape):
         self.trace.launch(kernel, flat, found)
 
     def custom(self, function: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """See ``Tape.custom``."""
         self.trace.function(function.name, (*args, *kwargs.values()))
         return super().custom(function, args, kwargs)
 
     def composite(self, steps: Composite) -> None:
-        """See ``Tape.composite``."""
         self.trace.function(repr(steps))
         super().composite(steps)
 
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
-        """See ``Tape.wrote``."""
         outer = self._outer._overwritten
         if not (self._program is None or self._program.replaying or outer is None):
             outer.writing(2 * len(self._outer._calls) + 1, tensor, index)
@@ -95,7 +91,6 @@ class WindowTape(Tape):
         self.trace.wrote(self._host_writes[-1])
 
     def looked_at(self, tensor: Any) -> None:
-        """See ``Tape.looked_at``."""
         super().looked_at(tensor)
         self.trace.reads = True
 
@@ -114,11 +109,9 @@ class WindowTape(Tape):
             self._overwritten.forget(temporaries)
 
     def launching(self, call: Call) -> None:
-        """See ``Tape.launching``."""
         self._outer.launching(call)
 
     def failed(self, what: Any, error: BaseException) -> None:
-        """See ``Tape.failed``."""
         self.locate(error, len(self._calls))
         self._outer.failed(what, error)
 
