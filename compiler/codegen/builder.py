@@ -53,7 +53,8 @@ class Value:
         return self if other.__class__ is int and not other else self._step("i8", other)
 
     __sub__, __mul__, __floordiv__, __mod__ = _operator("sub"), _operator("mul"), _operator("udiv"), _operator("urem")
-    __and__, __or__, __lshift__, __rshift__ = _operator("and"), _operator("or"), _operator("shl"), _operator("lshr")
+    __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
+    __lshift__, __rshift__ = _operator("shl"), _operator("lshr")
     __lt__, __le__ = _operator("icmp slt", "i1"), _operator("icmp sle", "i1")
     __gt__, __ge__ = _operator("icmp sgt", "i1"), _operator("icmp sge", "i1")
     below, above = _operator("icmp ult", "i1"), _operator("icmp ugt", "i1")  # unsigned

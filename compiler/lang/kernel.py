@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
@@ -134,22 +134,23 @@ class KernelFunction:
         program = current_program()
         if program._beside:
             program.refuse_unrecorded(f"kernel `{self.source.name}`", loc=self.source.loc(self.source.tree))
-        tape, versions, event, launch = program.tape, None, None, self.taped
-        if tape is None or not tape.follows(self, args):
-            versions, launch = program.versions, self.taped if program.recording is None else self._launch
-            if parts := parts_of(self, program, args):
-                return launch_parts(parts, program, args)
-            if program.rehearsal is not None:
-                return program.rehearsal.launch(self, args, kwargs)
-            if tape is None and versions is None:
-                return self._launch(*args, **kwargs)
-            if tape is not None:
-                try:
-                    tape.starts(self, args, kwargs)
-                except DataAccessError:  # a new variant
-                    if parts := parts_of(self, program, args):
-                        return launch_parts(parts, program, args)
-                    raise
+        tape, versions, event = program.tape, program.versions, None
+        launch = self.taped if program.recording is None else self._launch
+        if parts := parts_of(self, program, args):
+            return launch_parts(parts, program, args)
+        if program.rehearsal is not None:
+            return program.rehearsal.launch(self, args, kwargs)
+        if tape is None and versions is None:
+            return self._launch(*args, **kwargs)
+        if tape is not None:
+            if tape.opens_log(self):
+                return self(*args, **kwargs)
+            try:
+                tape.starts(self, args, kwargs)
+            except DataAccessError:  # a new variant
+                if parts := parts_of(self, program, args):
+                    return launch_parts(parts, program, args)
+                raise
         try:
             if versions is not None:
                 variant, bound = self.variant(args, kwargs)
@@ -196,7 +197,7 @@ class KernelFunction:
         executable = variant.executable
         if program.tangents:
             _ = variant.tangent
-        if recording is None and variant.native and current_program().second_order is None and _calls_are_native():
+        if recording is None and variant.native and current_program().second_order is None and native_functions():
             enter(current_program().native_launches, self.token, executable, bound, self._answer(executable))
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -300,7 +301,7 @@ class KernelGradient:
             and variant.native
             and (budget, program.second_order) == (None, None)
             and not (gradient.stores.asks or variant.before())
-            and _calls_are_native()
+            and native_functions()
         ):
             enter(current_program().native_gradients, self.kernel.token, gradient, bound)
 
@@ -391,8 +392,10 @@ class KernelGradient:
 
 
 @functools.cache
-def _calls_are_native() -> bool:
-    """Whether this interpreter's calls can be; from the first time on, calls look for a native launch."""
+def native_functions() -> Mapping[str, int]:
+    """The addresses of the functions that launch natively; none where this interpreter's calls cannot be native. From the first time on,
+    calls look for a native launch.
+    """
     classes = KernelFunction, KernelGradient, _Taped, BoundKernel, BoundGradient, GradientOfBound
     return install(Natives(CURRENT, Program, *classes, Ndarray))
 

@@ -186,7 +186,7 @@ class Executable:
         """
         program, device = self.program, self.program.device
         return make_launch(
-            *(self.compiled, self.context_address, args, self._on_status, ctypes.addressof(program.flags), self),
+            *(self.compiled, self.context_address, args, self._report, ctypes.addressof(program.flags), self),
             state_ptr=ctypes.addressof(program.state),
             shares=self.shares,
             keep_gil=bool(device.ahead),
@@ -222,6 +222,14 @@ class Executable:
     def uses(self, memory: Allocation) -> bool:
         """Whether a field of the kernel lies in this memory."""
         return any(m.serial == memory.serial for m in self.owners.values())
+
+    def _report(self) -> None:
+        """Raise what a native launch has reported."""
+        try:
+            self._on_status()
+        except QdrunError as error:
+            self.program.launch_failed(self.name, error)
+            raise
 
     def _on_status(self) -> None:
         self.program.device.reported()

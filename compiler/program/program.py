@@ -233,6 +233,11 @@ class Program(Accounts):
         for allocation in memory.values():
             self.device.free(allocation)
 
+    def launch_failed(self, name: str, error: BaseException) -> None:
+        """A native launch has raised."""
+        if self._tape is not None:
+            self._tape.failed(f"kernel `{name}`", error)
+
     def _end(self) -> QdrunRuntimeError | None:
         """Wait for the last launches; what they report, or what failed."""
         if self.pending is None or self.device.dead:
@@ -328,6 +333,8 @@ class Program(Accounts):
 
     def _update_slow(self) -> None:
         super()._update_slow()
+        if self._tape is not None:
+            self._tape.leave_log()
         if self.recorder:
             recorder_opened(self)
 

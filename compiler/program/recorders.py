@@ -64,8 +64,12 @@ class TapeRecorder(WriteRecorder, Protocol):
         """Whether a function with a gradient of its own runs: what it launches is hidden."""
         ...
 
-    def follows(self, kernel: Any, args: tuple[Any, ...]) -> bool:
-        """Whether a launch that is about to run is that of a known tape, as all before it were. Then ``starts`` need not be called."""
+    def opens_log(self, kernel: Any) -> bool:
+        """A launch has come to Python. Whether a log was opened that it may follow: then it is to be called again."""
+        ...
+
+    def leave_log(self) -> None:
+        """Launches from now on come to Python."""
         ...
 
     def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -199,6 +199,9 @@ class ProgramState:
         ctypes.memset(self.state, 0, ctypes.sizeof(self.state))
         self._update_slow()
 
+    def launch_failed(self, name: str, error: BaseException) -> None:
+        """A native launch has raised. Nothing here wants to know."""
+
     def records(self) -> bool:
         """Whether something records launches, so that they must come through Python."""
         return self._recording is not None

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import (
@@ -26,12 +23,14 @@ from ...program.recorders import CustomFunction
 from ..args.frozen import copied, frozen_arguments
 from ..data.field import Field
 from ..data.ndarray import Ndarray
+from ..kernel import native_functions
 from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode, refuse_second_order
 from .custom import Replaced
 from .grad_check import GradCheck
 from .gradient_arrays import check_loss, clear_all_gradients, fill_loss, loss_gradient, unwrapped_loss
 from .lost_gradients import check_broken
 from .overwrites import HostWrite, Launch, Overwrites, Timed, all_uses
+from .tape_log import TapeLog
 from .time_steps.steps_check import Composite
 from .zeros.python_reads import PythonReads
 from .zeros.tape_paths import PathsOfTape, recorded_by, warn_of_zeros
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from ...program.memory.memory_regions import ExportedMemory
     from ...program.memory.versions import VersionEvent
     from ...program.variant import Variant
+    from ...runtime.native.log import LaunchLog
 
 
 NOTHING = (
@@ -72,17 +72,11 @@ class Tape(PathsOfTape):
     ) -> None:
         self.loss, self.clear_gradients, self.validation = unwrapped_loss(loss), clear_gradients, validation
         self.check = GradCheck(self.loss, grad_check) if grad_check else None
-        self._calls: list[Launch] = []
-        self._others: dict[int, CustomFunction | Composite] = {}  # those that are no kernels, by number
-        self._events: dict[int, VersionEvent] = {}  # when each launch was, while versions are kept
-        self._seeds: dict[int, int] = {}  # number of a launch -> the seed of its random numbers
-        self._hidden: list[Timed] = []
-        self._host_writes: list[HostWrite] = []
+        self.log = TapeLog()
         self._host_reads: dict[int, tuple[int, Any]] = {}  # the first of each tensor, by its id: launches before
         self._python = PythonReads(validation)
         self._inside: CustomFunction | None = None  # the function with a gradient of its own that runs
         self._failed = ""
-        self._step_begins: list[tuple[int, int | None]] = []  # launches before, time step
         self._program: Program | None = None
         self._thread = 0
         self._own_versions = False
@@ -100,7 +94,7 @@ class Tape(PathsOfTape):
     @property
     def empty(self) -> bool:
         """Whether nothing has been launched since it was opened."""
-        return not (self._calls or self._hidden or self.in_steps)
+        return not (len(self.log) or self.log.hidden or self.in_steps)
 
     @property
     def inside(self) -> bool:
@@ -120,7 +114,7 @@ class Tape(PathsOfTape):
                 "  do: one program for each thread, or launch it before or after the tape"
             )
         if self._program is not None:
-            self._program.place = self, len(self._calls)
+            self._program.place = self, len(self.log)
         if self.check is not None:
             self.check.settle()
 
@@ -136,9 +130,9 @@ class Tape(PathsOfTape):
             self._python.passed(program, kernel, args)
         if threading.get_ident() != self._thread or self.check is not None:
             self.expect(kernel)
-        program.place = self, len(self._calls)
+        program.place = self, len(self.log)
         reverse, check = self._inside is None, over.quick.get(kernel)
-        self._quick = reverse and not kwargs and (over.is_known(kernel, args) if check is None else check(args))
+        self._quick = reverse and not kwargs and check is not None and check(args)
         if self._quick:
             self._now, self._bound = (kernel, args, kwargs), None
             return
@@ -148,21 +142,41 @@ class Tape(PathsOfTape):
             check = over.quick_objects.get(kernel)
             self._quick = check is not None and reverse and flat is not None and check(flat)
         if not self._quick:
-            over.launching(len(self._calls), kernel, now, {}, flat, reverse)
+            over.launching(len(self.log), kernel, now, {}, flat, reverse)
         self._bound = over.bound if flat is None else None
 
-    def follows(self, kernel: Any, args: tuple[Any, ...]) -> bool:
+    def opens_log(self, kernel: Any) -> bool:
         """See ``TapeRecorder``."""
-        over, number = self._overwritten, len(self._calls)
-        known = None if over is None else over.known
-        if known is None or self._inside is not None or self.check is not None or self._python.objects:
+        if self.log.known is not None:
+            self.leave_log()
             return False
-        if threading.get_ident() != self._thread or not known.has(number, kernel, args):
+        others = self.in_steps or self._python.objects or self._inside or self.check
+        if others or self._program is None or threading.get_ident() != self._thread:
             return False
+        return self.log.follow(self._program, kernel, self.loss)
+
+    def leave_log(self) -> None:
+        """What comes is not that of the known tape: look at the launches that followed its log."""
+        log, over = self.log.known, self._overwritten
+        if log is None or over is None:
+            return
         assert self._program is not None
-        self._program.place = self, number
-        self._quick, self._now, self._bound = True, (kernel, args, {}), None
-        return True
+        self.log.pause(self._program.state)
+        if log.failed:
+            self._failed = self._failed or "a launch raised"
+        launches = self.log.take_over()
+        if launches:
+            self._program.known_tapes.left(launches[0][0], id(self.loss))
+        for number, (kernel, args, kwargs) in enumerate(launches):
+            now, flat = frozen_arguments(kernel.binder, args, kwargs)
+            over.launching(number, kernel, now, {}, flat)
+            over.launched()
+
+    def saw(self, tensor: Any, value: Any, index: Any) -> None:
+        """See ``TapeRecorder``. Launches from now on may be given what was read."""
+        if self._program is not None:
+            self.log.pause(self._program.state)
+        super().saw(tensor, value, index)
 
     def launching(self, call: Call) -> None:
         """A kernel is about to run with these arguments; told while versions are kept."""
@@ -175,24 +189,19 @@ class Tape(PathsOfTape):
         if not self._quick and self._overwritten is not None:
             self._overwritten.launched()
         if self._inside is not None:
-            self._hidden.append(Timed(len(self._calls), self._now, self._inside.name, self._inside.cuts))
+            self.log.hidden.append(Timed(len(self.log), self._now, self._inside.name, self._inside.cuts))
             return
-        if self._program is not None and self._program.last_seed is not None:
-            self._seeds[len(self._calls)] = self._program.last_seed
-        if event is not None:
-            self._events[len(self._calls)] = event
-        elif self._bound is not None:
-            self._given.mark(len(self._calls), *self._bound)
+        if event is None and self._bound is not None:
+            self._given.mark(len(self.log), *self._bound)
         if not self._quick and self._program is not None and self._program.shown and self._overwritten is not None:
             # launches like this one that follow are quick: what changes between them has changed since this mark
-            self._given.mark_shown(len(self._calls), self._program.shown.values(), self._overwritten.reads_now)
-        self._calls.append(self._now)
+            self._given.mark_shown(len(self.log), self._program.shown.values(), self._overwritten.reads_now)
+        self.log.add(self._now, event, None if self._program is None else self._program.last_seed)
 
     def show(self, shown: ExportedMemory) -> None:
         """The memory of a field or an ndarray is handed out."""
-        if self._overwritten is not None:
-            self._overwritten.leave_known()  # what reads this memory from now on is marked
-        self._given.show(len(self._calls) - 1, shown)
+        self.leave_log()  # what reads this memory from now on is marked
+        self._given.show(len(self.log) - 1, shown)
 
     def custom(self, function: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function with a gradient of its own and remember it as one step. Inside another one it is a plain function."""
@@ -200,8 +209,7 @@ class Tape(PathsOfTape):
             return function.fn(*args, **kwargs)
         refuse_second_order(self._program, repr(function))
         self.expect(function)
-        if self._overwritten is not None:
-            self._overwritten.leave_known()
+        self.leave_log()
         function.gradient()
         frozen = tuple(map(copied, args)), {k: copied(v) for k, v in kwargs.items()}
         self._inside = function
@@ -212,8 +220,7 @@ class Tape(PathsOfTape):
             raise
         finally:
             self._inside = None
-        self._others[len(self._calls)] = function
-        self._calls.append((function, *frozen))
+        self.log.add_other(function, *frozen)
         return result
 
     def composite(self, steps: Composite) -> None:
@@ -221,9 +228,9 @@ class Tape(PathsOfTape):
         refuse_second_order(self._program, repr(steps))
         self.expect(steps)
         self._protect(steps)
-        number = len(self._calls)
+        number = len(self.log)
         if not steps.whole:
-            self._remember(steps)
+            self.log.add_other(steps)
         before, self.in_steps = self.in_steps, True
         try:
             steps.record(self)
@@ -233,15 +240,15 @@ class Tape(PathsOfTape):
         finally:
             self.in_steps = before
         if steps.whole:
-            self._remember(steps)
+            self.log.add_other(steps)
             self._note_reads(steps, number)
 
     def _protect(self, steps: Composite) -> None:
         """Copy what several launches will write without telling."""
         assert self._overwritten is not None
-        self._overwritten.leave_known()
+        self.leave_log()
         for tensor in steps.arrays():
-            self._overwritten.writing(2 * len(self._calls) + 1, tensor)
+            self._overwritten.writing(2 * len(self.log) + 1, tensor)
 
     def _note_reads(self, steps: Composite, number: int) -> None:
         """What later launches must not overwrite without a copy."""
@@ -250,27 +257,21 @@ class Tape(PathsOfTape):
         steps.join(own, number)
         self._overwritten.reads((spot, use.patterns()) for spot, use in all_uses(own.reads))
 
-    def _remember(self, steps: Composite) -> None:
-        self._others[len(self._calls)] = steps
-        self._calls.append((steps, (), {}))
-
     def failed(self, what: Any, error: BaseException) -> None:
         """A launch raised. What it wrote before has no gradient; one that was refused before it ran wrote nothing."""
-        self.locate(error, len(self._calls))
+        self.locate(error, len(self.log))
         if not isinstance(error, (QdrunCompilationError, OutOfMemory)):
-            self._failed = self._failed or f"{what!r} raised {type(error).__name__}"
+            self._failed = self._failed or f"{what if isinstance(what, str) else repr(what)} raised {type(error).__name__}"
 
     def step_begins(self, step: int | None) -> None:
         """The launches from now on are those of a time step; None: of none."""
-        self._step_begins.append((len(self._calls), step))
+        self.log.step_begins(step)
 
     def locate(self, error: BaseException, number: int) -> None:
         """Tell a failed check the place of the launch, given its number here."""
         program = self._program
         if isinstance(error, QdrunAssertionError) and program is not None and program.prompt:
-            before = bisect_right(self._step_begins, number, key=lambda at: at[0])
-            begin, step = self._step_begins[before - 1] if before else (0, None)
-            error.locate(number + 1 - (begin if step is not None else 0), step)
+            error.locate(*self.log.place_of(number))
 
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """Remember that Python writes to a field or an ndarray between two launches; the arguments are those of ``Program.wrote``."""
@@ -278,11 +279,10 @@ class Tape(PathsOfTape):
             if self._python and source is not None and self._inside is None and self._program is not None:
                 self._python.assigned(self._program, tensor, source)
             source = None
-        hidden, number = "" if self._inside is None else self._inside.name, len(self._host_writes)
-        write = HostWrite(len(self._calls), tensor, index, source, hidden, parts, number=number)
-        self._host_writes.append(write)
+        self.leave_log()
+        write = self.log.add_write(tensor, index, source, parts, "" if self._inside is None else self._inside.name)
         if self._overwritten is not None:
-            self._overwritten.writing(2 * len(self._calls) + (self._inside is not None), tensor, index)
+            self._overwritten.writing(2 * len(self.log) + (self._inside is not None), tensor, index)
         if self.check is not None:
             self.check.wrote(write)
 
@@ -318,13 +318,14 @@ class Tape(PathsOfTape):
             program.versions = Versions(program)
         if self.check is not None:
             self.check.start(program)
-        self._overwritten = Overwritten(program, launches=None if self.check else self._calls)
+        self._overwritten = Overwritten(program)
         program.tape = self
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         program = self._program
         assert program is not None
+        self.log.pause(program.state)
         program.tape = program.place = None
         try:
             if kind is None:
@@ -332,15 +333,15 @@ class Tape(PathsOfTape):
                     raise QdrunRuntimeError("another program became current inside the tape; do: one tape in one program")
                 self.grad()
                 if self.check is not None:
-                    sampled = [t for _, steps in self._steps() for t in steps.sample() if isinstance(t, Timed)]
-                    self.check.run(self._calls, [timed.launch for timed in (*self._timed(), *sampled)])
+                    sampled = [t for _, steps in self.log.composites() for t in steps.sample() if isinstance(t, Timed)]
+                    self.check.run(self.log.launches, [timed.launch for timed in (*self.log.timed(), *sampled)])
         finally:
             self._python = PythonReads(self.validation)
             if self._own_versions:
                 program.versions = None
             if self._overwritten is not None:
                 self._overwritten.kept.release()
-            for _, steps in self._steps():
+            for _, steps in self.log.composites():
                 steps.release()
 
     def grad(self) -> None:
@@ -354,26 +355,28 @@ class Tape(PathsOfTape):
         program = self._program
         if program is None:
             raise QdrunRuntimeError("the tape was not entered; do: `with qd.ad.Tape(..) as tape:`")
+        self.log.pause(program.state)
+        log = self.log.known
+        if log is not None and (log.failed or not log.ended):
+            self.leave_log()
+            log = None
         if self._failed:
             raise QdrunRuntimeError(
                 f"{self._failed} inside this tape: what it wrote before has no gradient\n"
                 "  do: let the exception leave the tape, or launch it outside"
             )
         assert self._overwritten is not None
-        kept, known = self._overwritten.kept, self._overwritten.known
-        is_known = (
-            known is not None and not self._given and (known.loss, len(known.launches)) == (id(self.loss), len(self._calls))
-        )
-        found = None if is_known else self._checked(program)
+        kept = self._overwritten.kept
+        found = None if log is not None else self._checked(program)
         if not kept:  # else each launch is checked when memory is what it was
             self._check_versions(program)
         if found is not None:
             self._given.check(found)
             make_gradients(program, found.variants)
-        check_budget(program, kept, self._launches(), self._reserved(program))
+        check_budget(program, kept, self.log.differentiated(), self._reserved(program))
         if self.loss is not None:
             if program.recording is None:
-                if not self._calls:
+                if not len(self.log):
                     warn_user(NOTHING)
                 if found is not None:
                     warn_of_zeros(recorded_by(self, program, found.groups))
@@ -381,46 +384,55 @@ class Tape(PathsOfTape):
         was, program.replaying = program.replaying, True
         try:
             kept.begin()
-            self._replay(found, 0, len(self._calls), self._host_writes)
+            if log is None:
+                self._replay(found, 0, len(self.log), self.log.writes)
+            else:
+                self._walk_back(log)
         except OutOfMemory as error:
-            raise of_all(program, error, self._launches()) from None
+            raise of_all(program, error, self.log.differentiated()) from None
         finally:
             program.replaying, program.replay_seed, program.place = was, None, None
             kept.end()
-        own = self._others or self._hidden or self._host_writes or self._given
+        own = self._given or not self.log.is_plain
         if found is not None and not (kept or kept.before or own or found.loses() or self._overwritten.unkept or self.check):
-            program.known_tapes.enter(program, self._calls, id(self.loss))
+            program.known_tapes.enter(program, self.log.launches, id(self.loss), native_functions())
+
+    def _walk_back(self, log: LaunchLog) -> None:
+        """Run the gradients of all launches, last to first: natively, but for those that need Python."""
+        log.position = len(self.log)
+        try:
+            while (at := log.walk_back()) != 0:
+                self._replay(None, at - 1, at, [])
+                log.position = at - 1
+        except QdrunAssertionError as error:
+            self.locate(error, log.position - 1)
+            raise
 
     def _checked(self, program: Program) -> Overwrites:
         """The reads and writes of all launches, which were checked, as were the values that are lost."""
-        timed = self._timed()
+        timed = self.log.timed()
         found = self._overwrites(timed)
         found.check()
         if found.loses() and (
             program.recording is None or self.validation
         ):  # told when the function ran before it was captured
-            inner = [(when, t) for when, steps in self._steps() for t in steps.sample()]
+            inner = [(when, t) for when, steps in self.log.composites() for t in steps.sample()]
             order = sorted([*((t.when, t) for t in timed), *inner], key=lambda pair: pair[0])
-            check_broken(order, self._host_writes, strict=self.validation)
+            check_broken(order, self.log.writes, strict=self.validation)
         return found
 
     def _reserved(self, program: Program) -> int:
         """Bytes that functions with a gradient of their own, and fixed points, allocate in their gradients, which run one by one."""
         if not program.options.memory_budget or program.recording is not None:
             return 0
-        return max((function.reserve(program) for function in self._others.values()), default=0)
-
-    def _launches(self) -> Iterator[Launch]:
-        """The launches whose gradients run, those of a few time steps for all of them."""
-        inner = [t for _, steps in self._steps() for t in steps.sample() if isinstance(t, Timed)]
-        yield from (t.launch for t in (*self._timed(), *inner) if not t.hidden)
+        return max((function.reserve(program) for function in self.log.others.values()), default=0)
 
     def _overwrites(self, timed: list[Timed]) -> Overwrites:
         """The reads and writes of all launches; of writes, whether copies were made of what they overwrite."""
         assert self._overwritten is not None
         unkept = {time // 2 for time in self._overwritten.unkept}
-        found = Overwrites.of(timed, self._host_writes, unkept)
-        for when, steps in self._steps():
+        found = Overwrites.of(timed, self.log.writes, unkept)
+        for when, steps in self.log.composites():
             own = Overwrites()
             steps.join(own, when)
             copied = {spot for tensor in steps.arrays() for spot, _ in tensor_regions(tensor)}
@@ -432,39 +444,19 @@ class Tape(PathsOfTape):
     @property
     def launches(self) -> int:
         """What was launched so far; several launches that are one step count once."""
-        return len(self._calls)
-
-    def accesses_before(self, number: int) -> Overwrites:
-        """What launches and assignments before launch ``number`` read and wrote, at times before 0."""
-        timed = [t._replace(when=t.when - number) for t in self._timed() if t.when < number]
-        writes = [replace(w, before=w.before - number) for w in self._host_writes if w.before <= number]
-        found = Overwrites.of(timed, writes)
-        for when, steps in self._steps():
-            if when < number:
-                steps.join(found, when - number)
-        return found
-
-    def _timed(self) -> list[Timed]:
-        """All launches with their numbers, those hidden in functions with a gradient of their own included."""
-        others = self._others
-        own = [Timed(when, call) for when, call in enumerate(self._calls) if when not in others]
-        return sorted([*own, *self._hidden], key=lambda t: t.when) if self._hidden else own
-
-    def _steps(self) -> list[tuple[int, Composite]]:
-        """The time steps among the launches, with their numbers."""
-        return [(when, steps) for when, steps in self._others.items() if isinstance(steps, Composite)]
+        return len(self.log)
 
     def _check_versions(self, program: Program, begin: int = 0, end: int | None = None) -> None:
-        for number in range(begin, len(self._calls) if end is None else end) if self._events else ():
-            event = self._events.get(number)
+        for number in range(begin, len(self.log) if end is None else end) if self.log.events else ():
+            event = self.log.events.get(number)
             if event is not None and program.versions is not None:
-                kernel, args, kwargs = self._calls[number]
+                kernel, args, kwargs = self.log.launches[number]
                 variant, bound = kernel.variant(args, kwargs)
                 program.versions.check(variant, bound.call, event)
 
     def _replay(self, found: Overwrites | None, begin: int, end: int, host_writes: list[HostWrite]) -> None:
         """Run the gradients of launches ``begin`` to ``end - 1``, last to first, and of what Python wrote between them."""
-        program, seeds = self._program, self._seeds
+        program, seeds, launches = self._program, self.log.seeds, self.log.launches
         assert program is not None
         kept = self._overwritten.kept if self._overwritten is not None and self._overwritten.kept else None
         writes = [w for w in host_writes if not w.hidden]
@@ -476,7 +468,7 @@ class Tape(PathsOfTape):
                 found.reverse(writes.pop())
             if when == begin:
                 break
-            function, args, kwargs = self._calls[when - 1]
+            function, args, kwargs = launches[when - 1]
             program.replay_seed, program.place = seeds.get(when - 1), (self, when - 1)
             if kept is not None:
                 if when - 1 in kept.before:

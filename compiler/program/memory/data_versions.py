@@ -67,8 +67,8 @@ class DataVersions:
                 if memory.category == EXTERNAL or not memory.freed:
                     self.writes(*what).value += int(context[CTX_LAUNCHES])
             self.kernels[:] = [one for one in self.kernels if one[1] is not context]
-            self.generation += 1
             self.changes.value += 1
+        self.generation += 1
 
     def wrote(self, tensor: Any) -> None:
         """Python is about to write to a field or an ndarray."""

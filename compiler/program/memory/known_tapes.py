@@ -1,20 +1,20 @@
 """Tapes whose launches overwrite nothing that a gradient needs: when the same launches are recorded again, nothing is checked.
 
-The arguments are compared as far as they decide what a launch reads and writes: integers by value, floats by type, ndarrays by identity.
+Each is a log (``runtime.native.log``): later launches follow it natively, and its gradients run natively.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from ...frontend.markers import Template
-from .memory_regions import EXTERNAL
+from ...runtime.native.launch import NativeLaunch
+from ...runtime.native.log import LaunchLog, LoggedLaunch
 
 MOST_LAUNCHES = 1 << 14
 MOST_TAPES = 16
-_NUMBERS = frozenset((int, float, bool))
 
+V = TypeVar("V")
 Launches = Sequence[tuple[Any, tuple[Any, ...], dict[str, Any]]]
 """Kernels with their arguments and keyword arguments."""
 
@@ -23,65 +23,114 @@ class KnownTape(NamedTuple):
     """A tape that needs no check.
 
     Attributes:
-        launches: the token of the kernel, and of each argument its type and what of it decides indices.
-        loss: the identity of its loss.
+        log: of its launches.
         generation: ``DataVersions.generation`` at its end; a kernel that was compiled or closed since may be one of these.
     """
 
-    launches: list[tuple[object, tuple[tuple[type, object], ...]]]
-    loss: int
+    log: LaunchLog
     generation: int
 
-    def has(self, number: int, kernel: Any, args: tuple[Any, ...]) -> bool:
-        """Whether this is launch ``number``."""
-        if number >= len(self.launches):
-            return False
-        token, wanted = self.launches[number]
-        if token is not kernel.token or len(args) != len(wanted):
-            return False
-        for arg, (kind, content) in zip(args, wanted):
-            if type(arg) is not kind or (content is not None and content != (arg if kind in _NUMBERS else arg._memory.serial)):
-                return False
-        return True
+
+class _Seen(NamedTuple):
+    """How often a tape was recorded, one after the other, with as many launches, and how often it must be before a log is made."""
+
+    launches: int
+    times: int
+    wanted: int
 
 
 class KnownTapes:
-    """The known tapes of a program, by the kernel that each launches first. They keep no kernels and no arrays alive."""
+    """The known tapes of a program, by the kernel that each launches first, and its loss. They keep no kernels and no arrays alive."""
 
     def __init__(self) -> None:
         self._found: dict[object, KnownTape] = {}
+        self._seen: dict[object, _Seen] = {}
 
-    def begins(self, program: Any, kernel: Any) -> KnownTape | None:
-        """The tape that begins with a launch of ``kernel``."""
-        found = self._found.get(kernel.token)
-        usable = (
-            found is not None and found.generation == program.data.generation and not program.shown and program.versions is None
-        )  # else reads are marked
-        return found if usable and program.recording is None and program.second_order is None else None
+    def begins(self, program: Any, kernel: Any, loss: int) -> LaunchLog | None:
+        """The log of the tape that begins with a launch of ``kernel``. ``loss``: the identity of its loss."""
+        found = self._found.get((kernel.token, loss))
+        if found is None:
+            return None
+        if found.generation != program.data.generation:
+            del self._found[kernel.token, loss]
+            return None
+        usable = not program.shown and program.versions is None  # else reads are marked
+        return found.log if usable and program.recording is None and program.second_order is None else None
 
-    def enter(self, program: Any, launches: Launches, loss: int) -> None:
-        """Remember a tape that was checked, and whose gradients have run, if its launches can be compared."""
-        usable = program.recording is None and program.second_order is None and 0 < len(launches) <= MOST_LAUNCHES
-        if not usable or any(kwargs or not all(map(_is_plain, args)) for _, args, kwargs in launches):
+    def left(self, kernel: Any, loss: int) -> None:
+        """The launches of a tape that began to follow a log were others: ask for more of the same before the next log is made."""
+        key = kernel.token, loss
+        self._found.pop(key, None)
+        seen = self._seen.get(key)
+        if seen is not None:
+            _put(self._seen, key, seen._replace(times=0, wanted=2 * seen.wanted))
+
+    def enter(self, program: Any, launches: Launches, loss: int, functions: Mapping[str, int]) -> None:
+        """Remember a tape that was checked, and whose gradients have run, if all of it can be launched natively.
+
+        To make a log takes longer than to check a tape. So it is made of one that was recorded twice.
+
+        Args:
+            program: of the tape.
+            launches: those that it recorded.
+            loss: the identity of its loss.
+            functions: see ``LaunchLog``.
+        """
+        usable = functions and program.recording is None and program.second_order is None and not program.shown
+        if not usable or not 0 < len(launches) <= MOST_LAUNCHES:
             return
-        if any(p.annotation is Template for kernel in {kernel for kernel, *_ in launches} for p in kernel.binder.params):
+        key = launches[0][0].token, loss
+        seen = self._seen.get(key, _Seen(len(launches), 0, 2))
+        seen = _Seen(len(launches), seen.times + 1 if seen.launches == len(launches) else 1, seen.wanted)
+        _put(self._seen, key, seen)
+        if seen.times < seen.wanted:
             return
-        first = launches[0][0].token
-        known = [(kernel.token, tuple(map(_compared, args))) for kernel, args, _ in launches]
-        self._found.pop(first, None)
-        self._found[first] = KnownTape(known, loss, program.data.generation)
-        if len(self._found) > MOST_TAPES:
-            del self._found[next(iter(self._found))]
+        logged: list[LoggedLaunch] = []
+        gradients: dict[object, NativeLaunch | None] = {}
+        for kernel, args, kwargs in launches:
+            found = None if kwargs else _logged(program, kernel, args, gradients)
+            if found is None:
+                return
+            logged.append(found)
+        now = program.data.generation
+        self._found = {at: tape for at, tape in self._found.items() if tape.generation == now}
+        _put(self._found, key, KnownTape(LaunchLog(logged, functions), now))
 
 
-def _is_plain(arg: Any) -> bool:
-    memory = None if type(arg) in _NUMBERS else getattr(arg, "_memory", None)
-    return type(arg) in _NUMBERS or (memory is not None and memory.category != EXTERNAL and memory.nbytes > 0)
+def _put(known: dict[object, V], key: object, value: V) -> None:
+    """Remember a value as the newest of a few."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > MOST_TAPES:
+        del known[next(iter(known))]
 
 
-def _compared(arg: Any) -> tuple[type, object]:
-    kind = type(arg)
-    return kind, None if kind is float else arg if kind in _NUMBERS else arg._memory.serial
+def _logged(
+    program: Any, kernel: Any, args: tuple[Any, ...], gradients: dict[object, NativeLaunch | None]
+) -> LoggedLaunch | None:
+    """A launch as a log has it; None: it, or its gradient, must come through Python. ``gradients``: the native ones so far."""
+    variant, bound = kernel.variant(args, {})
+    executable, call = variant.executable, bound.call
+    owner = executable, executable.compiled.address
+    launch = next((x for x in program.native_launches.get(kernel.token, ()) if x.owner == owner), None)
+    if launch is None or executable.returns or call.loans or call.after or not _is_plain(call):
+        return None
+    gradient: NativeLaunch | None = None
+    if variant.plans.sizing:
+        reverse = variant.gradient
+        if not (variant.native and reverse.native) or reverse.stores.asks or variant.before():
+            return None
+        if reverse not in gradients:
+            gradients[reverse] = reverse.native_launch((), (reverse, reverse.compiled.address))
+        gradient = gradients[reverse]
+        if gradient is None:
+            return None
+    return LoggedLaunch(launch, gradient, executable.args, bytes(call.words[8:]), len(args))
+
+
+def _is_plain(call: Any) -> bool:
+    """Whether all arrays are ndarrays of the program, with memory: that of others may be written to, or laid out anew."""
+    return len(call.own) == len(call.arrays) and all(a.size for a in call.arrays.values())
 
 
 __all__ = ["KnownTape", "KnownTapes"]

@@ -14,7 +14,6 @@ from ...frontend.markers import Template
 from ...ir.nodes import ArgDecl
 from .effects import Effects, Numbers, Part, PendingReads, pattern_of
 from .kept import Elements, KeptElements, Region, elements_of, tensor_elements
-from .known_tapes import KnownTape, Launches
 from .memory_regions import EXTERNAL, IndexPattern, MemoryRegion, tensor_regions
 from .quick_checks import QuickCheck, quick_check
 
@@ -59,13 +58,9 @@ class Overwritten:
         program: whose launches they are.
         run: False to count bytes only, while nothing runs or no gradient will.
         puts_back: see ``KeptElements``.
-        launches: those of the tape, to which it adds; they may be compared with those of known tapes.
     """
 
-    def __init__(self, program: Any, run: bool = True, puts_back: bool = True, launches: Launches | None = None) -> None:
-        self.known: KnownTape | None = None
-        self._launches = launches
-        self._begins = launches is not None
+    def __init__(self, program: Any, run: bool = True, puts_back: bool = True) -> None:
         self._program, self._run = program, run
         self.kept = KeptElements(program, puts_back)
         self.unkept: set[int] = set()
@@ -89,20 +84,6 @@ class Overwritten:
     def reads_now(self) -> set[MemoryRegion]:
         """What the gradient of the launch that runs reads again."""
         return {spot for spot, _ in self._now}
-
-    def is_known(self, kernel: Any, args: tuple[Any, ...]) -> bool:
-        """Whether the next launch, like all before it, is that of a known tape. Then ``launching`` need not be called."""
-        if self._begins and not self._launches:
-            self._begins = False
-            self.known = self._program.known_tapes.begins(self._program, kernel)
-        return self.known is not None and self._launches is not None and self.known.has(len(self._launches), kernel, args)
-
-    def leave_known(self) -> None:
-        """What comes is not that of a known tape: look at the launches that were not looked at."""
-        known, self.known, self._begins = self.known, None, False
-        for number, (kernel, args, kwargs) in enumerate(self._launches or ()) if known is not None else ():
-            self.launching(number, kernel, args, kwargs, args)
-            self.launched()
 
     def launching(
         self,
@@ -129,7 +110,6 @@ class Overwritten:
             OutOfMemory: the device has no room for the copies.
             QdrunRuntimeError: a graph is recorded, which cannot keep elements.
         """
-        self.leave_known()
         reads = self._other_arrays(kernel, args) if flat is args and reverse else None
         if reads is not None:
             self._now = reads
@@ -258,7 +238,6 @@ class Overwritten:
     # ---- Python, and what runs several launches
     def writing(self, time: int, tensor: Any, index: tuple[int, ...] | None = None) -> None:
         """Python, or what runs several launches, is about to write one element of an array, or all."""
-        self.leave_known()
         regions = tensor_regions(tensor)
         patterns = [(spot, index if index is not None and len(index) == ndim else (None,) * ndim) for spot, ndim in regions]
         if not any(self._pending.meets(spot, pattern) for spot, pattern in patterns):
@@ -274,14 +253,12 @@ class Overwritten:
 
     def forget(self, tensors: Iterable[Any]) -> None:
         """Arrays are set anew, and something else puts back what earlier gradients read."""
-        self.leave_known()
         for tensor in tensors:
             for spot, ndim in tensor_regions(tensor):
                 self._pending.kept(spot, (None,) * ndim)
 
     def reads(self, found: Iterable[tuple[MemoryRegion, Iterable[IndexPattern]]]) -> None:
         """What the gradient of several launches reads again."""
-        self.leave_known()
         for spot, patterns in found:
             for pattern in patterns:
                 self._pending.add(spot, pattern)

@@ -50,16 +50,14 @@ class GradientExecutable(Executable):
         self.shares = True  # the heap
         self._known_settings: dict[int, Settings] = {}  # by the plan's id
         self.stores = stores
-        self._guards: dict[int, Guard] = {}  # of the native launchers, by the addresses of their code
+        self._guards: dict[int, Guard] = {}  # of the native launches, by the addresses of their code
         written = {w if isinstance(w, int) else w[1] for w in primal.written if isinstance(w, (int, tuple))}
         arrays = [d.index for d in self.args if d.kind == "ndarray"]
         self._apart = [(a, b) for a in arrays for b in arrays if a in written and a != b and not (b in written and b < a)]
 
     def _guarded(self) -> dict[str, Any]:
-        guard = Guard(self.args, self._apart)
-        before, self._guards[self.compiled.address] = self._guards.get(self.compiled.address), guard
-        if before is not None:
-            before.disarm()
+        address = self.compiled.address
+        guard = self._guards[address] = self._guards.get(address) or Guard(self.args, self._apart)
         return {"guard": guard, "prepare": partial(self.prepare, guard) if self._inputs.by_words else None}
 
     def _disarm(self) -> None:

@@ -11,7 +11,7 @@ import contextvars
 import ctypes
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -75,9 +75,12 @@ class Natives:
     host_type: type
 
 
-def install(natives: Natives) -> bool:
-    """Make calls of kernels native: the methods of the classes become builtins. False: this interpreter's objects are not laid out as
-    the launcher expects, and calls stay in Python.
+def install(natives: Natives) -> Mapping[str, int]:
+    """Make calls of kernels native: the methods of the classes become builtins.
+
+    Returns:
+        The addresses of the native functions. Empty: this interpreter's objects are not laid out as the launcher expects, and calls stay
+        in Python.
     """
     wrapper, view = (getattr(natives.host_type, name, None) for name in ("wrapper_type", "view_type"))
     slots = {
@@ -98,7 +101,7 @@ def install(natives: Natives) -> bool:
     found = {name: at for name, at in slots.items() if at is not None}
     with _lock:
         if layout_problem() is not None or len(found) < len(slots) or not same:
-            return False
+            return {}
         process = _process(natives, wrapper, view)
         made = slots_ir.launcher_module(offsets() | found)
         api = (n for n in made.imports if n.startswith("Py"))
@@ -116,7 +119,7 @@ def install(natives: Natives) -> bool:
     _set_slots(natives.taped, functions["launch_taped"])
     for cls in (natives.kernel, natives.gradient_of_bound):
         _write(cls, "flags", cls.__flags__ | _METHOD_DESCRIPTOR)
-    return True
+    return functions
 
 
 def _process(natives: Natives, wrapper: type | None, view: type | None) -> ctypes.Array[ctypes.c_int64]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ...codegen.abi import CTX_WEIGHT
 from ...codegen.builder import I64, Builder, Ptr, Value, external, function
 from .guard_ir import disjoint, prepared
+from .log_ir import C_ARGS, C_COUNT, C_GRADIENT, C_WORDS, L_AT, L_LAUNCHES, L_MOST, NO_GRADIENT, follows, next_launch, note
 from .pack_ir import (
     A_KEY,
     A_KIND,
@@ -45,9 +46,8 @@ T_AHEAD, T_ON_AHEAD, T_HELD, T_ANSWER, T_ARGS = 11, 12, 13, 14, 15
 F_SLOW, F_CLOSED, F_WORDS = range(3)
 
 # the state of a program: whether a native launch runs that shares memory; whether one in Python does, or waits; native launches that run;
-# what was launched since ``on_ahead`` was called last, in microseconds
-S_NATIVE, S_PYTHON, S_RUNNING, S_AHEAD = range(4)
-S_WORDS = 4
+# what was launched since ``on_ahead`` was called last, in microseconds; the log that launches follow, while a tape records (0: none)
+S_NATIVE, S_PYTHON, S_RUNNING, S_AHEAD, S_LOG, S_WORDS = range(6)
 
 PYTHON = 1
 """The result of a launcher that does not make the call: another one may, or Python. No object has this address."""
@@ -190,12 +190,24 @@ def go(f: Builder, table: Ptr, buffer: Ptr, words: I64, flag: Ptr) -> None:
 
 
 @function("ptr")
-def attempt(f: Builder, launch: Ptr, args: Ptr, n: I64, which: I64) -> None:
+def go_logged(f: Builder, table: Ptr, buffer: Ptr, words: I64, flag: Ptr, logged: Ptr, kernel: Ptr, args: Ptr) -> None:
+    """``go``, and note it in the log. ``logged``: the launch of the log; null: no log is open."""
+    result = f.call(go, table, buffer, words, flag)
+    with f.if_((logged != 0) & (result != PYTHON)):
+        f.call(note, table[T_STATE][S_LOG], logged, kernel, args, result)
+    f.ret(result)
+
+
+@function("ptr")
+def attempt(f: Builder, launch: Ptr, kernel: Ptr, args: Ptr, n: I64, which: I64) -> None:
     """Make a call by one launch of the list. Returns a new reference, null after an error, or ``PYTHON``."""
     table = member(launch, "TUPLE_ITEMS") + f.constants["BYTES_DATA"]
     f.ret(PYTHON, unless=n == table[T_NARGS])
-    flag = table[T_FLAGS].words(which)
-    f.ret(PYTHON, unless=flag[0] == 0)
+    flag, logged = table[T_FLAGS].words(which), f.var(0, "ptr")
+    with f.if_(flag[0] != 0):  # a tape may record, whose log this follows
+        f.ret(PYTHON, unless=table[T_FLAGS][F_CLOSED] == 0)
+        logged.value = f.call(next_launch, table[T_STATE][S_LOG], table)
+        f.ret(PYTHON, when=logged.value == 0)
     words, count = table[T_WORDS], table[T_HELD]
     buffer, held = f.stack(words), f.stack(count)
     buffer[0] = table[T_CONTEXT]
@@ -207,14 +219,16 @@ def attempt(f: Builder, launch: Ptr, args: Ptr, n: I64, which: I64) -> None:
             packed.value = False
             f.leave()
         row.value, slot.value = arg.words(A_WORDS), place.words(arg[A_SIZE])
+    with f.if_(logged.value != 0), f.if_(packed.value):
+        packed.value = f.call(follows, logged.value, buffer.words(1))
     result = f.var(PYTHON, "ptr")
     with f.if_(packed.value):
         with f.if_(count == 0):
-            f.ret(f.call(go, table, buffer, words, flag))
+            f.ret(f.call(go_logged, table, buffer, words, flag, logged.value, kernel, args))
         # the arrays that objects hold now stay until the end: while the launch runs, or Python prepares it, they may be replaced
         f.call(hold, table, n, cursor.value)
         cursor.value = held.words(count)
-        result.value = f.call(go, table, buffer, words, flag)
+        result.value = f.call(go_logged, table, buffer, words, flag, logged.value, kernel, args)
     last, at = cursor.value, f.var(held)
     with f.loop():
         one = at.value
@@ -240,7 +254,7 @@ def first_launch(f: Builder, program: Ptr, kernel: Ptr, at: I64, which: I64, arg
         f.ret(PYTHON, unless=k < length(found))
         launch = member(found, "LIST_ITEMS")[k]
         f.call(inc_ref, launch)
-        result = f.call(attempt, launch, args, n, which)
+        result = f.call(attempt, launch, kernel, args, n, which)
         f.call(dec_ref, launch)
         f.ret(result, unless=result == PYTHON)
         i.value = k + 1
@@ -258,3 +272,28 @@ def native(f: Builder, kernel: Ptr, at: I64, which: I64, args: Ptr, n: I64) -> N
     result = f.call(first_launch, program, kernel, at, which, args, n)
     f.call(dec_ref, program)
     f.ret(result)
+
+
+@function("i64")
+def walk_back(f: Builder, log: Ptr) -> None:
+    """Launch the gradients of a log from ``L_AT`` down to its first launch. Returns ``L_AT``, where Python must run one; 0: all have run.
+
+    -1: one has raised, and ``L_AT`` counts it.
+    """
+    buffer = f.stack(log[L_MOST] + 1)
+    with f.loop():
+        at = log[L_AT]
+        f.ret(0, when=at == 0)
+        launch = log[L_LAUNCHES].words((at - 1) * C_WORDS)
+        table = launch[C_GRADIENT]
+        with f.if_(table != NO_GRADIENT):
+            f.ret(at, when=table == 0)
+            flag, count = table[T_FLAGS].words(F_SLOW), launch[C_COUNT]
+            f.ret(at, unless=flag[0] == 0)
+            buffer[0] = table[T_CONTEXT]
+            f.copy(buffer.words(1), launch[C_ARGS], count << 3)
+            result = f.call(go, table, buffer, count + 1, flag)
+            f.ret(at, when=result == PYTHON)
+            f.ret(-1, when=result == 0)
+            f.call(dec_ref, result)
+        log[L_AT] = at - 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...codegen.builder import I64, Builder, NativeFunction, NativeModule, Ptr, Value, external, function
-from .launch_ir import F_CLOSED, F_SLOW, PYTHON, dec_ref, inc_ref, native
+from .launch_ir import F_CLOSED, F_SLOW, PYTHON, dec_ref, inc_ref, native, walk_back
+from .log_ir import forget
 from .pack_ir import P_BOUND, P_NONE, P_SLOW, has_type, length, member, process
 
 _call = external("PyObject_Call", "ptr", "ptr", "ptr", "ptr")
@@ -96,7 +97,9 @@ _SLOTS = (
 )
 """Calls of kernels, of their gradients, and of both bound to an object."""
 
+_OF_LOGS = walk_back, forget
+
 
 def launcher_module(offsets: dict[str, int]) -> NativeModule:
     """The launcher's module for an interpreter whose objects have these byte offsets."""
-    return NativeModule(_SLOTS, offsets)
+    return NativeModule((*_SLOTS, *_OF_LOGS), offsets)

@@ -155,7 +155,7 @@ class FixedPoint(Composite):
             self._kept.store()
         self.kept_bytes = self._kept.nbytes
         inner = self._recording()
-        self._timed, self._writes = inner._timed(), inner._host_writes
+        self._timed, self._writes = inner.log.timed(), inner.log.writes
         Overwrites.of(self._timed, self._writes).check()
 
     def _recording(self) -> WindowTape:

@@ -263,7 +263,7 @@ class _JacobianTask:
         """Run, and hand gradients back. ``seeds``: those of the outputs; None: 0."""
         with Tape(validation=self.first is None) as tape:
             self.run()
-            for write in tape._host_writes:
+            for write in tape.log.writes:
                 self._refuse_write(write.tensor, write.source)
             for tensor, seed in zip(self.outputs.tensors, seeds, strict=True):
                 if seed is not None:
@@ -275,7 +275,7 @@ class _JacobianTask:
     def _warn_of_zeros(self, tape: Tape) -> None:
         """Warn where the derivative is 0 whatever the values are."""
         tape.loss = self.outputs.tensors[0]
-        recorded = recorded_by(tape, self.program, Overwrites.of(tape._timed(), []).groups)
+        recorded = recorded_by(tape, self.program, Overwrites.of(tape.log.timed(), []).groups)
         for path in told(recorded.paths([p for p in self.params.tensors if p is not tape.loss])):
             warn_user(str(path))
 

@@ -47,12 +47,12 @@ class WindowTape(Tape):
     def step_done(self) -> None:
         """A step has made its launches."""
         self.trace.step_done()
-        self._ends.append(StepEnd(len(self._calls), len(self._host_writes), next_serial()))
+        self._ends.append(StepEnd(len(self.log), len(self.log.writes), next_serial()))
 
     def expect(self, what: Any) -> None:
         self._outer.expect(what)
         assert self._program is not None
-        self._program.place = self, len(self._calls)
+        self._program.place = self, len(self.log)
 
     def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See ``Tape.starts``: for the tape around it."""
@@ -64,13 +64,13 @@ class WindowTape(Tape):
         if not (self._program is None or self._program.replaying or over is None):
             check = over.quick_writes.get(kernel)
             if check is None or flat is None or not check(flat):
-                over.launching(len(self._outer._calls), kernel, args, {}, flat, reverse=False)
+                over.launching(len(self._outer.log), kernel, args, {}, flat, reverse=False)
         if self._overwritten is not None:
             own, reverse = self._overwritten, self._inside is None
             check = (own.quick if flat is args else own.quick_objects).get(kernel)
             self._quick = check is not None and reverse and flat is not None and check(flat)
             if not self._quick:
-                own.launching(len(self._calls), kernel, args, {}, flat, reverse)
+                own.launching(len(self.log), kernel, args, {}, flat, reverse)
         found = kernel.variant(args, {}) if flat is None else None
         self._bound = None if found is None else (found[0], found[1].call)
         self.trace.launch(kernel, flat, found)
@@ -86,9 +86,9 @@ class WindowTape(Tape):
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         outer = self._outer._overwritten
         if not (self._program is None or self._program.replaying or outer is None):
-            outer.writing(2 * len(self._outer._calls) + 1, tensor, index)
+            outer.writing(2 * len(self._outer.log) + 1, tensor, index)
         super().wrote(tensor, index, source, parts)
-        self.trace.wrote(self._host_writes[-1])
+        self.trace.wrote(self.log.writes[-1])
 
     def looked_at(self, tensor: Any) -> None:
         super().looked_at(tensor)
@@ -112,19 +112,19 @@ class WindowTape(Tape):
         self._outer.launching(call)
 
     def failed(self, what: Any, error: BaseException) -> None:
-        self.locate(error, len(self._calls))
+        self.locate(error, len(self.log))
         self._outer.failed(what, error)
 
     def hand_to(self, accesses: WindowAccesses, number: int) -> None:
         """Have the launches checked: window ``number``."""
         self._outer._failed = self._outer._failed or self._failed
-        accesses.add(number, self._timed(), self._host_writes, self._steps(), self._ends)
+        accesses.add(number, self.log.timed(), self.log.writes, self.log.composites(), self._ends)
 
     def release(self) -> None:
         """Give back what the steps within steps keep."""
         if self._overwritten is not None:
             self._overwritten.kept.release()
-        for _, steps in self._steps():
+        for _, steps in self.log.composites():
             steps.release()
 
     def reverse(self, enter: Callable[[int], None] | None = None, leave: Callable[[], None] | None = None) -> None:
@@ -141,8 +141,8 @@ class WindowTape(Tape):
             return
         kept, unkept = self._overwritten.kept, {time // 2 for time in self._overwritten.unkept}
         if unkept:
-            Overwrites.of(self._timed(), self._host_writes, unkept).check()
-        check_budget(program, kept, [t.launch for t in self._timed() if not t.hidden])
+            Overwrites.of(self.log.timed(), self.log.writes, unkept).check()
+        check_budget(program, kept, [t.launch for t in self.log.timed() if not t.hidden])
         kept.begin()
         try:
             self._reverse(program, enter, leave)
@@ -152,26 +152,26 @@ class WindowTape(Tape):
     def _reverse(self, program: Program, enter: Callable[[int], None] | None, leave: Callable[[], None] | None) -> None:
         found, keeps = None, self._overwritten is not None and bool(self._overwritten.kept)
         if self._given:
-            self._given.check(Overwrites.of(self._timed(), self._host_writes))
-        if self._host_writes:
-            found = Overwrites.of(self._timed(), self._host_writes)
-            for when, steps in self._steps():
+            self._given.check(Overwrites.of(self.log.timed(), self.log.writes))
+        if self.log.writes:
+            found = Overwrites.of(self.log.timed(), self.log.writes)
+            for when, steps in self.log.composites():
                 steps.join(found, when)
             if self._before is not None:
                 add_writes(found, handed_over(self._before))
             elif self.earlier:
-                found.add(self._outer.accesses_before(self.earlier))
+                found.add(self._outer.log.accesses_before(self.earlier))
             if self.repeats:
-                found.happened_before(len(self._calls) + 1)
+                found.happened_before(len(self.log) + 1)
         if enter is None or leave is None:
             if not keeps:
                 self._check_versions(program)
-            self._replay(found, 0, len(self._calls), self._host_writes)
+            self._replay(found, 0, len(self.log), self.log.writes)
             return
         for slot in reversed(range(len(self._ends) - 1)):
             begin, end = self._ends[slot : slot + 2]
             enter(slot)
             if not keeps:
                 self._check_versions(program, begin.launches, end.launches)
-            self._replay(found, begin.launches, end.launches, self._host_writes[begin.writes : end.writes])
+            self._replay(found, begin.launches, end.launches, self.log.writes[begin.writes : end.writes])
             leave()

@@ -13,12 +13,13 @@ from ...data.field import Field
 from ...data.ndarray import Ndarray
 from ..custom import Replaced
 from ..gradient_arrays import has_grad, unwrapped_loss
-from ..overwrites import HostWrite, Launch, Overwrites, Timed, _Group
+from ..overwrites import HostWrite, Overwrites, Timed, _Group
 from ..time_steps.steps_check import Composite
 from .python_reads import PythonReads
 
 if TYPE_CHECKING:
     from ....program.program import Program
+    from ..tape_log import TapeLog
 
 NOT_TOLD = frozenset(("stop_grad", "no_grad", "array"))
 """Cuts that a tape does not warn of: they were asked for, or are told as lost gradients."""
@@ -121,10 +122,9 @@ class PathsOfTape:
 
     loss: Any
     _program: Program | None
-    _calls: list[Launch]
+    log: TapeLog
     _host_reads: dict[int, tuple[int, Any]]
     _python: PythonReads
-    _timed: Callable[[], list[Timed]]
 
     @property
     def inside(self) -> bool:
@@ -133,7 +133,7 @@ class PathsOfTape:
 
     def looked_at(self, tensor: Any) -> None:
         """Remember that Python reads a field or an ndarray between two launches."""
-        self._host_reads.setdefault(id(tensor), (len(self._calls), tensor))
+        self._host_reads.setdefault(id(tensor), (len(self.log), tensor))
 
     def saw(self, tensor: Any, value: Any, index: Any) -> None:
         """Remember what Python has read: all of a field or an ndarray, or the element at an index."""
@@ -156,15 +156,15 @@ class PathsOfTape:
         """
         if self._program is None or not isinstance(self.loss, (Field, Ndarray)):
             raise QdrunRuntimeError("gradient_paths() needs a tape that has run, with a field or an ndarray as its loss")
-        recorded = recorded_by(self, self._program, Overwrites.of(self._timed(), []).groups)
+        recorded = recorded_by(self, self._program, Overwrites.of(self.log.timed(), []).groups)
         return recorded.paths([unwrapped_loss(one) for one in inputs] or recorded.leaves())
 
 
 def recorded_by(tape: Any, program: Program, groups: list[_Group]) -> TapeRecord:
     """What a ``Tape`` has recorded. ``groups``: of its launches."""
-    constant = frozenset(call[0].name for call in tape._calls if isinstance(call[0], Replaced) and call[0].cuts)
+    constant = frozenset(call[0].name for call in tape.log.launches if isinstance(call[0], Replaced) and call[0].cuts)
     reads = list(tape._host_reads.values())
-    return TapeRecord(program, tape.loss, tape._timed(), tape._host_writes, reads, tape._steps(), constant, groups)
+    return TapeRecord(program, tape.loss, tape.log.timed(), tape.log.writes, reads, tape.log.composites(), constant, groups)
 
 
 def warn_of_zeros(recorded: TapeRecord) -> None:

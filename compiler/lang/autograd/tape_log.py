@@ -1,0 +1,148 @@
+"""The log of a tape: its launches, what Python wrote between them, and where time steps began.
+
+A launch has a number: how many came before it. What is written, or begins, before a launch has the number of that launch. Launches are
+recorded in Python, or follow the log of a known tape natively (``runtime.native.log``); ``launches`` has them in either case.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...runtime.native.log import LaunchLog
+from .overwrites import HostWrite, Launch, Overwrites, Timed
+from .time_steps.steps_check import Composite
+
+if TYPE_CHECKING:
+    from ...program.memory.versions import VersionEvent
+    from ...program.program import Program
+    from ...program.recorders import CustomFunction
+
+
+class TapeLog:
+    """What one tape has recorded, in its order.
+
+    Attributes:
+        others: the launches that are no kernels, by number.
+        hidden: the launches that functions with gradients of their own have made.
+        writes: what Python wrote.
+        events: when each launch was, while versions are kept, by number.
+        seeds: those of random numbers, by number.
+        known: the log of the known tape that the launches follow so far.
+    """
+
+    def __init__(self) -> None:
+        self.others: dict[int, CustomFunction | Composite] = {}
+        self.hidden: list[Timed] = []
+        self.writes: list[HostWrite] = []
+        self.events: dict[int, VersionEvent] = {}
+        self.seeds: dict[int, int] = {}
+        self.known: LaunchLog | None = None
+        self._launches: list[Launch] = []
+        self._steps: list[tuple[int, int | None]] = []  # launches before, time step
+        self._followed: int | None = None  # launches that have followed ``known``, once it is closed
+        self._tried = False
+
+    def __len__(self) -> int:
+        known = self.known
+        return len(self._launches) if known is None else known.position if self._followed is None else self._followed
+
+    @property
+    def launches(self) -> list[Launch]:
+        """All launches so far."""
+        if self.known is not None and (end := len(self)) > len(self._launches):
+            self._launches += self.known.made(len(self._launches), end)
+        return self._launches
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has launches of kernels only."""
+        return not (self.others or self.hidden or self.writes)
+
+    # ---- records
+    def add(self, launch: Launch, event: VersionEvent | None = None, seed: int | None = None) -> None:
+        """A launch was made."""
+        number = len(self)
+        if seed is not None:
+            self.seeds[number] = seed
+        if event is not None:
+            self.events[number] = event
+        self.launches.append(launch)
+
+    def add_other(
+        self, function: CustomFunction | Composite, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """What is no kernel was made."""
+        self.others[len(self)] = function
+        self.launches.append((function, args, kwargs or {}))
+
+    def add_write(
+        self, tensor: Any, index: tuple[int, ...] | None, source: Any, parts: tuple[Any, ...], hidden: str
+    ) -> HostWrite:
+        """Python writes; see ``HostWrite``."""
+        self.writes.append(HostWrite(len(self), tensor, index, source, hidden, parts, number=len(self.writes)))
+        return self.writes[-1]
+
+    def step_begins(self, step: int | None) -> None:
+        """The launches from now on are those of a time step; None: of none."""
+        self._steps.append((len(self), step))
+
+    # ---- queries
+    def place_of(self, number: int) -> tuple[int, int | None]:
+        """The place of a launch as users count: from 1, in its time step if it is in one; and this step."""
+        before = bisect_right(self._steps, number, key=lambda at: at[0])
+        begin, step = self._steps[before - 1] if before else (0, None)
+        return number + 1 - (begin if step is not None else 0), step
+
+    def timed(self) -> list[Timed]:
+        """All launches of kernels with their numbers, the hidden ones included."""
+        own = [Timed(when, launch) for when, launch in enumerate(self.launches) if when not in self.others]
+        return sorted([*own, *self.hidden], key=lambda t: t.when) if self.hidden else own
+
+    def composites(self) -> list[tuple[int, Composite]]:
+        """Those that are several launches, with their numbers."""
+        return [(when, steps) for when, steps in self.others.items() if isinstance(steps, Composite)]
+
+    def differentiated(self) -> Iterator[Launch]:
+        """The launches whose gradients run, those of a few time steps for all of them."""
+        inner = [t for _, steps in self.composites() for t in steps.sample() if isinstance(t, Timed)]
+        yield from (t.launch for t in (*self.timed(), *inner) if not t.hidden)
+
+    def accesses_before(self, number: int) -> Overwrites:
+        """What launches and assignments before launch ``number`` read and wrote, at times before 0."""
+        timed = [t._replace(when=t.when - number) for t in self.timed() if t.when < number]
+        writes = [replace(w, before=w.before - number) for w in self.writes if w.before <= number]
+        found = Overwrites.of(timed, writes)
+        for when, steps in self.composites():
+            if when < number:
+                steps.join(found, when - number)
+        return found
+
+    # ---- a known tape
+    def follow(self, program: Program, kernel: Any, loss: Any) -> bool:
+        """Follow the known tape that begins with a launch of ``kernel``. False: there is none, or this one has begun otherwise."""
+        if self._tried or self._launches or not self.is_plain:
+            return False
+        self._tried = True
+        self.known = program.known_tapes.begins(program, kernel, id(loss))
+        if self.known is not None:
+            self.known.open(program.state, self)
+        return self.known is not None
+
+    def pause(self, state: ctypes.Array[ctypes.c_int64]) -> None:
+        """Have the next launch come to Python. ``state``: of the program."""
+        if self.known is not None and self._followed is None:
+            self._followed = self.known.position
+            self.known.close(state)
+
+    def take_over(self) -> list[Launch]:
+        """Follow the known tape, which is paused, no more. Returns all launches."""
+        found, self.known = self.launches, None
+        return found
+
+    def __del__(self) -> None:
+        if self.known is not None:
+            self.known.forget()

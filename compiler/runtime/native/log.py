@@ -1,0 +1,180 @@
+"""The log of a tape: the launches that it recorded, which native launches of a later tape are compared with.
+
+While a log is open in a program, the next launch that a native launcher can make may be the next one of the log: it has the same code and
+the same arguments, but for real numbers, which decide no index. Then it is made, and counted, without Python. Any other launch goes to
+Python, which closes the log and takes over what it has counted (``LaunchLog.made``). A log that was followed to its end is walked
+backwards: the gradients of its launches run natively, last to first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ...codegen.abi import arg_words
+from ...ir.nodes import ArgDecl
+from .launch import NativeLaunch
+from .launch_ir import S_LOG
+from .log_ir import (
+    C_ARGS,
+    C_COMPARED,
+    C_COUNT,
+    C_GRADIENT,
+    C_KEPT,
+    C_OBJECTS,
+    C_TABLE,
+    C_WORDS,
+    L_AT,
+    L_COUNT,
+    L_FAILED,
+    L_LAUNCHES,
+    L_MOST,
+    L_THREAD,
+    L_WORDS,
+    NO_GRADIENT,
+)
+
+_BYTES_DATA = bytes.__basicsize__ - 1
+_thread = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))
+
+
+class LoggedLaunch(NamedTuple):
+    """A launch of a log.
+
+    Attributes:
+        launch: its native launch.
+        gradient: that of its gradient, of which only the words of the arguments are not packed; None: there is nothing to differentiate.
+        args: of the kernel.
+        words: of its arguments.
+        objects: how many arguments the call has.
+    """
+
+    launch: NativeLaunch
+    gradient: NativeLaunch | None
+    args: Sequence[ArgDecl]
+    words: bytes
+    objects: int
+
+
+class LogUser(Protocol):
+    """Launches that follow a log."""
+
+    known: LaunchLog | None
+
+    def take_over(self) -> Any:
+        """Forget the log: another one opens it."""
+        ...
+
+
+class LaunchLog:
+    """The memory of a log that the native launchers read and write.
+
+    Args:
+        launches: in their order.
+        functions: the addresses of ``walk_back`` and ``forget``, by name, see ``launch.install``.
+    """
+
+    def __init__(self, launches: Sequence[LoggedLaunch], functions: Mapping[str, int]) -> None:
+        self._user: weakref.ref[LogUser] | None = None
+        self._held = [(x.launch, x.gradient) for x in launches]
+        counts = [len(x.words) // 8 for x in launches]
+        self._words = _words(sum(counts), b"".join(x.words for x in launches))
+        self._compared = _words(sum(counts), b"".join(_compared(x.args) for x in launches))
+        self._kept = (ctypes.c_int64 * sum(1 + x.objects for x in launches))()
+        rows: list[int] = []
+        at, kept = 0, ctypes.addressof(self._kept)
+        for launch, count in zip(launches, counts):
+            gradient = NO_GRADIENT if launch.gradient is None else _table(launch.gradient)
+            row = [0] * C_WORDS
+            row[C_TABLE], row[C_GRADIENT], row[C_COUNT] = _table(launch.launch), gradient, count
+            row[C_ARGS], row[C_COMPARED] = ctypes.addressof(self._words) + at, ctypes.addressof(self._compared) + at
+            row[C_OBJECTS], row[C_KEPT] = 1 + launch.objects, kept
+            at, kept = at + 8 * count, kept + 8 * (1 + launch.objects)
+            rows += row
+        self._rows = (ctypes.c_int64 * len(rows))(*rows)
+        self._head = (ctypes.c_int64 * L_WORDS)()
+        self._head[L_COUNT], self._head[L_MOST] = len(launches), max(counts, default=0)
+        self._head[L_LAUNCHES] = ctypes.addressof(self._rows)
+        self._walk_back = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(functions["walk_back"])
+        self._forget = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(functions["forget"])
+
+    def open(self, state: ctypes.Array[ctypes.c_int64], user: LogUser) -> None:
+        """Have the next launches of a program follow the log from its begin, in this thread.
+
+        Args:
+            state: of the program.
+            user: the launches that follow it. It is told when another one opens the log.
+        """
+        before = None if self._user is None else self._user()
+        if before is not None and before.known is self:
+            before.take_over()
+        self.forget()
+        self._user = weakref.ref(user)
+        self._head[L_AT], self._head[L_FAILED], self._head[L_THREAD] = 0, 0, _thread()
+        state[S_LOG] = ctypes.addressof(self._head)
+
+    def close(self, state: ctypes.Array[ctypes.c_int64]) -> None:
+        """Launches follow it no more. What they were given is kept until ``forget``."""
+        state[S_LOG] = 0
+
+    @property
+    def position(self) -> int:
+        """Launches that have followed it; while it is walked backwards, those whose gradients have not run."""
+        return self._head[L_AT]
+
+    @position.setter
+    def position(self, at: int) -> None:
+        self._head[L_AT] = at
+
+    @property
+    def failed(self) -> bool:
+        """Whether a launch that followed it has raised."""
+        return bool(self._head[L_FAILED])
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its launches were made."""
+        return self._head[L_AT] == self._head[L_COUNT]
+
+    def made(self, begin: int, end: int) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+        """The launches with these numbers, which were made: kernels with their arguments, and no keyword arguments."""
+        return [self._given(self._rows[k * C_WORDS + C_KEPT], self._rows[k * C_WORDS + C_OBJECTS]) for k in range(begin, end)]
+
+    def _given(self, at: int, count: int) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        kernel, *args = (ctypes.py_object * count).from_address(at)
+        return kernel, tuple(args), {}
+
+    def walk_back(self) -> int:
+        """Launch gradients natively, from ``position`` down.
+
+        Returns:
+            The number of launches whose gradients have not run: the last of these is to be run in Python. 0: all have run.
+
+        Raises:
+            QdrunError: a gradient has raised it; ``position`` counts it.
+        """
+        return self._walk_back(ctypes.addressof(self._head))
+
+    def forget(self) -> None:
+        """Let go of what the launches were given."""
+        self._forget(ctypes.addressof(self._head), len(self._held))
+
+    def __del__(self) -> None:
+        self.forget()
+
+
+def _table(launch: NativeLaunch) -> int:
+    return id(launch.table) + _BYTES_DATA
+
+
+def _words(count: int, content: bytes) -> ctypes.Array[ctypes.c_int64]:
+    made = (ctypes.c_int64 * max(1, count))()
+    ctypes.memmove(made, content, len(content))
+    return made
+
+
+def _compared(args: Sequence[ArgDecl]) -> bytes:
+    """Which words of arguments are compared: all but real numbers."""
+    return b"".join((b"\0" if d.kind == "scalar" and d.dtype.is_real else b"\xff") * (8 * arg_words(d)) for d in args)
