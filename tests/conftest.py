@@ -11,6 +11,7 @@ import atexit
 import fnmatch
 import functools
 import gc
+import itertools
 import os
 import re
 import shutil
@@ -181,7 +182,42 @@ def reasons(file="not_on_a_device.txt"):
     return [tuple(part.strip() for part in line.split("#", 1)) for line in lines if line.strip() and not line.startswith("#")]
 
 
+WAITS = ("tests/runner/", "tests/examples/", "tests/vulkan_driver/test_runner.py")
+"""Files whose slow tests mostly wait for other processes."""
+
+
+def dealt(items, workers):
+    """Tests in the order in which pytest-xdist gives each worker an equal part of them.
+
+    One part begins with the files that wait for other processes, the others with the rest of the files that have slow tests. So the
+    processors have work while a test waits, and at the end there are short tests to share.
+    """
+    by_file = {}
+    for item in items:
+        by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    parts, short, count = [[] for _ in range(workers)], [], 0
+    for file, tests in by_file.items():
+        if not any(test.get_closest_marker("slow") for test in tests):
+            short += tests
+        elif file.startswith(WAITS):
+            parts[0] += tests
+        else:
+            parts[1 + count % (workers - 1)] += tests
+            count += 1
+    size = len(items) // workers
+    for part in parts:
+        room = max(0, size - len(part))
+        part += short[:room]
+        del short[:room]
+    order = [*itertools.chain(*parts), *short]
+    assert {*map(id, order)} == {*map(id, items)} and len(order) == len(items), "none is lost or there twice"
+    return order
+
+
 def pytest_collection_modifyitems(config, items):
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items[:] = dealt(items, workers)
     if config.getoption("--arch") == "cpu":
         return
     own = TESTS / f"not_on_{config.getoption('--arch')}.txt"

@@ -124,6 +124,32 @@ def test_functions_have_at_most_80_lines():
     assert not long
 
 
+ASSERTS = re.compile(r"\bassert\b|\braise\b|\b(raises|warns|fail|assert_\w+|run_state_machine_as_test)\(|\bcheck=True\b")
+
+
+def test_every_test_can_fail():
+    """By an assertion, in itself or in a helper that it calls: of its file, else of any with this name."""
+    files_of: dict[str, set[Path]] = {}
+    texts: dict[tuple[str, Path], str] = {}
+    for path in files("tests"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for f in functions(path):
+            files_of.setdefault(f.name, set()).add(path)
+            texts[f.name, path] = texts.get((f.name, path), "") + "\n".join(lines[f.lineno : f.end_lineno])
+    sure = {key for key, text in texts.items() if ASSERTS.search(text)}
+    callers: dict[tuple[str, Path], list[tuple[str, Path]]] = {}
+    for key in texts.keys() - sure:
+        for name in {*re.findall(r"\b(\w+)(?:\.hypothesis\.inner_test)?\(", texts[key])} & files_of.keys():
+            for path in {key[1]} & files_of[name] or files_of[name]:
+                callers.setdefault((name, path), []).append(key)
+    new = list(sure)
+    while new:
+        found = [key for key in callers.pop(new.pop(), ()) if key not in sure]
+        sure |= {*found}
+        new += found
+    assert not [f"{name_of(path)} {name}" for name, path in texts.keys() - sure if name.startswith("test_")]
+
+
 def test_every_public_class_and_function_says_what_it_does():
     assert not [f"{name_of(path)}:{n.lineno} {n.name}" for path in files(*OURS) for n in undocumented(path)]
 

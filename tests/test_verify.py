@@ -209,12 +209,18 @@ def test_the_page_lists_the_same_rules():
 
 
 def test_exits_are_allowed_before_they_are_lowered():
-    verify_task(body(loop(body=[Exit("break")]), Exit("continue")), lowered=False)
+    task = body(loop(body=[Exit("break")]), Exit("continue"))
+    verify_task(task, lowered=False)
+    with pytest.raises(VerifyError, match="rule 15"):
+        verify_task(task)
 
 
 def test_a_value_of_the_prologue_bounds_an_axis():
     bound = Op("arg", (), i32, SCALAR)
-    verify_task(body(axes=[Axis(Op("index", (), i32), ZERO, bound)], prologue=[bound]))
+    axes = [Axis(Op("index", (), i32), ZERO, bound)]
+    verify_task(body(axes=axes, prologue=[bound]))
+    with pytest.raises(VerifyError, match="prologue"):
+        verify_task(body(axes=axes))
 
 
 def pass_functions():

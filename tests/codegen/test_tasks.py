@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import numpy as np
 import pytest
@@ -374,17 +373,15 @@ def test_the_seed_reaches_the_kernel():
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_emission_is_fast_and_gives_the_same_text_twice(lanes):
+def test_emission_gives_the_same_text_twice(lanes):
     task, i, b = parallel(1000)
     x = field("x", f32, 1000)
     v = b.local(b.gload(x, (i,)))
-    for _ in range(1000):
+    for _ in range(100):
         w = b.op("mul", b.load(v), Const(0.5, f32))
         b.store(v, b.op("add", w, Const(1.0, f32)))
         b.gstore(x, (i,), b.op("sin", b.load(v)))
     k = kernel(task)
-    start = time.perf_counter()
     text = emit_kernel(k, Target(lanes=lanes))
-    print(f"{lanes} lanes: {(time.perf_counter() - start) / 7000 * 1e6:.1f} us per statement")
     assert text == emit_kernel(k, Target(lanes=lanes))
     assert not re.search(r"\b(fast|contract|reassoc)\b", text)

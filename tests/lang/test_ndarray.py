@@ -1,5 +1,8 @@
 import copy
+import gc
 import struct
+import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -63,10 +66,15 @@ def test_memory_is_counted_and_given_back(program):
     assert program.usage() == {}
 
 
-def test_an_array_outlives_its_program_quietly(program):
+def test_an_array_outlives_its_program_quietly(program, monkeypatch):
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
     x = ndarray(f64, 4)
+    gone = weakref.ref(x)
     program.close()
     del x
+    gc.collect()
+    assert gone() is None and not said
 
 
 def test_whole_arrays_are_filled_and_copied():

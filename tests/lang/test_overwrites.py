@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import qdrun as qd
 from qdrun.compiler.lang.autograd.overwrites import Use, Uses, add_use, all_uses, first_conflict
 from qdrun.compiler.program.memory.memory_regions import MemoryRegion, may_meet
 from qdrun.compiler.program.memory.overwritten import Overwritten
+from qdrun.tests.call_count import calls
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gradients"))
 from gradient_checks import compile_source
@@ -268,16 +268,14 @@ def test_the_check_is_near_linear_in_the_launches(fields):
         for i in range(N):
             loss[None] += w[0] * x[0, i] * x[0, i]
 
-    def seconds(n):
-        before = time.perf_counter()
+    def tape(n):
         with qd.ad.Tape(loss=loss):
             for k in range(n):
                 add(qd.Vector([1.0, float(k)]))
-        return time.perf_counter() - before
 
-    seconds(10)
-    few = min(seconds(100) for _ in range(3))
-    assert seconds(2000) < 20 * few * 5
+    tape(10)
+    few, many = (calls(tape, n)[1] for n in (100, 1000))
+    assert many < 1.1 * 10 * few
 
 
 def test_a_number_assigned_over_a_copy_stops_the_gradient_of_the_copy(fields):

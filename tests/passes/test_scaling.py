@@ -1,6 +1,5 @@
 """Compilation grows with the kernel, not with its square. Counted in calls of functions, which depend on nothing but the input."""
 
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,29 +20,13 @@ from qdrun.compiler.passes.parallel.reduce import reduce_kernel
 from qdrun.compiler.passes.reverse.gradient import reverse_kernel
 from qdrun.compiler.passes.simplify.simplify import simplify
 from qdrun.compiler.runtime import cache, jit
+from qdrun.tests.call_count import calls
 
 SMALL, LARGE = 60, 300
 """Sizes of the two kernels; a quadratic pass would take 5 times as much per statement in the second."""
 
 MOST = 1.35
 """How much more a statement of the large kernel may cost than one of the small."""
-
-
-def calls(f, *args):
-    """The result of ``f``, and how many functions it called, those of C included."""
-    count = 0
-
-    def note(frame, event, argument):
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        result = f(*args)
-    finally:
-        sys.setprofile(before)
-    return result, count
 
 
 def emit(kernel):

@@ -91,8 +91,13 @@ def test_an_address_that_does_not_answer(monkeypatch):
 
 def test_an_open_port_is_left_to_ray():
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
         check_address(f"127.0.0.1:{server.getsockname()[1]}")
-    check_address("auto")
+        server.accept()[0].close()  # it was asked, and has answered
+        server.settimeout(0)
+        check_address("auto")
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_other_versions_are_named():

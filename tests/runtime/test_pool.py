@@ -46,8 +46,12 @@ def test_every_iteration_runs_exactly_once(code, threads, n, chunk):
     assert set(buffer) == {20}
 
 
-def test_no_iterations_call_nothing(code):
-    parallel_for()(pool.get_pool(2).address, code.addresses["count"], None, 0, 4)
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("n", [0, -1, -1000])
+def test_no_iterations_call_nothing(code, threads, n):
+    buffer = (ctypes.c_int64 * 4)()  # the body counts its first iteration before it looks for the end
+    parallel_for()(pool.get_pool(threads).address, code.addresses["count"], ctypes.addressof(buffer), n, 4)
+    assert set(buffer) == {0}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5, 12])

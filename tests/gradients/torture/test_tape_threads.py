@@ -97,6 +97,9 @@ def test_the_check_of_gradients_is_built_in(record_property: Any) -> None:
     s = Scene(Case("", "y[i] = qd.sin(x[i]) * w[i]\nloss[None] += y[i] * y[i]"), 3)
     with qd.ad.Tape(loss=s.fields["loss"], grad_check=[s.fields["x"], s.fields["w"]]):
         s.kernels["k"](5)
+    x, w = (s.fields[name].to_numpy() for name in "xw")
+    np.testing.assert_allclose(s.fields["x"].grad.to_numpy(), 2 * np.sin(x) * np.cos(x) * w**2, rtol=1e-13)
+    np.testing.assert_allclose(s.fields["w"].grad.to_numpy(), 2 * np.sin(x) ** 2 * w, rtol=1e-13)
 
 
 def test_the_check_of_gradients_finds_a_wrong_one(record_property: Any) -> None:

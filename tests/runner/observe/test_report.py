@@ -298,7 +298,7 @@ def test_a_thinned_curve_keeps_the_extremes_of_each_part():
 
 def test_indices_are_spread_evenly():
     assert picked(3, 10) == [0, 1, 2]
-    assert picked(1000, 3) == [0, 500, 999] or picked(1000, 3)[1] in (499, 500)
+    assert picked(1000, 3) in ([0, 499, 999], [0, 500, 999])
     assert len(picked(100_000, 3000)) == 3000
 
 
