@@ -324,8 +324,8 @@ class Statements(Expressions):
         if kind == 0 and c.has("atomic"):
             name = c.fresh("v")
             codes = ("add", "sub", "min", "max", "mul") + (() if a.type.real else ("and", "or", "xor"))
-            value = self.scalar(a.type).text
-            self.put(depth, f"{name} = qd.atomic_{c.pick(codes)}({where}, {value})")
+            code = c.pick(codes)
+            self.put(depth, f"{name} = qd.atomic_{code}({where}, {compared(code, self.scalar(a.type).text, a.type)})")
             self.bind(Name(name, a.type))
         elif kind <= 2 and c.has("augmented"):
             ops = ("+=", "-=", "*=", "/=") if a.type.real else ("+=", "-=", "*=", "//=", "%=", "^=", "|=", "&=", "<<=", ">>=")
@@ -354,7 +354,12 @@ class Statements(Expressions):
         if op and c.chance(0.6):
             self.put(depth, f"{where} {op} {value}")
         else:
-            self.put(depth, f"qd.atomic_{code}({where}, {value})")
+            self.put(depth, f"qd.atomic_{code}({where}, {compared(code, value, a.type)})")
+
+
+def compared(code: str, value: str, t: Type) -> str:
+    """The operand of an atomic: a minimum or a maximum compares integers of one type, as others are refused where their order differs."""
+    return f"qd.cast({value}, qd.{t.name})" if code in ("min", "max") and not t.real else value
 
 
 __all__ = ["I64", "Statements", "Text", "meet"]

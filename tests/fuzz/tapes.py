@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import qdrun as qd
+from qdrun.compiler.program.memory.known_tapes import KnownTapes
 
 from .check import Finding, Result
 from .execute import SCALAR, load, options_of, start
@@ -40,10 +41,17 @@ class OnTape:
         self.at = [t.to_numpy() for t in self.inputs]
         self.loss = qd.field(qd.f64, shape=(), needs_grad=True)
 
-    def launches(self, times: int = 1) -> None:
-        """Every kernel so many times; by a loop of the device where the program has one."""
+    def fill(self) -> None:
+        """Give what is no input its first content."""
         for t in (*self.between, *self.outputs):
             t.fill(0.25)
+
+    def launches(self, times: int = 1) -> None:
+        """Every kernel so many times; by a loop of the device where the program has one."""
+        self.fill()
+        self.kernels(times)
+
+    def kernels(self, times: int) -> None:
         counter = self.names.get("times")
         for k, args in self.names["CALLS"]:
             if counter is not None:
@@ -164,6 +172,31 @@ def _in_place(text: str, path: Path, rng: random.Random) -> bool:
     other = in_place(text, rng)
     with on_tape(other, path) as c:
         return other != text + "\n" and _differences(c, lambda: c.total(TIMES), "in place", rng)
+
+
+def _again(text: str, path: Path, rng: random.Random) -> bool:
+    """A tape that is recorded again and again, with other inputs, beside one that is recorded once."""
+    text = rng.choice((text + "\n", in_place(text, rng)))
+    shifts = [0.0, 0.0, *rng.choices((0.0, 0.01, -0.02), k=3)]
+    found: list[list[np.ndarray]] = []
+    followed = 0
+    for logs in (True, False):
+        with on_tape(text, path) as c:
+            by, values = [np.ones(a.shape) for a in c.at], list[np.ndarray]()
+            for k, h in enumerate(shifts):
+                c.move(by, h)
+                c.fill()
+                if not logs:
+                    c.program.known_tapes = KnownTapes()
+                with qd.ad.Tape(loss=c.loss) as tape:
+                    c.kernels(TIMES - (k == 3))
+                    add_up(c.outputs, c.loss, 1.0)
+                followed += tape.log.known is not None
+                values.append(Case.flat([c.found(), *(t.to_numpy() for t in (*c.between, *c.outputs))]))
+            found.append(values)
+    for want, got in zip(found[1], found[0]):
+        same("a tape that is recorded again", want, got)
+    return followed > 0
 
 
 def _captured(text: str, path: Path, rng: random.Random) -> bool:
@@ -320,6 +353,7 @@ WAYS: tuple[tuple[str, float, Callable[[str, Path, random.Random], bool]], ...] 
     ("parts", 0.3, _parts),
     ("captured", 0.2, _captured),
     ("in place", 0.4, _in_place),
+    ("again", 0.3, _again),
     ("batch", 0.2, _batch),
     ("algorithms", 0.3, _algorithms),
     ("solver", 0.2, _solver),

@@ -167,10 +167,11 @@ class Tape(PathsOfTape):
         launches = self.log.take_over()
         if launches:
             self._program.known_tapes.left(launches[0][0], id(self.loss))
-        for number, (kernel, args, kwargs) in enumerate(launches):
-            now, flat = frozen_arguments(kernel.binder, args, kwargs)
-            over.launching(number, kernel, now, {}, flat)
-            over.launched()
+        with over.kept.adopting(self.log.take_copies()):
+            for number, (kernel, args, kwargs) in enumerate(launches):
+                now, flat = frozen_arguments(kernel.binder, args, kwargs)
+                over.launching(number, kernel, now, {}, flat)
+                over.launched()
 
     def saw(self, tensor: Any, value: Any, index: Any) -> None:
         """See ``TapeRecorder``. Launches from now on may be given what was read."""
@@ -341,6 +342,7 @@ class Tape(PathsOfTape):
                 program.versions = None
             if self._overwritten is not None:
                 self._overwritten.kept.release()
+            self.log.release(program)
             for _, steps in self.log.composites():
                 steps.release()
 
@@ -381,6 +383,11 @@ class Tape(PathsOfTape):
                 if found is not None:
                     warn_of_zeros(recorded_by(self, program, found.groups))
             fill_loss(loss_gradient(self.loss), 1)
+        is_plain = self.log.is_plain and not (
+            found is None or self._given or self._overwritten.unkept or self.check or found.loses()
+        )
+        wanted = is_plain and program.known_tapes.wants(program, self.log.launches, id(self.loss)) and native_functions()
+        copies = kept.logged() if wanted else None
         was, program.replaying = program.replaying, True
         try:
             kept.begin()
@@ -393,20 +400,25 @@ class Tape(PathsOfTape):
         finally:
             program.replaying, program.replay_seed, program.place = was, None, None
             kept.end()
-        own = self._given or not self.log.is_plain
-        if found is not None and not (kept or kept.before or own or found.loses() or self._overwritten.unkept or self.check):
-            program.known_tapes.enter(program, self.log.launches, id(self.loss), native_functions())
+        if copies is not None and wanted:
+            program.known_tapes.enter(program, self.log.launches, id(self.loss), copies, wanted)
 
     def _walk_back(self, log: LaunchLog) -> None:
         """Run the gradients of all launches, last to first: natively, but for those that need Python."""
+        program = self._program
+        assert program is not None
         log.position = len(self.log)
+        log.begin()
         try:
             while (at := log.walk_back()) != 0:
+                program.before_launch = log.is_early(at - 1)
                 self._replay(None, at - 1, at, [])
-                log.position = at - 1
+                log.reversed_one()
         except QdrunAssertionError as error:
             self.locate(error, log.position - 1)
             raise
+        finally:
+            log.end()
 
     def _checked(self, program: Program) -> Overwrites:
         """The reads and writes of all launches, which were checked, as were the values that are lost."""

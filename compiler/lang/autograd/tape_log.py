@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...errors import OutOfMemory
+from ...program.memory.kept import TAPE
+from ...runtime.base import Allocation
 from ...runtime.native.log import LaunchLog
 from .overwrites import HostWrite, Launch, Overwrites, Timed
 from .time_steps.steps_check import Composite
@@ -45,6 +48,7 @@ class TapeLog:
         self._steps: list[tuple[int, int | None]] = []  # launches before, time step
         self._followed: int | None = None  # launches that have followed ``known``, once it is closed
         self._tried = False
+        self._copies: Allocation | None = None
 
     def __len__(self) -> int:
         known = self.known
@@ -127,10 +131,17 @@ class TapeLog:
         if self._tried or self._launches or not self.is_plain:
             return False
         self._tried = True
-        self.known = program.known_tapes.begins(program, kernel, id(loss))
-        if self.known is not None:
-            self.known.open(program.state, self)
-        return self.known is not None
+        known = program.known_tapes.begins(program, kernel, id(loss))
+        if known is None:
+            return False
+        if known.nbytes:
+            try:
+                self._copies = program.allocate(known.nbytes, TAPE)
+            except OutOfMemory:  # the tape says of which launch
+                return False
+        self.known = known
+        known.open(program.state, self, 0 if self._copies is None else self._copies.ptr)
+        return True
 
     def pause(self, state: ctypes.Array[ctypes.c_int64]) -> None:
         """Have the next launch come to Python. ``state``: of the program."""
@@ -141,6 +152,17 @@ class TapeLog:
     def take_over(self) -> list[Launch]:
         """Follow the known tape, which is paused, no more. Returns all launches."""
         found, self.known = self.launches, None
+        return found
+
+    def release(self, program: Program) -> None:
+        """Give the memory of the copies back."""
+        copies = self.take_copies()
+        if copies is not None:
+            program.device.free(copies)
+
+    def take_copies(self) -> Allocation | None:
+        """The memory of the copies that launches which followed the known tape have made, which the caller frees."""
+        found, self._copies = self._copies, None
         return found
 
     def __del__(self) -> None:

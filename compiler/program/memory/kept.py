@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,7 @@ from ...ir.nodes import ArgDecl, Place
 from ...ir.threads import once
 from ...runtime.base import Allocation
 from ...runtime.mirror import Mirror, copy
+from ...runtime.native.log import KeptRun, KeptRuns, TapeCopies
 from .device_arrays import NearArray, address_of
 from .memory_regions import IndexPattern, MemoryRegion, tensor_regions
 
@@ -25,8 +27,14 @@ if TYPE_CHECKING:
 
 TAPE = "tape"
 """The category of these copies in ``Program.usage()``."""
+MOST_LOGGED = 64
+"""Runs of one array that native launches copy."""
 MOST_RUNS = 1 << 12
 """Runs that are copied one by one; a region of more goes through the host on a device with memory of its own."""
+
+
+class _ManyRuns(Exception):
+    """Native launches do not copy a region."""
 
 
 class Elements(NamedTuple):
@@ -96,6 +104,25 @@ class Region:
         """Copy it back."""
         for mine, other in self._pairs(kept):
             copy(mine.mirror, mine.array, other.mirror, other.array)
+
+    def runs(self, at: int, late: bool) -> Iterator[KeptRun]:
+        """The runs of a copy that begins at an offset, in the order of ``store``.
+
+        Raises:
+            _ManyRuns: there are many, or the memory is not the host's.
+        """
+        for piece in self._pieces:
+            array, nbytes, axes = piece.array, piece.array.itemsize, piece.array.ndim
+            while axes and (array.shape[axes - 1] == 1 or array.strides[axes - 1] == nbytes):
+                axes -= 1
+                nbytes *= array.shape[axes]
+            outer = array.shape[:axes]
+            if piece.mirror is not None or np.prod(outer, dtype=float) > MOST_LOGGED:
+                raise _ManyRuns
+            begin = array.__array_interface__["data"][0]
+            for index in np.ndindex(outer) if array.size else ():
+                yield KeptRun(begin + sum(i * stride for i, stride in zip(index, array.strides)), at, nbytes, late)
+                at += nbytes
 
     def _pairs(self, kept: Elements) -> Iterator[tuple[Elements, Elements]]:
         at = 0
@@ -180,11 +207,52 @@ class KeptElements:
         self._memory: list[Allocation] = []
         self._regions: dict[object, tuple[Region, tuple[MemoryRegion, ...]]] = {}
         self._last: list[_Copy] = []
+        self._adopted: np.ndarray | None = None
         self.nbytes = self.missing = 0
         self.before: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._regions)
+
+    @contextmanager
+    def adopting(self, memory: Allocation | None) -> Iterator[None]:
+        """What is kept inside was copied already, to this memory, in the same order."""
+        if memory is not None:
+            self._memory.append(memory)
+        self._adopted = None if memory is None else memory.view
+        try:
+            yield
+        finally:
+            self._adopted = None
+
+    def logged(self) -> TapeCopies | None:
+        """The copies as native launches make them. None: one is not of a few runs of the host's memory, or a budget counts them."""
+        if self._regions and (self.missing or self._program.options.memory_budget):
+            return None
+        at, found = 0, dict[int, list[KeptRun]]()
+        counters: dict[int, list[ctypes.c_int64]] = {}
+        try:
+            for when, copies in self._copies:
+                number = when // 2
+                for each in copies:
+                    late = number not in self.before or each.region.late
+                    found.setdefault(number, []).extend(each.region.runs(at, late))
+                    counters.setdefault(number, []).extend(self._counters(each.spots))
+                    at += each.region.nbytes
+            last, of_last = list[KeptRun](), list[ctypes.c_int64]()
+            for region, spots in self._regions.values():
+                last += region.runs(at, False)
+                of_last += self._counters(spots)
+                at += region.nbytes
+        except _ManyRuns:
+            return None
+        bases = frozenset(spot.base for _, spots in self._regions.values() for spot in spots)
+        return TapeCopies(
+            {n: KeptRuns(runs, counters[n], n in self.before) for n, runs in found.items()}, KeptRuns(last, of_last), at, bases
+        )
+
+    def _counters(self, spots: tuple[MemoryRegion, ...]) -> list[ctypes.c_int64]:
+        return [self._program.data.writes(base) for base in dict.fromkeys(spot.base for spot in spots)]
 
     def keep(self, when: int, regions: list[tuple[Region, tuple[MemoryRegion, ...]]], run: bool = True) -> None:
         """Copy some regions now; ``when``: the number of the launch that is about to overwrite them. ``run``: False to count only.
@@ -198,15 +266,24 @@ class KeptElements:
         self.nbytes += nbytes + last
         if not run:
             return
+        if self._adopted is not None:
+            there, self._adopted = Elements(self._adopted[:nbytes], None), self._adopted[nbytes:]
+            self._add(when, regions, there, copied=True)
+            return
         room = self._program.heap_room()
         if self.missing or (room is not None and nbytes + self.last_bytes > room):
             self.missing += nbytes
             return
-        kept, versions = self._allocate(nbytes), self._program.versions
-        copies, at = [], 0
+        kept = self._allocate(nbytes)
+        self._add(when, regions, Elements(kept.view, kept.mirror), copied=False)
+
+    def _add(self, when: int, regions: list[tuple[Region, tuple[MemoryRegion, ...]]], kept: Elements, copied: bool) -> None:
+        """Remember the copies of some regions. ``copied``: they are in ``kept``."""
+        versions, copies, at = self._program.versions, list[_Copy](), 0
         for region, spots in regions:
-            there = Elements(kept.view[at : at + region.nbytes], kept.mirror)
-            region.store(there)
+            there = Elements(kept.array[at : at + region.nbytes], kept.mirror)
+            if not copied:
+                region.store(there)
             copies.append(_Copy(region, spots, there, None if versions is None else versions.newest_at(spots)))
             at += region.nbytes
         self._copies.append((when, copies))

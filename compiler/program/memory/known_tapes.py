@@ -1,15 +1,17 @@
-"""Tapes whose launches overwrite nothing that a gradient needs: when the same launches are recorded again, nothing is checked.
+"""Tapes that were recorded before: when the same launches are recorded again, nothing is checked.
 
 Each is a log (``runtime.native.log``): later launches follow it natively, and its gradients run natively.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ...runtime.native.launch import NativeLaunch
-from ...runtime.native.log import LaunchLog, LoggedLaunch
+from ...runtime.native.log import NOTHING_KEPT, KeptRuns, LaunchLog, LoggedLaunch, TapeCopies
+from .memory_regions import memory_base
 
 MOST_LAUNCHES = 1 << 14
 MOST_TAPES = 16
@@ -25,10 +27,18 @@ class KnownTape(NamedTuple):
     Attributes:
         log: of its launches.
         generation: ``DataVersions.generation`` at its end; a kernel that was compiled or closed since may be one of these.
+        copied: the ndarrays that it copies, which must be there, each with the serial number of its memory.
     """
 
     log: LaunchLog
     generation: int
+    copied: tuple[tuple[weakref.ref[Any], int], ...]
+
+    def is_valid(self, generation: int) -> bool:
+        """Whether all its kernels, and the memory that it copies, are there."""
+        return self.generation == generation and all(
+            (array := ref()) is not None and array._memory.serial == serial for ref, serial in self.copied
+        )
 
 
 class _Seen(NamedTuple):
@@ -51,7 +61,7 @@ class KnownTapes:
         found = self._found.get((kernel.token, loss))
         if found is None:
             return None
-        if found.generation != program.data.generation:
+        if not found.is_valid(program.data.generation):
             del self._found[kernel.token, loss]
             return None
         usable = not program.shown and program.versions is None  # else reads are marked
@@ -65,36 +75,49 @@ class KnownTapes:
         if seen is not None:
             _put(self._seen, key, seen._replace(times=0, wanted=2 * seen.wanted))
 
-    def enter(self, program: Any, launches: Launches, loss: int, functions: Mapping[str, int]) -> None:
-        """Remember a tape that was checked, and whose gradients have run, if all of it can be launched natively.
-
-        To make a log takes longer than to check a tape. So it is made of one that was recorded twice.
+    def wants(self, program: Any, launches: Launches, loss: int) -> bool:
+        """Whether to make a log of a tape that was recorded: it is recorded for the second time. To make one takes longer than a check.
 
         Args:
             program: of the tape.
             launches: those that it recorded.
             loss: the identity of its loss.
-            functions: see ``LaunchLog``.
         """
-        usable = functions and program.recording is None and program.second_order is None and not program.shown
+        usable = program.recording is None and program.second_order is None and not program.shown
         if not usable or not 0 < len(launches) <= MOST_LAUNCHES:
-            return
+            return False
         key = launches[0][0].token, loss
         seen = self._seen.get(key, _Seen(len(launches), 0, 2))
         seen = _Seen(len(launches), seen.times + 1 if seen.launches == len(launches) else 1, seen.wanted)
         _put(self._seen, key, seen)
-        if seen.times < seen.wanted:
-            return
+        return seen.times >= seen.wanted
+
+    def enter(self, program: Any, launches: Launches, loss: int, kept: TapeCopies, functions: Mapping[str, int]) -> None:
+        """Remember a tape that was checked, and whose gradients have run, if all of it can be launched natively.
+
+        Args:
+            program: of the tape.
+            launches: those that it recorded.
+            loss: the identity of its loss.
+            kept: its copies, see ``KeptElements.logged``.
+            functions: see ``LaunchLog``.
+        """
+        of_launches, last, nbytes, bases = kept
         logged: list[LoggedLaunch] = []
         gradients: dict[object, NativeLaunch | None] = {}
-        for kernel, args, kwargs in launches:
-            found = None if kwargs else _logged(program, kernel, args, gradients)
+        for number, (kernel, args, kwargs) in enumerate(launches):
+            copies = of_launches.get(number, NOTHING_KEPT)
+            found = None if kwargs else _logged(program, kernel, args, gradients, copies)
             if found is None:
                 return
             logged.append(found)
         now = program.data.generation
         self._found = {at: tape for at, tape in self._found.items() if tape.generation == now}
-        _put(self._found, key, KnownTape(LaunchLog(logged, functions), now))
+        copied = tuple(
+            (weakref.ref(a), a._memory.serial) for a in (program.ndarrays if bases else ()) if memory_base(a._memory) in bases
+        )
+        known = KnownTape(LaunchLog(logged, functions, last, nbytes), now, copied)
+        _put(self._found, (launches[0][0].token, loss), known)
 
 
 def _put(known: dict[object, V], key: object, value: V) -> None:
@@ -106,7 +129,7 @@ def _put(known: dict[object, V], key: object, value: V) -> None:
 
 
 def _logged(
-    program: Any, kernel: Any, args: tuple[Any, ...], gradients: dict[object, NativeLaunch | None]
+    program: Any, kernel: Any, args: tuple[Any, ...], gradients: dict[object, NativeLaunch | None], kept: KeptRuns
 ) -> LoggedLaunch | None:
     """A launch as a log has it; None: it, or its gradient, must come through Python. ``gradients``: the native ones so far."""
     variant, bound = kernel.variant(args, {})
@@ -118,14 +141,14 @@ def _logged(
     gradient: NativeLaunch | None = None
     if variant.plans.sizing:
         reverse = variant.gradient
-        if not (variant.native and reverse.native) or reverse.stores.asks or variant.before():
+        if not (variant.native and reverse.native) or reverse.stores.asks or (variant.before() and not kept.early):
             return None
         if reverse not in gradients:
             gradients[reverse] = reverse.native_launch((), (reverse, reverse.compiled.address))
         gradient = gradients[reverse]
         if gradient is None:
             return None
-    return LoggedLaunch(launch, gradient, executable.args, bytes(call.words[8:]), len(args))
+    return LoggedLaunch(launch, gradient, executable.args, bytes(call.words[8:]), len(args), kept)
 
 
 def _is_plain(call: Any) -> bool:

@@ -10,7 +10,24 @@ from __future__ import annotations
 from ...codegen.abi import CTX_WEIGHT
 from ...codegen.builder import I64, Builder, Ptr, Value, external, function
 from .guard_ir import disjoint, prepared
-from .log_ir import C_ARGS, C_COUNT, C_GRADIENT, C_WORDS, L_AT, L_LAUNCHES, L_MOST, NO_GRADIENT, follows, next_launch, note
+from .log_ir import (
+    C_ARGS,
+    C_COPIES,
+    C_COUNT,
+    C_GRADIENT,
+    C_WORDS,
+    L_AT,
+    L_KEPT,
+    L_LAUNCHES,
+    L_MOST,
+    NO_GRADIENT,
+    follows,
+    keep,
+    next_launch,
+    note,
+    put_back,
+    reversed_launch,
+)
 from .pack_ir import (
     A_KEY,
     A_KIND,
@@ -192,6 +209,8 @@ def go(f: Builder, table: Ptr, buffer: Ptr, words: I64, flag: Ptr) -> None:
 @function("ptr")
 def go_logged(f: Builder, table: Ptr, buffer: Ptr, words: I64, flag: Ptr, logged: Ptr, kernel: Ptr, args: Ptr) -> None:
     """``go``, and note it in the log. ``logged``: the launch of the log; null: no log is open."""
+    with f.if_(logged != 0):
+        f.call(keep, logged.words(C_COPIES), table[T_STATE][S_LOG][L_KEPT])
     result = f.call(go, table, buffer, words, flag)
     with f.if_((logged != 0) & (result != PYTHON)):
         f.call(note, table[T_STATE][S_LOG], logged, kernel, args, result)
@@ -286,6 +305,7 @@ def walk_back(f: Builder, log: Ptr) -> None:
         f.ret(0, when=at == 0)
         launch = log[L_LAUNCHES].words((at - 1) * C_WORDS)
         table = launch[C_GRADIENT]
+        f.call(put_back, launch.words(C_COPIES), log[L_KEPT], 0)
         with f.if_(table != NO_GRADIENT):
             f.ret(at, when=table == 0)
             flag, count = table[T_FLAGS].words(F_SLOW), launch[C_COUNT]
@@ -296,4 +316,4 @@ def walk_back(f: Builder, log: Ptr) -> None:
             f.ret(at, when=result == PYTHON)
             f.ret(-1, when=result == 0)
             f.call(dec_ref, result)
-        log[L_AT] = at - 1
+        f.call(reversed_launch, log, at)

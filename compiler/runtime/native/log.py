@@ -20,15 +20,21 @@ from .launch_ir import S_LOG
 from .log_ir import (
     C_ARGS,
     C_COMPARED,
+    C_COPIES,
     C_COUNT,
     C_GRADIENT,
     C_KEPT,
     C_OBJECTS,
     C_TABLE,
     C_WORDS,
+    K_COUNTERS,
+    K_COUNTERS_AT,
+    K_RUNS,
+    K_RUNS_AT,
     L_AT,
     L_COUNT,
     L_FAILED,
+    L_KEPT,
     L_LAUNCHES,
     L_MOST,
     L_THREAD,
@@ -40,6 +46,56 @@ _BYTES_DATA = bytes.__basicsize__ - 1
 _thread = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))
 
 
+class KeptRun(NamedTuple):
+    """A run of bytes that is copied before a launch.
+
+    Attributes:
+        address: where it is.
+        offset: of its copy, in the memory of all copies.
+        nbytes: how long it is.
+        late: the gradient of the launch reads what the launch leaves there: it is put back after it, not before.
+    """
+
+    address: int
+    offset: int
+    nbytes: int
+    late: bool
+
+
+class KeptRuns(NamedTuple):
+    """What is copied before a launch.
+
+    Attributes:
+        runs: the copies.
+        counters: those that count what is put back as writes from Python.
+        early: the gradient of the launch runs when memory holds what it held before the launch.
+    """
+
+    runs: Sequence[KeptRun] = ()
+    counters: Sequence[ctypes.c_int64] = ()
+    early: bool = False
+
+
+NOTHING_KEPT = KeptRuns()
+"""Of a launch that overwrites nothing that a gradient needs."""
+
+
+class TapeCopies(NamedTuple):
+    """The copies of a tape as native launches make them.
+
+    Attributes:
+        of_launches: what is copied before each launch, by number.
+        last: what is copied at the end.
+        nbytes: of all.
+        bases: of the memory that is copied.
+    """
+
+    of_launches: dict[int, KeptRuns]
+    last: KeptRuns
+    nbytes: int
+    bases: frozenset[object]
+
+
 class LoggedLaunch(NamedTuple):
     """A launch of a log.
 
@@ -49,6 +105,7 @@ class LoggedLaunch(NamedTuple):
         args: of the kernel.
         words: of its arguments.
         objects: how many arguments the call has.
+        kept: what is copied before it.
     """
 
     launch: NativeLaunch
@@ -56,6 +113,7 @@ class LoggedLaunch(NamedTuple):
     args: Sequence[ArgDecl]
     words: bytes
     objects: int
+    kept: KeptRuns = NOTHING_KEPT
 
 
 class LogUser(Protocol):
@@ -73,46 +131,59 @@ class LaunchLog:
 
     Args:
         launches: in their order.
-        functions: the addresses of ``walk_back`` and ``forget``, by name, see ``launch.install``.
+        functions: the addresses of the native functions, by name, see ``launch.install``.
+        last: what is copied after all launches, and put back after all gradients.
+        nbytes: of all copies.
     """
 
-    def __init__(self, launches: Sequence[LoggedLaunch], functions: Mapping[str, int]) -> None:
+    def __init__(
+        self, launches: Sequence[LoggedLaunch], functions: Mapping[str, int], last: KeptRuns = NOTHING_KEPT, nbytes: int = 0
+    ) -> None:
+        self.nbytes = nbytes
         self._user: weakref.ref[LogUser] | None = None
         self._held = [(x.launch, x.gradient) for x in launches]
         counts = [len(x.words) // 8 for x in launches]
         self._words = _words(sum(counts), b"".join(x.words for x in launches))
         self._compared = _words(sum(counts), b"".join(_compared(x.args) for x in launches))
         self._kept = (ctypes.c_int64 * sum(1 + x.objects for x in launches))()
+        self._copies = [_CopyTable(x.kept) for x in launches]
+        self._last = _CopyTable(last)
         rows: list[int] = []
         at, kept = 0, ctypes.addressof(self._kept)
-        for launch, count in zip(launches, counts):
+        for launch, count, copies in zip(launches, counts, self._copies):
             gradient = NO_GRADIENT if launch.gradient is None else _table(launch.gradient)
             row = [0] * C_WORDS
             row[C_TABLE], row[C_GRADIENT], row[C_COUNT] = _table(launch.launch), gradient, count
             row[C_ARGS], row[C_COMPARED] = ctypes.addressof(self._words) + at, ctypes.addressof(self._compared) + at
             row[C_OBJECTS], row[C_KEPT] = 1 + launch.objects, kept
+            row[C_COPIES:] = copies.words
             at, kept = at + 8 * count, kept + 8 * (1 + launch.objects)
             rows += row
         self._rows = (ctypes.c_int64 * len(rows))(*rows)
         self._head = (ctypes.c_int64 * L_WORDS)()
         self._head[L_COUNT], self._head[L_MOST] = len(launches), max(counts, default=0)
         self._head[L_LAUNCHES] = ctypes.addressof(self._rows)
-        self._walk_back = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(functions["walk_back"])
-        self._forget = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(functions["forget"])
+        at_head = ctypes.c_void_p
+        self._walk_back = ctypes.PYFUNCTYPE(ctypes.c_int64, at_head)(functions["walk_back"])
+        self._reversed = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["reversed_launch"])
+        self._forget = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["forget"])
+        self._keep = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["keep"])
+        self._put_back = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64, ctypes.c_int64)(functions["put_back"])
 
-    def open(self, state: ctypes.Array[ctypes.c_int64], user: LogUser) -> None:
+    def open(self, state: ctypes.Array[ctypes.c_int64], user: LogUser, kept: int = 0) -> None:
         """Have the next launches of a program follow the log from its begin, in this thread.
 
         Args:
             state: of the program.
             user: the launches that follow it. It is told when another one opens the log.
+            kept: the address of ``nbytes`` bytes for the copies.
         """
         before = None if self._user is None else self._user()
         if before is not None and before.known is self:
             before.take_over()
         self.forget()
         self._user = weakref.ref(user)
-        self._head[L_AT], self._head[L_FAILED], self._head[L_THREAD] = 0, 0, _thread()
+        self._head[L_AT], self._head[L_FAILED], self._head[L_THREAD], self._head[L_KEPT] = 0, 0, _thread(), kept
         state[S_LOG] = ctypes.addressof(self._head)
 
     def close(self, state: ctypes.Array[ctypes.c_int64]) -> None:
@@ -146,6 +217,14 @@ class LaunchLog:
         kernel, *args = (ctypes.py_object * count).from_address(at)
         return kernel, tuple(args), {}
 
+    def begin(self) -> None:
+        """Copy what the launches have left: all gradients run next."""
+        self._keep(self._last.address, self._head[L_KEPT])
+
+    def end(self) -> None:
+        """Put back what the launches have left."""
+        self._put_back(self._last.address, self._head[L_KEPT], 0)
+
     def walk_back(self) -> int:
         """Launch gradients natively, from ``position`` down.
 
@@ -157,12 +236,40 @@ class LaunchLog:
         """
         return self._walk_back(ctypes.addressof(self._head))
 
+    def reversed_one(self) -> None:
+        """Python has run the gradient of the last of ``position`` launches."""
+        self._reversed(ctypes.addressof(self._head), self._head[L_AT])
+
+    def is_early(self, number: int) -> bool:
+        """Whether the gradient of a launch runs when memory holds what it held before the launch."""
+        return self._copies[number].kept.early
+
     def forget(self) -> None:
         """Let go of what the launches were given."""
         self._forget(ctypes.addressof(self._head), len(self._held))
 
     def __del__(self) -> None:
         self.forget()
+
+
+class _CopyTable:
+    """The copies of a launch as native code reads them. ``words``: see ``log_ir.K_*``."""
+
+    def __init__(self, kept: KeptRuns) -> None:
+        self.kept = kept
+        rows = [int(x) for run in kept.runs for x in run]
+        self._runs = (ctypes.c_int64 * max(1, len(rows)))(*rows)
+        addresses = [ctypes.addressof(counter) for counter in kept.counters]
+        self._counters = (ctypes.c_int64 * max(1, len(addresses)))(*addresses)
+        self.words = [0] * 4
+        self.words[K_RUNS], self.words[K_RUNS_AT] = len(kept.runs), ctypes.addressof(self._runs)
+        self.words[K_COUNTERS], self.words[K_COUNTERS_AT] = len(addresses), ctypes.addressof(self._counters)
+        self._table = (ctypes.c_int64 * 4)(*self.words)
+
+    @property
+    def address(self) -> int:
+        """The address of the words, for calls from Python."""
+        return ctypes.addressof(self._table)
 
 
 def _table(launch: NativeLaunch) -> int:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from ...codegen.builder import I64, Builder, Ptr, external, function
 
 # a log: the number of the next launch, how many there are, where they are, the thread that launches, whether a launch has raised, the most
-# words of arguments that one has
-L_AT, L_COUNT, L_LAUNCHES, L_THREAD, L_FAILED, L_MOST, L_WORDS = range(7)
+# words of arguments that one has, the memory of the copies
+L_AT, L_COUNT, L_LAUNCHES, L_THREAD, L_FAILED, L_MOST, L_KEPT, L_WORDS = range(8)
 
 # a launch of a log: its table and that of its gradient, how many words its arguments have, where they are, where the bits of them are
-# that are compared, how many objects were given with the kernel, where they are kept
-C_TABLE, C_GRADIENT, C_COUNT, C_ARGS, C_COMPARED, C_OBJECTS, C_KEPT, C_WORDS = range(8)
+# that are compared, how many objects were given with the kernel, where they are kept; its copies, see ``K_*``
+C_TABLE, C_GRADIENT, C_COUNT, C_ARGS, C_COMPARED, C_OBJECTS, C_KEPT, C_COPIES = range(8)
+C_WORDS = C_COPIES + 4
+
+# copies of what a launch overwrites: how many runs of bytes, where they are, how many counters of writes, where their addresses are
+K_RUNS, K_RUNS_AT, K_COUNTERS, K_COUNTERS_AT = range(4)
+
+# a run: where it is, where its copy is in the memory of the copies, bytes, whether it is put back after the gradient of the launch, and
+# not before
+R_AT, R_OFFSET, R_BYTES, R_LATE, R_WORDS = range(5)
 
 NO_GRADIENT = 1
 """In the place of the table of a gradient: there is nothing to differentiate. 0: Python runs it."""
@@ -57,6 +65,37 @@ def note(f: Builder, log: Ptr, launch: Ptr, kernel: Ptr, args: Ptr, result: Ptr)
         f.call(_inc_ref, one)
         kept[k] = one
     log[L_AT] = log[L_AT] + 1
+
+
+@function("void")
+def keep(f: Builder, copies: Ptr, kept: Ptr) -> None:
+    """Copy what a launch will overwrite."""
+    runs = copies[K_RUNS_AT]
+    with f.range(copies[K_RUNS]) as k:
+        run = runs.words(k * R_WORDS)
+        f.copy(kept + run[R_OFFSET], run[R_AT], run[R_BYTES])
+
+
+@function("void")
+def put_back(f: Builder, copies: Ptr, kept: Ptr, late: I64) -> None:
+    """Put back the early or the late runs of a launch, and count that as writes."""
+    count, runs, counters = copies[K_RUNS], copies[K_RUNS_AT], copies[K_COUNTERS_AT]
+    f.ret(when=count == 0)
+    with f.range(count) as k:
+        run = runs.words(k * R_WORDS)
+        with f.if_(run[R_LATE] == late):
+            f.copy(run[R_AT], kept + run[R_OFFSET], run[R_BYTES])
+    with f.range(copies[K_COUNTERS]) as k:
+        counter = counters[k]
+        counter[0] = counter[0] + 1
+
+
+@function("void")
+def reversed_launch(f: Builder, log: Ptr, at: I64) -> None:
+    """The gradient of launch ``at - 1`` has run."""
+    launch = log[L_LAUNCHES].words((at - 1) * C_WORDS)
+    f.call(put_back, launch.words(C_COPIES), log[L_KEPT], 1)
+    log[L_AT] = at - 1
 
 
 @function("void")
