@@ -109,6 +109,12 @@ class Scene:
             for i in q:
                 loss[None] += q[i] * q[i] + v[i][0] * v[i][1]
 
+        @qd.kernel
+        def weigh(t: qd.i32, w: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+            for i in range(4):
+                x[t + 1, i] = x[t, i] * x[t, i] * w[i]
+
+        self.weigh = weigh
         self.step, self.add, self.take, self.total = step, add, take, total
         self.kick, self.move, self.bend, self.count, self.total_of_state = kick, move, bend, count, total_of_state
 
@@ -138,6 +144,9 @@ class Scene:
 
     def do_turn(self, t, c):
         self.body.turn(t, c)
+
+    def do_weigh(self, t, factor):
+        self.weigh(t, np.arange(1.0, 5.0) * factor)
 
     def do_add(self, a, factor):
         self.add(self.arrays[a], self.arrays[(a + 1) % 3], factor)
@@ -181,7 +190,7 @@ class Scene:
 
 def a_script(rng):
     last = rng.randrange(3, 8)
-    forms = ["step", "keyword", "turn", "take"]
+    forms = ["step", "keyword", "turn", "take", "weigh"]
     script = []
     for t in range(last):
         form = rng.choice(forms)
@@ -236,8 +245,12 @@ def test_random_tapes_have_the_bits_that_they_have_without_logs(way):
             followed += tape.log.known is not None
         found.append(values)
         names = {what for what, *_ in first}
-        on_device = way in SLOW or way == "a budget"  # copies are made in Python
-        none = "fresh" in names or (on_device and names & {"kick", "move", "bend"})  # Python writes to fresh arrays
+        python = {"fresh"}  # Python writes to it in the tape
+        if way in SLOW:
+            python |= {"weigh"}  # its array is copied to the device
+        if way in SLOW or way == "a budget":
+            python |= {"kick", "move", "bend"}  # copies are made by the device, or counted
+        none = names & python
         assert bool(followed) == (logs and not none), f"seed {seed}: {followed} tapes followed a log"
         qd.reset()
     for k, (got, want) in enumerate(zip(*found)):
@@ -314,6 +327,46 @@ def test_arrays_and_kernels_of_a_known_tape_go_when_nothing_else_holds_them():
     del tape
     gc.collect()
     assert [one() for one in known] == [None, None]
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("size", [4, 5, 1 << 17])
+def test_an_array_that_python_changes_after_its_launch_is_refused_as_in_a_new_tape(left, size):
+    qd.init(default_fp=qd.f64)
+    x, loss = qd.field(qd.f64, 4, needs_grad=True), qd.field(qd.f64, (), needs_grad=True)
+
+    @qd.kernel
+    def weigh(w: qd.types.ndarray(dtype=qd.i8, ndim=1)):
+        for i in x:
+            loss[None] += x[i] * x[i] * w[i]
+
+    @qd.kernel
+    def other():
+        for i in x:
+            loss[None] += x[i]
+
+    def run(change):
+        weights = np.full(size, 2, np.int8)
+        with qd.ad.Tape(loss) as tape:
+            weigh(weights)
+            if change:
+                weights[:] = 3
+            if left:
+                other()
+        return tape
+
+    for _ in range(2):
+        run(False)
+        other()
+    if left:
+        left = False
+        run(False)
+        run(False)
+        left = True
+    x.fill(0.5)
+    assert run(False).log.known is None if left else run(False).log.known is not None
+    with pytest.raises(qd.DataAccessError, match=r"`weigh` needs the values of the argument `w` read here, but Python changed"):
+        run(True)
 
 
 def test_an_earlier_tape_keeps_its_launches_when_a_later_one_follows_the_same_log():

@@ -28,6 +28,7 @@ from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode, refuse_seco
 from .custom import Replaced
 from .grad_check import GradCheck
 from .gradient_arrays import check_loss, clear_all_gradients, fill_loss, loss_gradient, unwrapped_loss
+from .logged_launches import known_tape
 from .lost_gradients import check_broken
 from .overwrites import HostWrite, Launch, Overwrites, Timed, all_uses
 from .tape_log import TapeLog
@@ -164,6 +165,7 @@ class Tape(PathsOfTape):
         self.log.pause(self._program.state)
         if log.failed:
             self._failed = self._failed or "a launch raised"
+        self.log.refuse_changed()
         launches = self.log.take_over()
         if launches:
             self._program.known_tapes.left(launches[0][0], id(self.loss))
@@ -172,6 +174,8 @@ class Tape(PathsOfTape):
                 now, flat = frozen_arguments(kernel.binder, args, kwargs)
                 over.launching(number, kernel, now, {}, flat)
                 over.launched()
+                if flat is None and over.bound is not None:
+                    self._given.mark(number, *over.bound)
 
     def saw(self, tensor: Any, value: Any, index: Any) -> None:
         """See ``TapeRecorder``. Launches from now on may be given what was read."""
@@ -369,13 +373,14 @@ class Tape(PathsOfTape):
             )
         assert self._overwritten is not None
         kept = self._overwritten.kept
+        self.log.refuse_changed()
         found = None if log is not None else self._checked(program)
         if not kept:  # else each launch is checked when memory is what it was
             self._check_versions(program)
         if found is not None:
             self._given.check(found)
             make_gradients(program, found.variants)
-        check_budget(program, kept, self.log.differentiated(), self._reserved(program))
+        check_budget(program, kept, self.log.differentiated(), self.log.reserve(program))
         if self.loss is not None:
             if program.recording is None:
                 if not len(self.log):
@@ -384,7 +389,7 @@ class Tape(PathsOfTape):
                     warn_of_zeros(recorded_by(self, program, found.groups))
             fill_loss(loss_gradient(self.loss), 1)
         is_plain = self.log.is_plain and not (
-            found is None or self._given or self._overwritten.unkept or self.check or found.loses()
+            found is None or self._given.shown or self._overwritten.unkept or self.check or found.loses()
         )
         wanted = is_plain and program.known_tapes.wants(program, self.log.launches, id(self.loss)) and native_functions()
         copies = kept.logged() if wanted else None
@@ -401,7 +406,9 @@ class Tape(PathsOfTape):
             program.replaying, program.replay_seed, program.place = was, None, None
             kept.end()
         if copies is not None and wanted:
-            program.known_tapes.enter(program, self.log.launches, id(self.loss), copies, wanted)
+            known = known_tape(program, self.log.launches, copies, wanted)
+            if known is not None:
+                program.known_tapes.enter(self.log.launches[0][0], id(self.loss), known)
 
     def _walk_back(self, log: LaunchLog) -> None:
         """Run the gradients of all launches, last to first: natively, but for those that need Python."""
@@ -432,12 +439,6 @@ class Tape(PathsOfTape):
             order = sorted([*((t.when, t) for t in timed), *inner], key=lambda pair: pair[0])
             check_broken(order, self.log.writes, strict=self.validation)
         return found
-
-    def _reserved(self, program: Program) -> int:
-        """Bytes that functions with a gradient of their own, and fixed points, allocate in their gradients, which run one by one."""
-        if not program.options.memory_budget or program.recording is not None:
-            return 0
-        return max((function.reserve(program) for function in self.log.others.values()), default=0)
 
     def _overwrites(self, timed: list[Timed]) -> Overwrites:
         """The reads and writes of all launches; of writes, whether copies were made of what they overwrite."""

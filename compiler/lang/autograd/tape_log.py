@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import OutOfMemory
+from ...program.memory.given_arrays import changed_array, read_again
 from ...program.memory.kept import TAPE
 from ...runtime.base import Allocation
 from ...runtime.native.log import LaunchLog
@@ -115,6 +116,12 @@ class TapeLog:
         inner = [t for _, steps in self.composites() for t in steps.sample() if isinstance(t, Timed)]
         yield from (t.launch for t in (*self.timed(), *inner) if not t.hidden)
 
+    def reserve(self, program: Program) -> int:
+        """Bytes that functions with a gradient of their own, and fixed points, allocate in their gradients, which run one by one."""
+        if not program.options.memory_budget or program.recording is not None:
+            return 0
+        return max((function.reserve(program) for function in self.others.values()), default=0)
+
     def accesses_before(self, number: int) -> Overwrites:
         """What launches and assignments before launch ``number`` read and wrote, at times before 0."""
         timed = [t._replace(when=t.when - number) for t in self.timed() if t.when < number]
@@ -148,6 +155,18 @@ class TapeLog:
         if self.known is not None and self._followed is None:
             self._followed = self.known.position
             self.known.close(state)
+
+    def refuse_changed(self) -> None:
+        """Refuse arrays of launches that have followed a known tape, if Python has changed one since.
+
+        Raises:
+            DataAccessError: it has, and a gradient needs the values of then.
+        """
+        number = None if self.known is None else self.known.first_changed()
+        if number is not None:
+            kernel, args, kwargs = self.launches[number]
+            variant, _ = kernel.variant(args, kwargs)
+            raise changed_array(variant, next(iter(read_again(variant).values())))
 
     def take_over(self) -> list[Launch]:
         """Follow the known tape, which is paused, no more. Returns all launches."""

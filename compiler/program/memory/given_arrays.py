@@ -97,11 +97,16 @@ class GivenArrays:
     def __bool__(self) -> bool:
         return bool(self._marks or self._shown)
 
+    @property
+    def shown(self) -> bool:
+        """Whether memory that was handed out is marked."""
+        return bool(self._shown)
+
     def mark(self, number: int, variant: Variant, call: Call) -> None:
         """Mark what launch ``number`` was given and its gradient reads again. What the launch writes itself is not marked."""
         known = self._reads.get(id(variant))
         if known is None:
-            known = self._reads[id(variant)] = variant, _read_again(variant)
+            known = self._reads[id(variant)] = variant, read_again(variant)
         for index, read in known[1].items():
             array = call.sources.get(index, call.arrays[index])
             if index not in call.own | call.parts and not isinstance(array, NearArray) and array.size:
@@ -135,14 +140,8 @@ class GivenArrays:
                     HINT_OF_VIEW,
                 )
         for mark in self._changed(self._marks):
-            kernel, device = mark.variant.head.name, mark.variant.program.device
-            if not found.wrote_after(base_of(device, mark.array)[0], mark.number):
-                raise DataAccessError(
-                    f"the gradient of `{kernel}` needs the values of the argument `{mark.read.place.name}` read here, but Python changed"
-                    " the array after the launch, in the same tape",
-                    mark.read.loc,
-                    HINT.format(kernel),
-                )
+            if not found.wrote_after(base_of(mark.variant.program.device, mark.array)[0], mark.number):
+                raise changed_array(mark.variant, mark.read)
 
     @staticmethod
     def _changed(marks: Iterable[AnyMark]) -> Iterator[AnyMark]:
@@ -156,7 +155,18 @@ class GivenArrays:
                 yield mark
 
 
-def _read_again(variant: Variant) -> dict[int, Effect]:
+def changed_array(variant: Variant, read: Effect) -> DataAccessError:
+    """The error of a launch that was given an array which Python has changed since. ``read``: what reads it again."""
+    kernel = variant.head.name
+    return DataAccessError(
+        f"the gradient of `{kernel}` needs the values of the argument `{read.place.name}` read here, but Python changed"
+        " the array after the launch, in the same tape",
+        read.loc,
+        HINT.format(kernel),
+    )
+
+
+def read_again(variant: Variant) -> dict[int, Effect]:
     """The array arguments that the gradient reads again and the kernel does not write, each with one of these reads."""
     found: dict[int, Effect] = {}
     for effect in accesses_of(variant, "repeats"):
@@ -170,4 +180,4 @@ def _read_again(variant: Variant) -> dict[int, Effect]:
     return found
 
 
-__all__ = ["GivenArrays", "content_mark"]
+__all__ = ["GivenArrays", "changed_array", "content_mark", "read_again"]

@@ -6,12 +6,10 @@ Each is a log (``runtime.native.log``): later launches follow it natively, and i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from ...runtime.native.launch import NativeLaunch
-from ...runtime.native.log import NOTHING_KEPT, KeptRuns, LaunchLog, LoggedLaunch, TapeCopies
-from .memory_regions import memory_base
+from ...runtime.native.log import LaunchLog
 
 MOST_LAUNCHES = 1 << 14
 MOST_TAPES = 16
@@ -92,32 +90,10 @@ class KnownTapes:
         _put(self._seen, key, seen)
         return seen.times >= seen.wanted
 
-    def enter(self, program: Any, launches: Launches, loss: int, kept: TapeCopies, functions: Mapping[str, int]) -> None:
-        """Remember a tape that was checked, and whose gradients have run, if all of it can be launched natively.
-
-        Args:
-            program: of the tape.
-            launches: those that it recorded.
-            loss: the identity of its loss.
-            kept: its copies, see ``KeptElements.logged``.
-            functions: see ``LaunchLog``.
-        """
-        of_launches, last, nbytes, bases = kept
-        logged: list[LoggedLaunch] = []
-        gradients: dict[object, NativeLaunch | None] = {}
-        for number, (kernel, args, kwargs) in enumerate(launches):
-            copies = of_launches.get(number, NOTHING_KEPT)
-            found = None if kwargs else _logged(program, kernel, args, gradients, copies)
-            if found is None:
-                return
-            logged.append(found)
-        now = program.data.generation
-        self._found = {at: tape for at, tape in self._found.items() if tape.generation == now}
-        copied = tuple(
-            (weakref.ref(a), a._memory.serial) for a in (program.ndarrays if bases else ()) if memory_base(a._memory) in bases
-        )
-        known = KnownTape(LaunchLog(logged, functions, last, nbytes), now, copied)
-        _put(self._found, (launches[0][0].token, loss), known)
+    def enter(self, kernel: Any, loss: int, tape: KnownTape) -> None:
+        """Remember a tape that was checked, and whose gradients have run. It begins with a launch of ``kernel``."""
+        self._found = {key: known for key, known in self._found.items() if known.generation == tape.generation}
+        _put(self._found, (kernel.token, loss), tape)
 
 
 def _put(known: dict[object, V], key: object, value: V) -> None:
@@ -126,34 +102,6 @@ def _put(known: dict[object, V], key: object, value: V) -> None:
     known[key] = value
     if len(known) > MOST_TAPES:
         del known[next(iter(known))]
-
-
-def _logged(
-    program: Any, kernel: Any, args: tuple[Any, ...], gradients: dict[object, NativeLaunch | None], kept: KeptRuns
-) -> LoggedLaunch | None:
-    """A launch as a log has it; None: it, or its gradient, must come through Python. ``gradients``: the native ones so far."""
-    variant, bound = kernel.variant(args, {})
-    executable, call = variant.executable, bound.call
-    owner = executable, executable.compiled.address
-    launch = next((x for x in program.native_launches.get(kernel.token, ()) if x.owner == owner), None)
-    if launch is None or executable.returns or call.loans or call.after or not _is_plain(call):
-        return None
-    gradient: NativeLaunch | None = None
-    if variant.plans.sizing:
-        reverse = variant.gradient
-        if not (variant.native and reverse.native) or reverse.stores.asks or (variant.before() and not kept.early):
-            return None
-        if reverse not in gradients:
-            gradients[reverse] = reverse.native_launch((), (reverse, reverse.compiled.address))
-        gradient = gradients[reverse]
-        if gradient is None:
-            return None
-    return LoggedLaunch(launch, gradient, executable.args, bytes(call.words[8:]), len(args), kept)
-
-
-def _is_plain(call: Any) -> bool:
-    """Whether all arrays are ndarrays of the program, with memory: that of others may be written to, or laid out anew."""
-    return len(call.own) == len(call.arrays) and all(a.size for a in call.arrays.values())
 
 
 __all__ = ["KnownTape", "KnownTapes"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from ...codegen.abi import arg_words
@@ -24,6 +25,8 @@ from .log_ir import (
     C_COUNT,
     C_GRADIENT,
     C_KEPT,
+    C_MARKS,
+    C_MARKS_AT,
     C_OBJECTS,
     C_TABLE,
     C_WORDS,
@@ -39,6 +42,7 @@ from .log_ir import (
     L_MOST,
     L_THREAD,
     L_WORDS,
+    M_WORDS,
     NO_GRADIENT,
 )
 
@@ -96,6 +100,13 @@ class TapeCopies(NamedTuple):
     bases: frozenset[object]
 
 
+class GivenArray(NamedTuple):
+    """An array of others that a launch is given. ``marked``: its gradient reads it again."""
+
+    nbytes: int
+    marked: bool
+
+
 class LoggedLaunch(NamedTuple):
     """A launch of a log.
 
@@ -105,6 +116,8 @@ class LoggedLaunch(NamedTuple):
         args: of the kernel.
         words: of its arguments.
         objects: how many arguments the call has.
+        given: the arrays of others among the arguments, by ``ArgDecl.index``, with their bytes. Another array of this size may be given.
+            What the gradient reads again is marked.
         kept: what is copied before it.
     """
 
@@ -113,6 +126,7 @@ class LoggedLaunch(NamedTuple):
     args: Sequence[ArgDecl]
     words: bytes
     objects: int
+    given: Mapping[int, GivenArray]
     kept: KeptRuns = NOTHING_KEPT
 
 
@@ -144,20 +158,24 @@ class LaunchLog:
         self._held = [(x.launch, x.gradient) for x in launches]
         counts = [len(x.words) // 8 for x in launches]
         self._words = _words(sum(counts), b"".join(x.words for x in launches))
-        self._compared = _words(sum(counts), b"".join(_compared(x.args) for x in launches))
+        self._compared = _words(sum(counts), b"".join(_compared(x) for x in launches))
         self._kept = (ctypes.c_int64 * sum(1 + x.objects for x in launches))()
         self._copies = [_CopyTable(x.kept) for x in launches]
         self._last = _CopyTable(last)
+        marks = [_marks(x) for x in launches]
+        self._marks = (ctypes.c_int64 * sum(map(len, marks)))(*chain.from_iterable(marks))
+        self._has_marks = any(marks)
         rows: list[int] = []
-        at, kept = 0, ctypes.addressof(self._kept)
-        for launch, count, copies in zip(launches, counts, self._copies):
+        at, kept, marked = 0, ctypes.addressof(self._kept), ctypes.addressof(self._marks)
+        for launch, count, copies, mine in zip(launches, counts, self._copies, marks):
             gradient = NO_GRADIENT if launch.gradient is None else _table(launch.gradient)
             row = [0] * C_WORDS
             row[C_TABLE], row[C_GRADIENT], row[C_COUNT] = _table(launch.launch), gradient, count
             row[C_ARGS], row[C_COMPARED] = ctypes.addressof(self._words) + at, ctypes.addressof(self._compared) + at
             row[C_OBJECTS], row[C_KEPT] = 1 + launch.objects, kept
+            row[C_MARKS], row[C_MARKS_AT] = len(mine) // M_WORDS, marked
             row[C_COPIES:] = copies.words
-            at, kept = at + 8 * count, kept + 8 * (1 + launch.objects)
+            at, kept, marked = at + 8 * count, kept + 8 * (1 + launch.objects), marked + 8 * len(mine)
             rows += row
         self._rows = (ctypes.c_int64 * len(rows))(*rows)
         self._head = (ctypes.c_int64 * L_WORDS)()
@@ -166,6 +184,7 @@ class LaunchLog:
         at_head = ctypes.c_void_p
         self._walk_back = ctypes.PYFUNCTYPE(ctypes.c_int64, at_head)(functions["walk_back"])
         self._reversed = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["reversed_launch"])
+        self._changed = ctypes.PYFUNCTYPE(ctypes.c_int64, at_head, ctypes.c_int64)(functions["first_changed"])
         self._forget = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["forget"])
         self._keep = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["keep"])
         self._put_back = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64, ctypes.c_int64)(functions["put_back"])
@@ -216,6 +235,11 @@ class LaunchLog:
     def _given(self, at: int, count: int) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         kernel, *args = (ctypes.py_object * count).from_address(at)
         return kernel, tuple(args), {}
+
+    def first_changed(self) -> int | None:
+        """The first launch that was made an array of which Python has changed since, so that its gradient would read other values."""
+        found = self._changed(ctypes.addressof(self._head), self._head[L_AT]) if self._has_marks else -1
+        return None if found < 0 else found
 
     def begin(self) -> None:
         """Copy what the launches have left: all gradients run next."""
@@ -282,6 +306,21 @@ def _words(count: int, content: bytes) -> ctypes.Array[ctypes.c_int64]:
     return made
 
 
-def _compared(args: Sequence[ArgDecl]) -> bytes:
-    """Which words of arguments are compared: all but real numbers."""
-    return b"".join((b"\0" if d.kind == "scalar" and d.dtype.is_real else b"\xff") * (8 * arg_words(d)) for d in args)
+def _compared(launch: LoggedLaunch) -> bytes:
+    """Which words of arguments are compared: all but real numbers, and where arrays of others lie."""
+    out: list[bytes] = []
+    for d in launch.args:
+        free = 1 if d.index in launch.given or (d.kind == "scalar" and d.dtype.is_real) else 0
+        out.append(b"\0" * 8 * free + b"\xff" * 8 * (arg_words(d) - free))
+    return b"".join(out)
+
+
+def _marks(launch: LoggedLaunch) -> list[int]:
+    """The marks of a launch, see ``log_ir.M_*``."""
+    at, out = 0, list[int]()
+    for d in launch.args:
+        given = launch.given.get(d.index)
+        if given is not None and given.marked:
+            out += [at, given.nbytes, 0]
+        at += arg_words(d)
+    return out

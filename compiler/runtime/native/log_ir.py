@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from ...codegen.builder import I64, Builder, Ptr, external, function
+from ...codegen.builder import I64, Builder, Ptr, Value, Variable, external, function
 
 # a log: the number of the next launch, how many there are, where they are, the thread that launches, whether a launch has raised, the most
 # words of arguments that one has, the memory of the copies
 L_AT, L_COUNT, L_LAUNCHES, L_THREAD, L_FAILED, L_MOST, L_KEPT, L_WORDS = range(8)
 
 # a launch of a log: its table and that of its gradient, how many words its arguments have, where they are, where the bits of them are
-# that are compared, how many objects were given with the kernel, where they are kept; its copies, see ``K_*``
-C_TABLE, C_GRADIENT, C_COUNT, C_ARGS, C_COMPARED, C_OBJECTS, C_KEPT, C_COPIES = range(8)
+# that are compared, how many objects were given with the kernel, where they are kept, how many marks it has, where they are; its copies,
+# see ``K_*``
+C_TABLE, C_GRADIENT, C_COUNT, C_ARGS, C_COMPARED, C_OBJECTS, C_KEPT, C_MARKS, C_MARKS_AT, C_COPIES = range(10)
 C_WORDS = C_COPIES + 4
+
+# a mark of an array that Python may change unseen: the word of the arguments that has its address, its bytes, the mark
+M_WORD, M_BYTES, M_MARK, M_WORDS = range(4)
+MARKED = 1 << 13
+"""8-byte words that a mark is made of: all of an array of at most so many, else words at equal distances."""
+_LANES = 4
+_FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)  # odd: a change of one word changes the mark
 
 # copies of what a launch overwrites: how many runs of bytes, where they are, how many counters of writes, where their addresses are
 K_RUNS, K_RUNS_AT, K_COUNTERS, K_COUNTERS_AT = range(4)
@@ -50,6 +58,58 @@ def follows(f: Builder, launch: Ptr, words: Ptr) -> None:
     f.ret(True)
 
 
+@function("i64")
+def mark_of(f: Builder, content: Ptr, nbytes: I64) -> None:
+    """A number that differs, but for a chance, where the content does."""
+    words = nbytes >> 3
+    step = (words + (MARKED - 1)) // MARKED
+    lanes = [f.var(nbytes + k) for k in range(_LANES)]  # a multiplication takes longer than a load
+
+    def mix(lane: Variable, word: Value) -> None:
+        mixed = lane.value * _FACTOR + word
+        lane.value = mixed ^ (mixed >> 29)
+
+    at = f.var(0)
+    with f.loop():
+        k = at.value
+        last = k + step * (_LANES - 1)
+        f.leave(unless=last < words)
+        for n, lane in enumerate(lanes):
+            mix(lane, content[k + step * n])
+        at.value = last + step
+    with f.loop():
+        k = at.value
+        f.leave(unless=k < words)
+        mix(lanes[0], content[k])
+        at.value = k + step
+    with f.range(nbytes, words << 3) as k:
+        mix(lanes[0], (content + k).load("i8").to("i64"))
+    for lane in lanes[1:]:
+        mix(lanes[0], lane.value)
+    f.ret(lanes[0].value)
+
+
+@function("void")
+def mark_given(f: Builder, launch: Ptr) -> None:
+    """Mark the arrays of a launch that was made."""
+    marks, args = launch[C_MARKS_AT], launch[C_ARGS]
+    with f.range(launch[C_MARKS]) as k:
+        mark = marks.words(k * M_WORDS)
+        mark[M_MARK] = f.call(mark_of, args[mark[M_WORD]], mark[M_BYTES])
+
+
+@function("i64")
+def first_changed(f: Builder, log: Ptr, n: I64) -> None:
+    """The first of ``n`` launches an array of which has changed since; -1: none."""
+    with f.range(n) as i:
+        launch = log[L_LAUNCHES].words(i * C_WORDS)
+        marks, args = launch[C_MARKS_AT], launch[C_ARGS]
+        with f.range(launch[C_MARKS]) as k:
+            mark = marks.words(k * M_WORDS)
+            f.ret(i, unless=f.call(mark_of, args[mark[M_WORD]], mark[M_BYTES]) == mark[M_MARK])
+    f.ret(-1)
+
+
 @function("void")
 def note(f: Builder, log: Ptr, launch: Ptr, kernel: Ptr, args: Ptr, result: Ptr) -> None:
     """A launch of the log was made. Keep what it was given: no other array may come to lie where one of these lies."""
@@ -57,6 +117,7 @@ def note(f: Builder, log: Ptr, launch: Ptr, kernel: Ptr, args: Ptr, result: Ptr)
     with f.if_(result == 0):
         log[L_FAILED] = 1
         f.ret()
+    f.call(mark_given, launch)
     kept = launch[C_KEPT]
     f.call(_inc_ref, kernel)
     kept[0] = kernel

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...codegen.builder import I64, Builder, NativeFunction, NativeModule, Ptr, Value, external, function
 from .launch_ir import F_CLOSED, F_SLOW, PYTHON, dec_ref, inc_ref, native, walk_back
-from .log_ir import forget, keep, put_back, reversed_launch
+from .log_ir import first_changed, forget, keep, put_back, reversed_launch
 from .pack_ir import P_BOUND, P_NONE, P_SLOW, has_type, length, member, process
 
 _call = external("PyObject_Call", "ptr", "ptr", "ptr", "ptr")
@@ -97,7 +97,7 @@ _SLOTS = (
 )
 """Calls of kernels, of their gradients, and of both bound to an object."""
 
-_OF_LOGS = walk_back, reversed_launch, forget, keep, put_back
+_OF_LOGS = walk_back, reversed_launch, first_changed, forget, keep, put_back
 
 
 def launcher_module(offsets: dict[str, int]) -> NativeModule:
