@@ -1,115 +1,27 @@
-"""What a peer project was asked for on AMD GPUs, where code must run: on the emulated gfx942. docs/gpu-requests.md has the whole list."""
-
-import os
+"""What a peer project was asked for on AMD GPUs alone, on the emulated gfx942. ``tests/gpus`` has what every GPU is asked for."""
 
 import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.program.plans import device_reducer
-from qdrun.compiler.program.plans.device_reducer import DeviceReducers
+from qdrun.compiler.program.state import ProgramState
+from qdrun.tests.devices.processor.machine import emulated_machine
 
-DEVICES = {"amdgpu": {"arch": qd.amdgpu, "device": "emulated:gfx942"}, "cpu": {"arch": qd.cpu}}
-
-
-def both(work):
-    """The results of the same work on the card and on the CPU."""
-    out = []
-    for options in DEVICES.values():
-        with qd.init(default_fp=qd.f64, offline_cache=True, **options):
-            out.append(work())
-    return out
+CARD = {"arch": qd.amdgpu, "device": "emulated:gfx942", "default_fp": qd.f64}
+SIZE = 70
 
 
-@pytest.mark.slow
-def test_loops_with_states_of_several_types_beside_each_other():
-    """Row 13: sibling loops, each with an integer state that decides a branch. ``QDRUN_SIBLINGS=6`` is the request's number."""
-    siblings = int(os.environ.get("QDRUN_SIBLINGS", "2"))
-    rng = np.random.default_rng()
-    start, n = rng.uniform(0.2, 0.9, 20), int(rng.integers(2, 4))
-
-    def work():
-        x, y = qd.field(qd.f64, shape=20, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
-
-        @qd.kernel
-        def k(n: qd.i32):
-            for i in x:
-                v = x[i]
-                for group in qd.static(range(siblings)):
-                    count = i % 3
-                    for j in range(n + group % 2):
-                        if count > 1:
-                            v = v * (1.5 - v)
-                        else:
-                            v = 0.9 * v + 0.05 * v * v
-                        count = (count * 7 + j + group) % 4
-                y[None] += v
-
-        x.from_numpy(start)
-        with qd.ad.Tape(loss=y):
-            k(n)
-        return x.grad.to_numpy()
-
-    card, cpu = both(work)
-    assert (card == cpu).all() and np.abs(cpu).min() > 0
-
-
-@pytest.mark.parametrize("rows", [0, 3, 130])
-def test_gated_iterations_alone_have_rows(rows):
-    """Rows 20 and 30: the heap has a row for each iteration that passes the gate, and none is written twice."""
-
-    def work():
-        x, flag = qd.field(qd.f64, shape=130, needs_grad=True), qd.field(qd.i32, shape=130)
-        y = qd.field(qd.f64, shape=(), needs_grad=True)
-
-        @qd.kernel
-        def k(n: qd.i32):
-            for i in x:
-                if flag[i] > 0:
-                    v = x[i]
-                    for _ in range(n):
-                        v = v * (1.4 - v)
-                    y[None] += v
-
-        x.from_numpy(np.linspace(0.1, 0.9, 130))
-        chosen = np.zeros(130, np.int32)
-        chosen[np.random.default_rng(rows).permutation(130)[:rows]] = 1
-        flag.from_numpy(chosen)
-        with qd.ad.Tape(loss=y):
-            k(3)
-        return x.grad.to_numpy(), k.grad.plan(3).bytes
-
-    (card, heap), (cpu, _) = both(work)
-    assert (card == cpu).all() and np.count_nonzero(cpu) == rows
-    assert heap == rows * 3 * 8
-
-
-@pytest.mark.parametrize("n, block", [(65_700, 192), (2_500, 1024), (641, 96)])
-def test_iterations_that_are_no_multiple_of_a_block(n, block):
-    """Row 26: threads beyond the last iteration leave at once and touch nothing. The first case is the request's."""
-
-    def work():
-        x = qd.field(qd.i32, shape=n + 300)
-
-        @qd.kernel
-        def k(n: qd.i32):
-            qd.loop_config(block_dim=block)
-            for i in range(n):
-                x[i] = i + 1
-
-        k(n)
-        return x.to_numpy()
-
-    card, cpu = both(work)
-    expected = np.where(np.arange(n + 300) < n, np.arange(n + 300) + 1, 0)
-    assert (card == expected).all() and (cpu == expected).all()
+@pytest.fixture
+def program():
+    with qd.init(**CARD) as made:
+        yield made
 
 
 @pytest.mark.parametrize("block", [192, 1024])
 def test_blocks_whose_threads_meet_are_as_large_as_the_chip_allows(block):
     """Row 26, with on-chip memory and barriers: the last block has threads without an iteration, which meet the others all the same."""
     n, start = 3 * block - 60, np.random.default_rng().integers(1, 100, 3 * block - 60).astype(np.int32)
-    with qd.init(**DEVICES["amdgpu"]):
+    with qd.init(**CARD):
         x, y = qd.field(qd.i32, shape=n), qd.field(qd.i32, shape=n + block)
 
         @qd.kernel
@@ -129,68 +41,76 @@ def test_blocks_whose_threads_meet_are_as_large_as_the_chip_allows(block):
     assert (found[:n] == expected).all() and not found[n:].any()
 
 
-def test_random_numbers_are_those_of_the_cpu():
-    """Row 52: numbers come from counters; there is nothing to initialise."""
-
-    def work():
-        x = qd.field(qd.f64, shape=300)
-
-        @qd.kernel
-        def k():
-            for i in x:
-                x[i] = qd.random(qd.f64)
-
-        k()
-        return x.to_numpy()
-
-    card, cpu = both(work)
-    assert (card == cpu).all() and len(set(cpu.tolist())) == 300
+def expected(n, size=SIZE):
+    """The same gradient in NumPy, with its operations in its order."""
+    states, v = [], np.linspace(0.1, 0.9, size)
+    for _ in range(n):
+        states.append(v)
+        v = v * (1.4 - v)
+    slope = np.ones(size)
+    for v in reversed(states):
+        slope = slope * (1.4 - 2.0 * v)
+    return slope
 
 
-def test_gates_of_a_launch_are_counted_on_the_card(monkeypatch):
-    """Row 21: the pass that counts what needs a row is a kernel of the card, not of the host."""
-    asked, run = [], DeviceReducers.run
-    monkeypatch.setattr(device_reducer, "SMALL_ARRAY", 0)
-    monkeypatch.setattr(DeviceReducers, "run", lambda *args: (asked.append(1), run(*args))[1])
-    with qd.init(default_fp=qd.f64, **DEVICES["amdgpu"]) as program:
-        flag, x = qd.field(qd.i32, shape=500), qd.field(qd.f64, shape=500, needs_grad=True)
-        y = qd.field(qd.f64, shape=(), needs_grad=True)
+def test_a_heap_grows_while_a_launch_that_uses_it_is_in_the_queue(program, monkeypatch):
+    """Rows 8 and 19: the emulated card runs queued work as late as it may, and poisons what is freed."""
+    x, y = (qd.field(qd.f64, shape=SIZE, needs_grad=True) for _ in range(2))
 
-        @qd.kernel
-        def mark():
-            for i in flag:
-                flag[i] = 1 if i % 10 == 0 else 0
+    @qd.kernel
+    def k(n: qd.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(n):
+                v = v * (1.4 - v)
+            y[i] += v
 
-        @qd.kernel
-        def k(n: qd.i32):
-            for i in x:
-                if flag[i] > 0:
-                    v = x[i]
-                    for _ in range(n):
-                        v = v * (1.4 - v)
-                    y[None] += v
+    x.from_numpy(np.linspace(0.1, 0.9, SIZE))
+    y.grad.fill(1.0)
+    grow, waiting = ProgramState.grow_heap, []
 
-        x.fill(0.5)
-        mark()
-        k.grad(3)
-        qd.sync()
-        assert asked and program.usage()["adstack"] == 50 * 3 * 8
+    def grown(*args, **options):
+        waiting.append(sum(len(s.queue) for s in emulated_machine().streams.values()))
+        return grow(*args, **options)
+
+    monkeypatch.setattr(ProgramState, "grow_heap", grown)
+    for n in (7, 30, 90):
+        k.grad(n)
+    assert len(waiting) == 3 and all(waiting), waiting
+    np.testing.assert_allclose(x.grad.to_numpy(), expected(7) + expected(30) + expected(90), rtol=1e-12)
 
 
-def test_all_threads_of_a_wave_may_fail_at_once():
-    """Threads of a wave share a program counter: one that holds the lock of the report must not wait for those that wait for the lock."""
-    with qd.init(debug=True, offline_cache=True, **DEVICES["amdgpu"]):
-        x = qd.field(qd.i32, shape=100)
+def test_stacks_of_several_types_beside_each_other_do_not_touch(program):
+    """Rows 13 and 27: f64, f32 and integer states in one iteration, each to the last slot of its own."""
+    x, y = qd.field(qd.f64, shape=SIZE, needs_grad=True), qd.field(qd.f32, shape=SIZE, needs_grad=True)
+    total = qd.field(qd.f64, shape=(), needs_grad=True)
 
-        @qd.kernel
-        def checked(limit: qd.i32):
-            for i in x:
-                x[i] = i
-                assert i < limit, f"i is {i}"
+    @qd.kernel
+    def k(n: qd.i32, m: qd.i32):
+        for i in x:
+            v, w, count = x[i], y[i], i % 5
+            for _ in range(n):
+                v = v * (1.4 - v) if count % 3 == 0 else v * 0.9
+                count = count * 3 + 1
+            for _ in range(m):
+                w = w * (qd.f32(1.5) - w)
+            total[None] += v + w
 
-        checked(100)
-        qd.sync()
-        with pytest.raises(qd.QdrunAssertionError, match=r"i is 7\b"):
-            checked(7)
-            qd.sync()
-        assert (x.to_numpy() == np.arange(100)).all()
+    start = np.linspace(0.1, 0.9, SIZE)
+    x.from_numpy(start)
+    y.from_numpy(start.astype(np.float32))
+    total.grad[None] = 1.0
+    k.grad(31, 17)
+    plan = k.grad.plan(31, 17)
+    assert {p: n for p, n in plan.planes.items() if n} == {"f8": SIZE * 31 * 8, "f4": SIZE * 17 * 4, "i4": SIZE * 31 * 4}
+    assert program.usage()["adstack"] == plan.bytes
+    v, slope, w, narrow = start.copy(), np.ones(SIZE), start.astype(np.float32), np.ones(SIZE)
+    count = np.arange(SIZE) % 5
+    for _ in range(31):
+        grows = count % 3 == 0
+        slope, v = slope * np.where(grows, 1.4 - 2 * v, 0.9), np.where(grows, v * (1.4 - v), v * 0.9)
+        count = (count * 3 + 1).astype(np.int32)
+    for _ in range(17):
+        narrow, w = narrow * (1.5 - 2 * w), w * (np.float32(1.5) - w)
+    np.testing.assert_allclose(x.grad.to_numpy(), slope, rtol=1e-12)
+    np.testing.assert_allclose(y.grad.to_numpy(), narrow, rtol=1e-3)

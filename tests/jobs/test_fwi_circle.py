@@ -98,11 +98,12 @@ def test_the_inversion_meets_the_objectives_of_devito():
     with Session(
         FwiCircle(p, wanted=("velocity",)), backend="cpu", threads=2, memory_limit_bytes=None, memory_budget_bytes=10**9
     ) as session:
-        for _ in known["value"][:STEPS]:
+        for _ in range(STEPS - 1):
             outcome = session.run(p.model_copy(update={"velocity": velocity.tolist()}))
             found.append(outcome.loss)
             slope = -0.5 * velocity**3 * outcome.gradients["velocity"]  # with respect to 1 / velocity^2, as in the tutorial
             velocity = np.clip(velocity + 0.05 * slope / slope.max(), 2.0, 3.5)
+    found.append(run(FwiCircle(p.model_copy(update={"velocity": velocity.tolist()}), wanted=()), threads=2).loss)
     meets(found, known | {"value": known["value"][:STEPS]})
     np.testing.assert_allclose(found, known["published"][:STEPS], rtol=known["published_tolerance"])
 

@@ -1,18 +1,14 @@
 """The tests of this folder run on Mesa's llvmpipe, or on the device that ``QDRUN_TEST_VULKAN`` names."""
 
 import ctypes
-import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.program import state
-from qdrun.compiler.runtime.vulkan import kind
+from qdrun.tests.on_gpus import VULKAN as NAME
+from qdrun.tests.on_gpus import keep_tapes_in_heap, need_vulkan
 
-NAME = os.environ.get("QDRUN_TEST_VULKAN", "llvmpipe")
 LAUNCH = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 MEMSET = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
 
@@ -79,23 +75,12 @@ def add_text(words, packed=False):
 
 @pytest.fixture(scope="session")
 def has_device():
-    pytest.importorskip("vulkan", exc_type=(ImportError, OSError))
-    from qdrun.compiler.runtime.gpu.find import find
-    from qdrun.compiler.runtime.vulkan.driver import VulkanDriver
-
-    try:
-        find(VulkanDriver(), NAME)
-    except DeviceError as e:
-        pytest.skip(str(e))
+    need_vulkan()
 
 
 @pytest.fixture
 def heap_tapes(monkeypatch):
-    """All tapes lie in the heap, short ones too, which plans for Vulkan have on chip."""
-    machine, target = state.machine, kind.spirv_target
-    heap = {"shared": 0, "block": 1, "cache": 0, "most": 0, "small": 0}
-    monkeypatch.setattr(state, "machine", lambda *args, **options: replace(machine(*args, **options), **heap))
-    monkeypatch.setattr(kind, "spirv_target", lambda *args: replace(target(*args), tapes_on_chip=False))
+    keep_tapes_in_heap(monkeypatch)
 
 
 @pytest.fixture

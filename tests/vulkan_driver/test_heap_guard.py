@@ -1,4 +1,4 @@
-"""Random kernels on a device with Vulkan, between guard words: no thread writes outside of its row of the heap, whatever the plan."""
+"""Random kernels on a device with Vulkan, between guard words, as many as a person asks for; ``tests/gpus`` has a few of them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,6 @@ GPU = {"arch": qd.vulkan, "device": NAME}
 pytestmark = pytest.mark.usefixtures("heap_tapes")
 
 
-@pytest.mark.parametrize("number", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1000, 1002))])
-def test_no_thread_of_a_random_kernel_leaves_its_rows(has_device, number):
-    with np.errstate(all="ignore"):
-        check_kernel(number, COUNTS, **GPU)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif("QDRUN_VULKAN_PLANS" not in os.environ, reason="a long search, for a person who starts it")
 def test_no_thread_of_many_random_kernels_leaves_its_rows(has_device):
@@ -46,14 +40,7 @@ def test_no_thread_of_many_random_kernels_leaves_its_rows(has_device):
         except Exception as e:
             e.add_note(f"seed {number}:\n{plan_kernel(number)}")
             raise
-
-
-def teardown_module() -> None:
-    print(f"\nrandom plans: {dict(COUNTS)}")
-
-
-def test_branches_that_other_sines_take_are_rare():
-    assert COUNTS["of which took another branch"] <= 0.01 * COUNTS["components"], dict(COUNTS)
+    assert 0 < COUNTS["components"] and COUNTS["of which took another branch"] <= 0.01 * COUNTS["components"], dict(COUNTS)
 
 
 def test_the_guard_sees_a_write_outside_of_the_rows(has_device):

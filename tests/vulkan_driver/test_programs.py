@@ -1,9 +1,7 @@
 """Programs on the driver: limits, growth, failures, waits, and many programs one after the other."""
 
-import ctypes
 import resource
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,18 +12,9 @@ from qdrun.compiler.errors import DeviceError, OutOfMemory
 from qdrun.compiler.runtime.gpu import failing
 from qdrun.compiler.runtime.vulkan import instance
 from qdrun.compiler.runtime.vulkan.recorder import words
+from qdrun.tests.on_gpus import Changed
 
-from .conftest import LAUNCH, NAME, add_text
-
-
-class Changed:
-    """The loader's functions, of which some are others."""
-
-    def __init__(self, lib, **others):
-        self._lib, self._others = lib, others
-
-    def __getattr__(self, name):
-        return self._others.get(name) or getattr(self._lib, name)
+from .conftest import NAME, add_text
 
 
 @pytest.fixture
@@ -72,36 +61,6 @@ def test_a_full_device_is_out_of_memory_and_the_program_goes_on(start, change):
     small[3] = 4.0
     add(1.0)
     assert x.to_numpy().tolist() == [2.0] * 64 and small[3] == 4.0
-
-
-def test_a_heap_that_the_device_refuses_leaves_the_one_before_and_the_program_goes_on(heap_tapes, start, change):
-    """Row 7: it is asked for to the byte of its plan."""
-    program = start(default_fp=qd.f64)
-    x, y = (qd.field(qd.f64, shape=70, needs_grad=True) for _ in range(2))
-
-    @qd.kernel
-    def k(n: qd.i32):
-        for i in x:
-            v = x[i]
-            for _ in range(n):
-                v = v * (1.4 - v)
-            y[i] = v
-
-    def gradient(n):
-        x.grad.fill(0.0)
-        y.grad.fill(1.0)
-        k.grad(n)
-        return x.grad.to_numpy()
-
-    x.from_numpy(np.linspace(0.1, 0.9, 70))
-    wanted = gradient(10)
-    assert program.usage()["adstack"] == k.grad.plan(10).bytes == 70 * 10 * 8
-    real = instance.instance().api.lib.vkAllocateMemory
-    change(vkAllocateMemory=lambda d, info, a, m: -2 if info.allocationSize > 8 << 20 else real(d, info, a, m))
-    with pytest.raises(OutOfMemory, match=r"the gradient `k_grad` needs an adstack heap of 11,200,000 bytes"):
-        gradient(20_000)
-    assert program.usage()["adstack"] == 70 * 10 * 8
-    assert (gradient(10) == wanted).all() and program.usage()["adstack"] == 70 * 10 * 8
 
 
 def test_a_heap_that_grows_under_queued_launches_waits_for_nothing(start, monkeypatch):
@@ -331,24 +290,6 @@ def test_programs_on_several_threads_run_side_by_side(start):
     assert not errors
 
 
-def test_a_recorded_launch_takes_about_a_microsecond(rig):
-    """From machine code: bind, push, dispatch, barrier. What is asserted leaves room for a busy machine."""
-    function, module = rig.function(add_text(3), "add")
-    total = rig.block(np.zeros(1, np.uint64))
-    given, size = (ctypes.c_uint64 * 3)(total, 1, 1), ctypes.c_uint64(24)
-    extra = (ctypes.c_uint64 * 5)(1, ctypes.addressof(given), 2, ctypes.addressof(size), 0)
-    launch, best = LAUNCH(rig.driver.launch_address), 1e9
-    rig.driver.capture_begin(rig.stream)  # nothing is submitted meanwhile
-    for _ in range(20):
-        begin = time.perf_counter()
-        for _ in range(100):
-            launch(function.handle, 1, 1, 1, 1, 1, 1, 0, rig.stream, None, ctypes.addressof(extra))
-        best = min(best, (time.perf_counter() - begin) / 100)
-    rig.driver.graph_free(rig.driver.capture_end(rig.stream))
-    rig.driver.unload(module)
-    assert best < 20e-6
-
-
 def test_iterations_that_are_no_multiple_of_a_block_leave_the_rest_alone(start):
     """Row 26: blocks of 192 threads and 65,700 iterations; threads beyond the plan's leave at once."""
     n, steps = 65_700, 5
@@ -370,31 +311,3 @@ def test_iterations_that_are_no_multiple_of_a_block_leave_the_rest_alone(start):
         grow(n, steps)
     assert loss[None] == n * 1.5**steps
     assert (x.grad.to_numpy() == np.where(np.arange(n + 100) < n, 1.5**steps, 0.0)).all()
-
-
-def test_an_overflow_is_raised_when_the_host_waits_and_the_next_launch_is_clean(start):
-    """Row 29: the status record lies in mapped memory."""
-    start(default_fp=qd.f64, ad_stack_size=4)
-    x = qd.field(qd.f64, shape=8, needs_grad=True)
-    y = qd.field(qd.f64, shape=8, needs_grad=True)
-
-    @qd.kernel
-    def many(n: qd.i32):
-        for i in x:
-            v, k = x[i], 0
-            while k < n:
-                v = v * v
-                k += 1
-            y[i] = v
-
-    for n, fails in ((9, True), (3, False), (9, True)):
-        x.fill(1.0)
-        x.grad.fill(0.0)
-        y.grad.fill(1.0)
-        if fails:
-            with pytest.raises(qd.AdStackOverflow):
-                many.grad(n)
-                qd.sync()
-        else:
-            many.grad(n)
-            assert x.grad.to_numpy().tolist() == [8.0] * 8
