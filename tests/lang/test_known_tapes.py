@@ -114,7 +114,14 @@ class Scene:
             for i in range(4):
                 x[t + 1, i] = x[t, i] * x[t, i] * w[i]
 
-        self.weigh = weigh
+        self.data = data = qd.field(qd.f64, shape=(5, 4), needs_grad=True)
+
+        @qd.kernel
+        def pick(t: qd.i32, row: qd.i32):
+            for i in range(4):
+                x[t + 1, i] = x[t, i] * data[row, i]
+
+        self.weigh, self.pick = weigh, pick
         self.step, self.add, self.take, self.total = step, add, take, total
         self.kick, self.move, self.bend, self.count, self.total_of_state = kick, move, bend, count, total_of_state
 
@@ -126,13 +133,14 @@ class Scene:
         self.x.from_numpy(np.vstack([start, np.zeros((8, 4))]))
         for k, a in enumerate(self.arrays):
             a.from_numpy(start * (k + 1))
+        self.data.from_numpy(np.outer(np.arange(1.0, 6.0), start))
         self.q.from_numpy(start)
         self.v.from_numpy(np.stack([start, start[::-1]], axis=1))
         self.turns.fill(1)
         with qd.ad.Tape(self.loss) as tape:
             for what, *numbers in script:
                 getattr(self, f"do_{what}")(*numbers)
-        inputs = [self.x, *self.arrays, self.q, self.v]
+        inputs = [self.x, *self.arrays, self.q, self.v, self.data]
         found = [t.grad for t in inputs] + [self.loss, self.q, self.v, *self.arrays, self.turns]
         return tape, np.concatenate([np.ravel(t.to_numpy()) for t in found])
 
@@ -147,6 +155,9 @@ class Scene:
 
     def do_weigh(self, t, factor):
         self.weigh(t, np.arange(1.0, 5.0) * factor)
+
+    def do_pick(self, t, row):
+        self.pick(t, row)
 
     def do_add(self, a, factor):
         self.add(self.arrays[a], self.arrays[(a + 1) % 3], factor)
@@ -190,11 +201,11 @@ class Scene:
 
 def a_script(rng):
     last = rng.randrange(3, 8)
-    forms = ["step", "keyword", "turn", "take", "weigh"]
+    forms = ["step", "keyword", "turn", "take", "weigh", "pick"]
     script = []
     for t in range(last):
         form = rng.choice(forms)
-        script.append((form, t, rng.randrange(2)) if form == "take" else (form, t, rng.uniform(0.5, 1.5)))
+        script.append((form, t, rng.randrange(2)) if form in ("take", "pick") else (form, t, rng.uniform(0.5, 1.5)))
     if rng.random() < 0.5:
         script.append(("add", 1, rng.uniform(0.5, 1.5)))
     if rng.random() < 0.6:  # state in place
@@ -210,6 +221,7 @@ def a_script(rng):
 def changed(script, rng):
     """The script with other real numbers, or with something else in it."""
     script = [tuple(rng.uniform(0.5, 1.5) if isinstance(n, float) else n for n in one) for one in script]
+    script = [(*one[:2], rng.randrange(5)) if one[0] == "pick" else one for one in script]
     at = rng.randrange(len(script))
     change = rng.choice(["", "", "read", "write", "hidden", "more", "fewer", "number"])
     if change == "read":
@@ -275,6 +287,19 @@ def test_the_gradient_of_a_known_tape_is_that_of_differences():
                 getattr(scene, f"do_{what}")(*numbers)
             ends.append(scene.loss[None])
     np.testing.assert_allclose(got, (np.array(ends[:4]) - np.array(ends[4:])) / (2 * h), rtol=1e-7)
+
+
+def test_an_index_into_what_no_launch_writes_may_differ_and_one_into_what_they_write_may_not():
+    scene = Scene(True)
+    for row in (0, 1):
+        scene.run([("pick", 0, row), ("total", 1)])
+    for row in (2, 2, 4):
+        tape, _ = scene.run([("pick", 0, row), ("total", 1)])
+        assert tape.log.known is not None
+        start = np.linspace(0.1, 1.0, 4)
+        np.testing.assert_allclose(scene.x.grad.to_numpy()[0], (row + 1) * start, rtol=1e-12)
+    tape, _ = scene.run([("pick", 1, 2), ("total", 1)])
+    assert tape.log.known is None
 
 
 @pytest.mark.parametrize("form", ["step", "keyword", "turn", "add"])

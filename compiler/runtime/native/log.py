@@ -1,7 +1,7 @@
 """The log of a tape: the launches that it recorded, which native launches of a later tape are compared with.
 
 While a log is open in a program, the next launch that a native launcher can make may be the next one of the log: it has the same code and
-the same arguments, but for real numbers, which decide no index. Then it is made, and counted, without Python. Any other launch goes to
+the same arguments, but for those that are free. Then it is made, and counted, without Python. Any other launch goes to
 Python, which closes the log and takes over what it has counted (``LaunchLog.made``). A log that was followed to its end is walked
 backwards: the gradients of its launches run natively, last to first.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -116,8 +116,8 @@ class LoggedLaunch(NamedTuple):
         args: of the kernel.
         words: of its arguments.
         objects: how many arguments the call has.
-        given: the arrays of others among the arguments, by ``ArgDecl.index``, with their bytes. Another array of this size may be given.
-            What the gradient reads again is marked.
+        given: the arrays of others among the arguments, by ``ArgDecl.index``.
+        free: arguments that may differ, by ``ArgDecl.index``: numbers that decide nothing, and where arrays of others lie.
         kept: what is copied before it.
     """
 
@@ -127,6 +127,7 @@ class LoggedLaunch(NamedTuple):
     words: bytes
     objects: int
     given: Mapping[int, GivenArray]
+    free: Container[int]
     kept: KeptRuns = NOTHING_KEPT
 
 
@@ -307,10 +308,10 @@ def _words(count: int, content: bytes) -> ctypes.Array[ctypes.c_int64]:
 
 
 def _compared(launch: LoggedLaunch) -> bytes:
-    """Which words of arguments are compared: all but real numbers, and where arrays of others lie."""
+    """Which words of arguments are compared: not the first ones of those that are free."""
     out: list[bytes] = []
     for d in launch.args:
-        free = 1 if d.index in launch.given or (d.kind == "scalar" and d.dtype.is_real) else 0
+        free = int(d.index in launch.free)
         out.append(b"\0" * 8 * free + b"\xff" * 8 * (arg_words(d) - free))
     return b"".join(out)
 
