@@ -32,7 +32,7 @@ SETTINGS = {
 
 def one(asked: argparse.Namespace) -> dict[str, float]:
     """A tape under one setting, in this process: milliseconds of the whole and of its recording, and submissions."""
-    from qdrun.compiler.runtime.vulkan.recorder import words
+    from qdrun.compiler.runtime.gpu.commands import words
 
     ours = words.FEW, words.MOST
     assert ours == SETTINGS["8 or 256 (ours)"], f"the product has {ours}"
@@ -57,7 +57,7 @@ def one(asked: argparse.Namespace) -> dict[str, float]:
         x.fill(0.5)
         loss[None] = 0.0
         qd.sync()
-        stream = program.device.driver._streams[program.device.stream][0]
+        stream = program.device.driver._streams[program.device.stream]
         sent, begun = stream._words[words.LAST], time.perf_counter()
         with qd.ad.Tape(loss=loss):
             for t in range(launches):

@@ -422,7 +422,7 @@ class NativeModule:
             self._used[target.name] = target
             self._waiting.append(target)
         else:
-            assert known is target or known.emit is None is target.emit, f"two functions are called {target.name}"
+            assert known is target or target.emit is None, f"two functions are called {target.name}"
         return target.name
 
     def _text_of(self, one: NativeFunction) -> str:

@@ -110,6 +110,10 @@ class Living(Generic[T]):
         """Know an object, which is hashed by its identity."""
         self._known[one] = None
 
+    def discard(self, one: T) -> None:
+        """Know an object no longer, if it was known."""
+        self._known.pop(one, None)
+
     def __contains__(self, one: object) -> bool:
         return one in self._known
 

@@ -48,10 +48,7 @@ class StandIn:
     def forget(self, gpus):
         """Give back what belongs to GPUs as long as the process lives."""
         for gpu in gpus:
-            gpu.shared.mapped.release()
-            gpu.settle()
-            if gpu._transfers is not None:
-                gpu._transfers.release()
+            gpu.release()
 
     def run(self, function):
         """Kernels are done by ``function(launch)``, which gives an MTLCommandBufferError. None: those that fill and copy do that, others

@@ -270,15 +270,16 @@ def test_launches_go_to_the_device_in_command_buffers_of_8_at_first_and_of_256_t
     module = driver.load_module(source("k"), "k")
     function = driver.function(module, "k").handle
     apple.calls()
-    for k in range(8):
+    for k in range(7):
         launch(driver, stream, function, [k])
     assert apple.calls("commit") == []
-    launch(driver, stream, function, [8])
+    launch(driver, stream, function, [7])
     for _ in range(255):
-        launch(driver, stream, function, [9])
+        launch(driver, stream, function, [8])
     assert apple.calls("commit", "waitUntilCompleted") == ["commit"], "nothing waits for a launch"
-    launch(driver, stream, function, [10])
+    launch(driver, stream, function, [9])
     assert apple.calls("commit") == ["commit"]
+    launch(driver, stream, function, [10])
     driver.synchronize(stream)
     assert apple.live().launches == 265
     driver.unload(module)

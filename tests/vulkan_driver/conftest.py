@@ -24,7 +24,7 @@ class Rig:
         self.info = find(self.driver, NAME)
         self.driver.open(self.info.index)
         self.stream = self.driver.stream(ordered=False)
-        self.inner = self.driver._streams[self.stream][0]
+        self.inner = self.driver._streams[self.stream]
 
     def block(self, values):
         """Memory of the device with these values."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.vulkan.recorder import words
+from qdrun.compiler.runtime.gpu.commands import words
 
 from .conftest import MEMSET, add_text
 

@@ -10,8 +10,8 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.errors import DeviceError, OutOfMemory
 from qdrun.compiler.runtime.gpu import failing
-from qdrun.compiler.runtime.vulkan import instance
-from qdrun.compiler.runtime.vulkan.recorder import words
+from qdrun.compiler.runtime.gpu.commands import words
+from qdrun.compiler.runtime.vulkan import encoder, instance
 from qdrun.tests.on_gpus import Changed
 
 from .conftest import NAME, add_text
@@ -25,7 +25,7 @@ def change(has_device, monkeypatch):
 
 
 def stream_of(program):
-    return program.device.driver._streams[program.device.stream][0]
+    return program.device.driver._streams[program.device.stream]
 
 
 def adder(shape=64, kind=None):
@@ -174,9 +174,9 @@ def test_no_iterations_are_no_dispatch_and_no_allocation(start):
     qd.sync()
     stream = stream_of(program)
     before = program.device.driver.pool_bytes()
-    stream._words[words.BOUND] = 0
+    stream._words[encoder.BOUND] = 0
     add(x, 0)
-    assert stream._words[words.BOUND] == 0 and program.device.driver.pool_bytes() == before, "no pipeline was bound"
+    assert stream._words[encoder.BOUND] == 0 and program.device.driver.pool_bytes() == before, "no pipeline was bound"
     assert x.to_numpy().tolist() == [1.0, 1.0, 0.0, 0.0]
 
 

@@ -7,15 +7,15 @@ import platform
 from dataclasses import dataclass
 
 from ...errors import DeviceError
-from ...ir.threads import new_lock
+from ..gpu.commands.driver import CommandDriver
 from ..gpu.driver import CodeImage, DeviceInfo, LoadedFunction, Texts
-from . import build, objc, transfers
+from . import build, objc
 from .gpu import MetalGpu, gpu
-from .heaps import Heap, HeapBlock, Heaps
+from .heaps import Heaps
 from .kind import METAL, OLDEST_SYSTEM
 from .library import MetalLibrary, load_library
-from .results import CAPTURE_UNSUPPORTED, INVALID_HANDLE, device_error
-from .stream import MetalStream, RecordedCommands, Submission, by_handle
+from .results import INVALID_HANDLE, device_error
+from .stream import MetalStream
 
 PROCESSORS, THREADS = 64, 1024
 """Metal does not tell how many processors a GPU has: a grid has at most so many times so many threads."""
@@ -46,33 +46,26 @@ def initialise() -> objc.Objc:
 
 @dataclass(eq=False, slots=True)
 class MetalEvent:
-    """A place in a stream: after a command buffer; None: everything before it had ended, at ``ended``."""
+    """A place in a stream: after a submission, whose command buffer is kept until its time ``ended`` has been read."""
 
-    submission: Submission | None = None
-    ended: float = 0.0
+    stream: MetalStream
+    submission: int
+    buffer: int
+    ended: float
 
 
-class MetalDriver:
+class MetalDriver(CommandDriver[MetalStream]):
     """Metal, for one device. See ``Driver``."""
 
-    kind, conditions = METAL, None
+    kind = METAL
 
     def __init__(self) -> None:
+        super().__init__()
         self._objc = initialise()
         self._devices = self._objc.devices()
-        self.launch_address = self.memset_address = self.together_address = 0
-        self._lock = new_lock(self, "_lock")
-        self._streams: dict[int, MetalStream] = {}
         self._modules: dict[int, MetalLibrary] = {}
-        self._events: dict[int, MetalEvent] = {}
-        self._graphs: dict[int, RecordedCommands] = {}
-        self._numbers = 0
+        self._events: dict[int, MetalEvent | None] = {}
         self._opened: tuple[MetalGpu, Heaps] | None = None
-
-    def _number(self) -> int:
-        with self._lock:
-            self._numbers += 1
-            return self._numbers
 
     # ---- devices
     def device_count(self) -> int:
@@ -100,20 +93,11 @@ class MetalDriver:
             most_bytes_name="maxBufferLength",
         )
 
-    def share(self, index: int) -> None:
-        """No effect: threads that wait sleep."""
-
-    def explain(self) -> str:
-        """The message of the last failure in the recorder."""
-        said, self._gpu.shared.refused = self._gpu.shared.refused, ""
-        return said
-
     def open(self, index: int) -> None:
         """Take a device."""
         found = gpu(self._objc, self._devices[index])
-        heaps = Heaps(self._objc, found.shared.device, self._heap_made, self._heap_gone)
-        self._opened = found, heaps
-        self.launch_address, self.memset_address = found.launch_address, found.memset_address
+        self._opened = found, Heaps(self._objc, found.device, self._streams.values)
+        self._open(found)
 
     @property
     def _gpu(self) -> MetalGpu:
@@ -125,54 +109,43 @@ class MetalDriver:
         assert self._opened is not None
         return self._opened[1]
 
-    def bind(self) -> None:
-        """No effect: there are no contexts."""
-
     # ---- streams
     def stream(self, ordered: bool) -> int:
         """A command queue. No other library's work is in order with it."""
-        stream = self._gpu.stream(lambda: self._heaps.heaps)
+        stream = self._gpu.stream(self._heaps)
         self._streams[stream.handle] = stream
         return stream.handle
 
     def stream_free(self, stream: int) -> None:
         """Release it."""
-        self._gpu.drop(self._streams.pop(stream))
+        self._streams.pop(stream).close()
 
     def close(self, stream: int) -> None:
         """Release the stream and the heaps."""
         try:
             self.stream_free(stream)
         finally:
-            with self._lock:
-                self._heaps.release()
+            self._heaps.release()
 
     def synchronize(self, stream: int) -> None:
         """Wait for the stream. There is no default one."""
         if stream:
-            by_handle(stream).synchronize()
+            self._streams[stream].synchronize()
 
     # ---- memory
     def allocate(self, nbytes: int, stream: int) -> int:
         """From the heaps. What was freed is in the order of the stream, as all work is."""
         doing = f"allocating {nbytes:,} bytes of device memory failed"
-        if by_handle(stream).capturing:
-            raise device_error(CAPTURE_UNSUPPORTED, doing)
-        with self._lock:
-            return self._heaps.allocate(nbytes, doing).address
+        self._streams[stream].refuse_in_graph(doing)
+        return self._heaps.allocate(nbytes, doing).address
 
     def free(self, ptr: int, stream: int) -> None:
         """At once for what is put into the stream later; a heap goes once no work uses it."""
-        with self._lock:
-            try:
-                self._heaps.free(ptr)
-            except KeyError:
-                raise device_error(INVALID_HANDLE, "freeing device memory failed") from None
+        self._heaps.free(ptr)
 
     def trim(self) -> None:
         """Give heaps back in which nothing lives."""
-        with self._lock:
-            self._heaps.trim()
+        self._heaps.trim()
 
     def pool_bytes(self) -> tuple[int, int]:
         """Bytes of blocks and of heaps."""
@@ -180,78 +153,68 @@ class MetalDriver:
 
     def memory_info(self) -> tuple[int, int]:
         """What macOS recommends to use at most, and what this process does not use of it. Metal does not tell what others use."""
-        o, device = self._objc, self._gpu.shared.device
+        o, device = self._objc, self._gpu.device
         total = o.send(device, "recommendedMaxWorkingSetSize")
         return max(0, total - o.send(device, "currentAllocatedSize")), total
 
     def host_allocate(self, nbytes: int) -> int:
         """Shared memory; ``device_address`` says where kernels have it."""
-        return self._gpu.map_memory(nbytes, f"allocating {nbytes:,} bytes of shared memory failed").host
+        return self._gpu.mapped.allocate(nbytes, f"allocating {nbytes:,} bytes of shared memory failed").host
 
     def host_free(self, ptr: int) -> None:
         """Take it back."""
-        block = self._gpu.shared.mapped.at_host(ptr)
+        block = self._gpu.mapped.at_host(ptr)
         if block is None or block.host != ptr:
             raise device_error(INVALID_HANDLE, "freeing shared memory failed")
-        self._gpu.shared.free_mapped(block)
+        self._gpu.mapped.free(block.address)
 
     def device_address(self, address: int) -> int:
         """The ``gpuAddress`` of memory of ``host_allocate``."""
-        block = self._gpu.shared.mapped.at_host(address)
+        block = self._gpu.mapped.at_host(address)
         if block is None:
             raise device_error(INVALID_HANDLE, "finding shared memory failed")
         return block.address + address - block.host
 
     def is_pinned(self, address: int) -> bool:
         """Whether an address is memory of ``host_allocate``."""
-        return self._gpu.shared.mapped.at_host(address) is not None
+        return self._gpu.mapped.at_host(address) is not None
 
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
         """In the stream."""
         self.memset_rows(ptr, 0, word, count, width, 1, stream)
 
-    def memset_rows(self, ptr: int, step: int, word: int, count: int, width: int, rows: int, stream: int) -> None:
-        """In the stream."""
-        by_handle(stream).transfer(transfers.fill(ptr, step, word, count, width, rows))
-
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
         """In the stream."""
         self.copy_rows(dst, 0, src, 0, nbytes, 1, stream)
-
-    def copy_rows(self, dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int, stream: int) -> None:
-        """In the stream."""
-        by_handle(stream).transfer(transfers.copy(dst, dst_step, src, src_step, nbytes, rows))
 
     def upload(self, dst: int, src_host: int, nbytes: int, stream: int) -> None:
         """Shared memory is read by the device when the copy's turn comes. All other memory is read at once, into the device's own where
         nothing is in the stream.
         """
-        s, doing = by_handle(stream), f"a copy of {nbytes:,} bytes to the device failed"
+        s, doing = self._streams[stream], f"a copy of {nbytes:,} bytes to the device failed"
         if nbytes and self.is_pinned(src_host):
             self.copy(dst, self.device_address(src_host), nbytes, stream)
             return
-        if s.capturing:
-            raise device_error(CAPTURE_UNSUPPORTED, doing)
+        s.refuse_in_graph(doing)
         if not nbytes:
             return
         if s.idle:
             ctypes.memmove(self._on_host(dst, nbytes, doing), src_host, nbytes)
             return
-        staged = self._gpu.map_memory(nbytes, doing)
+        staged = self._gpu.mapped.allocate(nbytes, doing)
         ctypes.memmove(staged.host, src_host, nbytes)
         self.copy(dst, staged.address, nbytes, stream)
-        s.later(lambda: self._gpu.shared.free_mapped(staged))
+        s.later(lambda: self._gpu.mapped.free(staged.address))
 
     def download(self, dst_host: int, src: int, nbytes: int, stream: int) -> None:
         """Wait, and copy on the host."""
-        by_handle(stream).synchronize()
+        self._streams[stream].synchronize()
         if nbytes:
             ctypes.memmove(dst_host, self._on_host(src, nbytes, f"a copy of {nbytes:,} bytes from the device failed"), nbytes)
 
     def _on_host(self, address: int, nbytes: int, doing: str) -> int:
         """Where the host has device memory."""
-        with self._lock:
-            block: HeapBlock | None = self._heaps.at(address, nbytes) or self._gpu.shared.mapped.at(address, nbytes)
+        block = self._heaps.at(address, nbytes) or self._gpu.mapped.at(address, nbytes)
         if block is None:
             raise device_error(INVALID_HANDLE, doing)
         return block.host + address - block.address
@@ -267,8 +230,8 @@ class MetalDriver:
 
     def load_module(self, image: bytes, name: str) -> int:
         """Compile a source."""
-        library = load_library(self._objc, self._gpu.shared.device, image.decode(), f"`{name}`")
-        number = self._number()
+        library = load_library(self._objc, self._gpu.device, image.decode(), f"`{name}`")
+        number = next(self._numbers)
         self._modules[number] = library
         return number
 
@@ -284,59 +247,39 @@ class MetalDriver:
     # ---- events
     def event(self, sleeps: bool = False) -> int:
         """A new event."""
-        number = self._number()
-        self._events[number] = MetalEvent()
+        number = next(self._numbers)
+        self._events[number] = None
         return number
 
     def event_free(self, event: int) -> None:
         """Forget an event."""
-        self._events.pop(event, None)
+        self._ended(self._events.pop(event))
 
     def record(self, event: int, stream: int) -> None:
         """The command buffer ends here, and is committed."""
-        s = by_handle(stream)
-        self._events[event] = MetalEvent(s.mark(), s.ended)
+        s = self._streams[stream]
+        last = s.submit()
+        buffer, before = s.hold(last), self._events[event]
+        self._events[event] = MetalEvent(s, last, buffer, s.ended)
+        self._ended(before)
 
     def event_wait(self, event: int) -> None:
         """On the host."""
-        submission = self._events[event].submission
-        if submission is not None:
-            submission.stream.wait(submission)
+        found = self._events[event]
+        if found is not None:
+            found.stream.wait(found.submission)
 
     def elapsed_ms(self, begin: int, end: int) -> float:
         """Between the ends of two command buffers, on the device's clock."""
-        first, last = (
-            e.ended if e.submission is None else e.submission.ended or 0.0 for e in map(self._events.__getitem__, (begin, end))
-        )
+        first, last = (self._ended(self._events[e]) for e in (begin, end))
         return 1e3 * (last - first)
 
-    # ---- graphs
-    def capture_begin(self, stream: int) -> None:
-        """Launches, fills and copies are recorded."""
-        by_handle(stream).capture_begin()
-
-    def capture_end(self, stream: int) -> int:
-        """The list of what was recorded."""
-        number = self._number()
-        self._graphs[number] = by_handle(stream).capture_end()
-        return number
-
-    def graph_launch(self, graph: int, stream: int) -> None:
-        """Machine code puts all of it into the stream again."""
-        by_handle(stream).replay(self._graphs[graph])
-
-    def graph_free(self, graph: int) -> None:
-        """Forget a graph."""
-        self._graphs.pop(graph, None)
-
-    # ---- heaps
-    def _heap_made(self, heap: Heap) -> None:
-        for stream in list(self._streams.values()):
-            stream.use(heap)
-
-    def _heap_gone(self, heap: Heap) -> None:
-        left = list(self._streams.values())
-        if not left:
-            self._objc.send(heap.handle, "release")
-        for stream in left[:1]:  # a program has one stream; it moves from one to another when the first is empty
-            stream.later(lambda: self._objc.send(heap.handle, "release"))
+    def _ended(self, event: MetalEvent | None) -> float:
+        """When the work before an event has ended."""
+        if event is None:
+            return 0.0
+        buffer, event.buffer = event.buffer, 0
+        if buffer:
+            event.ended = self._objc.send(buffer, "GPUEndTime")
+            self._objc.send(buffer, "release")
+        return event.ended

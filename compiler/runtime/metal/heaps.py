@@ -7,12 +7,17 @@ sides'. Heaps are not tracked: the stream orders what uses them (``stream``), so
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...errors import DeviceError
+from ...ir.threads import new_lock
+from ..gpu.commands.stream import after_all
 from .objc import Objc
-from .results import OUT_OF_MEMORY, device_error
+from .results import INVALID_HANDLE, OUT_OF_MEMORY, device_error
+from .stream import MetalStream
 
 CHUNK = 16 << 20
 """Bytes of a heap for blocks of up to a quarter of it; a larger block has a heap of its own."""
@@ -44,22 +49,39 @@ class HeapBlock:
 
 
 class Heaps:
-    """The heaps of one driver object. The caller serialises its calls.
+    """Heaps for the work of some streams.
 
     Args:
         objc, device: whose memory it is.
-        made: called with a new heap, before anything in it is used.
-        gone: called with an empty heap that is to go: it releases it once nothing that was put into a stream uses it.
+        streams: gives the streams.
+
+    Attributes:
+        heaps: that are in use, or kept.
     """
 
-    def __init__(self, objc: Objc, device: int, made: Callable[[Heap], None], gone: Callable[[Heap], None]) -> None:
-        self._objc, self._device, self._made, self._gone = objc, device, made, gone
+    def __init__(self, objc: Objc, device: int, streams: Callable[[], Iterable[MetalStream]]) -> None:
+        self._objc, self._device, self._streams = objc, device, streams
+        self._lock = new_lock(self, "_lock")
         self.heaps: list[Heap] = []
+        self._retired: list[Heap] = []  # empty ones, which go once nothing that was put into a stream uses them
         self._blocks: dict[int, HeapBlock] = {}
         self._starts: list[int] = []
         self._by_host: dict[int, HeapBlock] = {}
         self._host_starts: list[int] = []
         self.limit = int(objc.send(device, "maxBufferLength"))
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A block that changes the heaps. Streams are told at its end, without the lock: they may be waiting for it."""
+        try:
+            with self._lock:
+                yield
+        finally:
+            streams = list(self._streams())
+            for stream in streams:
+                stream.use_heaps()
+            while self._retired:
+                after_all(streams, partial(self._objc.send, self._retired.pop().handle, "release"))
 
     # ---- blocks
     def allocate(self, nbytes: int, doing: str) -> HeapBlock:
@@ -72,7 +94,10 @@ class Heaps:
         Raises:
             DeviceError: the device has no room, or makes no buffer that large; names the bytes and the limit.
         """
-        nbytes = max(1, nbytes)
+        with self._changing():
+            return self._allocate(max(1, nbytes), doing)
+
+    def _allocate(self, nbytes: int, doing: str) -> HeapBlock:
         if nbytes > self.limit:
             raise self._full(nbytes, doing)
         need = self._objc.send(self._device, "heapBufferSizeAndAlignWithLength:options:", nbytes, OPTIONS)
@@ -88,24 +113,28 @@ class Heaps:
         return self._keep(buffer, nbytes, heap)
 
     def free(self, address: int) -> None:
-        """Take a block back.
+        """Take a block back. What is put into a stream later may have it at once.
 
         Raises:
-            KeyError: no block begins there.
+            DeviceError: no block begins there.
         """
-        block = self._blocks.pop(address)
-        self._starts.remove(address)
-        del self._by_host[block.host]
-        self._host_starts.remove(block.host)
-        self._objc.send(block.buffer, "release")
-        block.heap.blocks -= 1
-        if not block.heap.blocks and (block.heap.size != CHUNK or sum(not h.blocks for h in self.heaps) > 1):
-            self._drop(block.heap)
+        with self._changing():
+            block = self._blocks.pop(address, None)
+            if block is None:
+                raise device_error(INVALID_HANDLE, "freeing device memory failed")
+            self._starts.remove(address)
+            del self._by_host[block.host]
+            self._host_starts.remove(block.host)
+            self._objc.send(block.buffer, "release")
+            block.heap.blocks -= 1
+            if not block.heap.blocks and (block.heap.size != CHUNK or sum(not h.blocks for h in self.heaps) > 1):
+                self._drop(block.heap)
 
     def trim(self) -> None:
         """Give every heap back in which nothing lives."""
-        for heap in [h for h in self.heaps if not h.blocks]:
-            self._drop(heap)
+        with self._changing():
+            for heap in [h for h in self.heaps if not h.blocks]:
+                self._drop(heap)
 
     def release(self) -> None:
         """Give everything back."""
@@ -119,11 +148,13 @@ class Heaps:
 
     def at(self, address: int, nbytes: int = 1) -> HeapBlock | None:
         """The block that holds so many bytes at an address of the device."""
-        return _inside(self._blocks, self._starts, address, nbytes)
+        with self._lock:
+            return _inside(self._blocks, self._starts, address, nbytes)
 
     def at_host(self, address: int, nbytes: int = 1) -> HeapBlock | None:
         """The same for an address of the host."""
-        return _inside(self._by_host, self._host_starts, address, nbytes)
+        with self._lock:
+            return _inside(self._by_host, self._host_starts, address, nbytes)
 
     # ---- heaps
     def _candidates(self, size: int, align: int) -> list[Heap]:
@@ -143,7 +174,6 @@ class Heaps:
             raise self._full(nbytes, doing)
         heap = Heap(handle, size)
         self.heaps.append(heap)
-        self._made(heap)
         return heap
 
     def _keep(self, buffer: int, nbytes: int, heap: Heap) -> HeapBlock:
@@ -157,7 +187,7 @@ class Heaps:
 
     def _drop(self, heap: Heap) -> None:
         self.heaps.remove(heap)
-        self._gone(heap)
+        self._retired.append(heap)
 
     def _full(self, nbytes: int, doing: str) -> DeviceError:
         detail = f"newBufferWithLength:{nbytes} has given nil; maxBufferLength is {self.limit:,} bytes"

@@ -10,7 +10,7 @@ import ctypes
 from dataclasses import dataclass
 
 from ...codegen.metal.source import KernelFacts, facts_of
-from .native import F_ADDRESS, F_PIPELINE, F_SHARED, F_WORDS
+from .encoder import F_ADDRESS, F_PIPELINE, F_SHARED, F_WORDS
 from .objc import Objc
 from .results import NO_LIBRARY, NO_PIPELINE, device_error
 

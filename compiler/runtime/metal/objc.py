@@ -80,19 +80,10 @@ SIGNATURES: dict[str, Signature] = {
     "setLanguageVersion:": Signature(None, (_UINT,)),
     "newFunctionWithName:": Signature(_ID, (_ID,)),
     "maxTotalThreadsPerThreadgroup": Signature(_UINT),
-    # MTLCommandQueue, MTLCommandBuffer
-    "commandBuffer": Signature(_ID, waits=True),
-    "computeCommandEncoder": Signature(_ID),
-    "commit": Signature(None),
+    # MTLCommandBuffer; what machine code sends is in ``encoder``
     "waitUntilCompleted": Signature(None, waits=True),
-    "status": Signature(_UINT),
     "error": Signature(_ID),
     "GPUEndTime": Signature(_DOUBLE),
-    # MTLComputeCommandEncoder; what a launch sends is in ``native``
-    "useHeaps:count:": Signature(None, (ctypes.POINTER(_ID), _UINT)),
-    "waitForFence:": Signature(None, (_ID,)),
-    "updateFence:": Signature(None, (_ID,)),
-    "endEncoding": Signature(None),
 }
 
 
@@ -105,7 +96,7 @@ class Objc:
 
     def __init__(self, objc: ctypes.CDLL, metal: ctypes.CDLL) -> None:
         self._objc, self._metal = objc, metal
-        self.message_address = _address(objc.objc_msgSend)
+        self._message = _address(objc.objc_msgSend)
         for f, result, *arguments in (
             (objc.sel_registerName, _ID, _TEXT),
             (objc.objc_getClass, _ID, _TEXT),
@@ -118,7 +109,13 @@ class Objc:
 
     def _prepared(self, name: str, s: Signature) -> Any:
         make = ctypes.CFUNCTYPE if s.waits else ctypes.PYFUNCTYPE
-        return make(s.result, _ID, _ID, *s.arguments)(self.message_address), self.selector(name)
+        return make(s.result, _ID, _ID, *s.arguments)(self._message), self.selector(name)
+
+    def address_of(self, name: str) -> int:
+        """Of what machine code imports: a function of the run time; ``sel_`` and a selector, with ``_`` for ``:``."""
+        if name.startswith("sel_"):
+            return self.selector(name.removeprefix("sel_").replace("_", ":"))
+        return _address(getattr(self._objc, name))
 
     def selector(self, name: str) -> int:
         """A selector."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import DeviceError
+from ..gpu.commands.driver import CommandDriver
 from ..gpu.driver import CodeImage, DeviceInfo, LoadedFunction, Texts
 from .buffers import ALIGN, DeviceBuffer
 from .code import build
-from .code.own_kernels import BLOCK
 from .cut_loops import raise_if_cut
 from .instance import instance
 from .kind import VULKAN, describe, refusal
 from .opened import OpenDevice, open_device
-from .recorder.words import MOST_BLOCKS
 from .results import UNKNOWN, device_error
-from .stream import Secondary, VulkanStream, drop, numbers
+from .stream import VulkanStream
 from .transfers import Transfers
 
 _QUERIES = 64
@@ -26,7 +24,7 @@ _WHOLE_AND_WAITING = 1 | 2  # VK_QUERY_RESULT_64_BIT, VK_QUERY_RESULT_WAIT_BIT
 
 @dataclass(eq=False, slots=True)
 class _VulkanEvent:
-    """A query of a pool, and what passes it: a value of a stream's semaphore."""
+    """A query of a pool, and what passes it: a submission of a stream."""
 
     pool: Any
     query: int
@@ -34,21 +32,20 @@ class _VulkanEvent:
     value: int = 0
 
 
-class VulkanDriver:
+class VulkanDriver(CommandDriver[VulkanStream]):
     """Vulkan, for one device. See ``Driver``."""
 
-    kind, conditions = VULKAN, None
+    kind = VULKAN
 
     def __init__(self) -> None:
+        super().__init__()
         self._instance = instance()
-        self.launch_address = self.memset_address = self.together_address = 0
         self._opened: OpenDevice | None = None
-        self._streams: dict[int, tuple[VulkanStream, Transfers]] = {}
+        self._transfers: dict[int, Transfers] = {}  # of each stream
         self._blocks: dict[int, DeviceBuffer] = {}  # that were allocated and not freed, by their addresses
         self._events: dict[int, _VulkanEvent] = {}
         self._queries: list[tuple[Any, int]] = []
         self._pools: list[Any] = []
-        self._graphs: dict[int, Secondary] = {}
 
     # ---- devices
     def device_count(self) -> int:
@@ -59,9 +56,6 @@ class VulkanDriver:
         """A device, without opening it."""
         return describe(self._instance.devices[index])
 
-    def share(self, index: int) -> None:
-        """Nothing: waiting threads sleep anyway."""
-
     def open(self, index: int) -> None:
         """Take a device, which is opened once for the process."""
         device = self._instance.devices[index]
@@ -71,34 +65,26 @@ class VulkanDriver:
                 f"{device.name} cannot be used with Vulkan: {why}\n  do: use another device (device=..) or backend"
             )
         self._opened = open_device(device)
-        self.launch_address, self.memset_address = self._here.recorder.launch_address, self._here.recorder.memset_address
+        self._open(self._opened)
 
     @property
     def _here(self) -> OpenDevice:
         assert self._opened is not None
         return self._opened
 
-    def bind(self) -> None:
-        """Nothing: no device belongs to a thread."""
-
-    def explain(self) -> str:
-        """What the driver says of the launch that it refused last. It is said once."""
-        said, self._here.refused = self._here.refused, ""
-        return said
-
     # ---- streams
     def stream(self, ordered: bool) -> int:
         """A stream with a queue of its own, if the device has as many."""
         made = self._here.make_stream(ordered)
-        self._streams[made.handle] = made, Transfers(made)
+        self._streams[made.handle], self._transfers[made.handle] = made, Transfers(made)
         return made.handle
 
     def stream_free(self, stream: int) -> None:
         """Its memory and its semaphore."""
-        made, transfers = self._streams.pop(stream)
+        made = self._streams.pop(stream)
         made.synchronize()
-        transfers.close()
-        self._here.drop_stream(made)
+        self._transfers.pop(stream).close()
+        made.close()
 
     def close(self, stream: int) -> None:
         """The stream, and what it kept of freed memory."""
@@ -107,39 +93,39 @@ class VulkanDriver:
         for pool in self._pools:
             lib.vkDestroyQueryPool(self._here.handle, pool, null)
         self._pools, self._queries = [], []
-        self._here.settle()
+        self._here.retire()
 
     def synchronize(self, stream: int) -> None:
         """Wait for a stream. The default one waits for those that are in order with it."""
-        for made in [s for s in self._here.streams.values() if s.ordered] if not stream else [self._streams[stream][0]]:
+        for made in [s for s in self._here.streams if s.ordered] if not stream else [self._streams[stream]]:
             made.synchronize()
-            made.settle()
-        self._here.settle()
+            made.give_back()
+        self._here.retire()
         if self._here.cut is not None:
             raise_if_cut(self._here.cut)
 
     # ---- memory
     def allocate(self, nbytes: int, stream: int) -> int:
         """A buffer, or one of the same size that was freed in the stream before."""
-        made, size = self._streams[stream][0], -(-nbytes // ALIGN) * ALIGN
-        made.settle()
+        made, size = self._streams[stream], -(-nbytes // ALIGN) * ALIGN
+        made.give_back()
         block = made.reuse(size) or self._here.buffers.make(size, "device")
         self._blocks[block.address] = block
         return block.address
 
     def free(self, ptr: int, stream: int) -> None:
         """In the order of the stream."""
-        self._streams[stream][0].free(self._blocks.pop(ptr))
+        self._streams[stream].free(self._blocks.pop(ptr))
 
     def trim(self) -> None:
         """Freed memory that the device is done with."""
-        for made, _ in list(self._streams.values()):
-            made.settle(0)
+        for made in list(self._streams.values()):
+            made.give_back(0)
 
     def pool_bytes(self) -> tuple[int, int]:
         """Bytes of blocks, and with those that were freed and are kept."""
         used = sum(block.nbytes for block in list(self._blocks.values()))
-        return used, used + sum(made.kept_bytes for made, _ in list(self._streams.values()))
+        return used, used + sum(made.kept_bytes for made in list(self._streams.values()))
 
     def memory_info(self) -> tuple[int, int]:
         """Free and total, of all processes where the driver tells (VK_EXT_memory_budget)."""
@@ -169,21 +155,21 @@ class VulkanDriver:
         return block
 
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
-        """In the stream, by a command if it fills whole 4-byte words."""
+        """In the stream, by a command if it fills whole 4-byte words; graphs record kernels alone."""
         nbytes = count * width
-        if ptr % 4 or nbytes % 4:
+        if ptr % 4 or nbytes % 4 or self._streams[stream].capturing:
             self.memset_rows(ptr, 0, word, count, width, 1, stream)
             return
         block, offset = self._here.buffers.at(ptr, nbytes)
         word4 = (word & ((1 << 8 * width) - 1)) * {1: 0x01010101, 2: 0x00010001, 4: 1}[width]
-        self._checked(self._here.recorder.fill(stream, block.number, offset, nbytes, word4), f"filling {nbytes:,} bytes failed")
+        self._put("fill", stream, f"filling {nbytes:,} bytes failed", block.number, offset, nbytes, word4)
 
     def upload(self, dst: int, src_host: int, nbytes: int, stream: int) -> None:
         """In the stream: from pinned memory when its turn comes, else through memory of ours."""
         block, offset = self._here.buffers.at(dst, nbytes)
         pinned = self._here.buffers.pinned(src_host)
         if pinned is None:
-            self._streams[stream][1].upload(block, offset, src_host, nbytes)
+            self._transfers[stream].upload(block, offset, src_host, nbytes)
         else:
             here = pinned.address - pinned.base + src_host - pinned.host
             self._copy(pinned, here, block, offset, nbytes, stream, f"a copy of {nbytes:,} bytes to the device failed")
@@ -192,9 +178,9 @@ class VulkanDriver:
         """Copy and wait."""
         if self.is_pinned(dst_host):
             self.fetch(dst_host, src, nbytes, stream)
-            self._streams[stream][0].synchronize()
+            self._streams[stream].synchronize()
             return
-        self._streams[stream][1].download(dst_host, *self._here.buffers.at(src, nbytes), nbytes)
+        self._transfers[stream].download(dst_host, *self._here.buffers.at(src, nbytes), nbytes)
         if self._here.cut is not None:
             raise_if_cut(self._here.cut)
 
@@ -209,43 +195,20 @@ class VulkanDriver:
         """In the stream; both are memory of this device."""
         if dst == src:  # Vulkan copies nothing onto itself
             return
+        if self._streams[stream].capturing:
+            self.copy_rows(dst, 0, src, 0, nbytes, 1, stream)
+            return
         to, to_at = self._here.buffers.at(dst, nbytes)
         source, at = self._here.buffers.at(src, nbytes)
         self._copy(source, at, to, to_at, nbytes, stream, f"a copy of {nbytes:,} bytes on the device failed")
 
     def _copy(self, source: DeviceBuffer, at: int, to: DeviceBuffer, to_at: int, nbytes: int, stream: int, doing: str) -> None:
         if nbytes:
-            self._checked(self._here.recorder.copy(stream, source.number, at, to.number, to_at, nbytes), doing)
+            self._put("copy", stream, doing, source.number, at, to.number, to_at, nbytes)
 
-    def copy_rows(self, dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int, stream: int) -> None:
-        """In the stream, by a kernel: a command would take an entry of a list for each row."""
-        width = next(w for w in (8, 4, 2, 1) if not (dst % w or src % w or dst_step % w or src_step % w or nbytes % w))
-        doing = f"a copy of {rows:,} rows of {nbytes:,} bytes failed"
-        self._help(
-            f"qd_copy_{width}", (dst, dst_step, src, src_step, nbytes // width, rows), nbytes // width * rows, stream, doing
-        )
-
-    def memset_rows(self, ptr: int, step: int, word: int, count: int, width: int, rows: int, stream: int) -> None:
-        """In the stream, by a kernel."""
-        doing = f"filling {rows:,} rows of {count * width:,} bytes failed"
-        self._help(f"qd_fill_{width}", (ptr, step, word, count, rows), count * rows, stream, doing)
-
-    def _help(self, name: str, given: tuple[int, ...], items: int, stream: int, doing: str) -> None:
-        """Launch a function of the driver's own, a thread for each item."""
-        if not items:
-            return
-        words, size = (ctypes.c_uint64 * len(given))(*(g & (1 << 64) - 1 for g in given)), ctypes.c_uint64(8 * len(given))
-        extra = (ctypes.c_uint64 * 5)(1, ctypes.addressof(words), 2, ctypes.addressof(size), 0)
-        blocks, handle = min(-(-items // BLOCK), MOST_BLOCKS), self._here.helper(name).handle
-        launch = self._here.recorder.launch
-        code = launch(handle, blocks, 1, 1, BLOCK, 1, 1, 0, stream, None, ctypes.addressof(extra))
-        if code:
-            raise device_error(code, doing, detail=self.explain())
-
-    @staticmethod
-    def _checked(code: int, doing: str) -> None:
-        if code:
-            raise device_error(code, doing)
+    def _put(self, command: str, stream: int, doing: str, *given: int) -> None:
+        """Put a command of Vulkan's into a stream."""
+        self._streams[stream].check(self._here.recorder.own[command](stream, *given), doing)
 
     # ---- code
     def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> CodeImage:
@@ -272,7 +235,7 @@ class VulkanDriver:
         """With a time stamp."""
         if not self._queries:
             self._queries = self._make_queries()
-        number = next(numbers)
+        number = next(self._numbers)
         self._events[number] = _VulkanEvent(*self._queries.pop())
         return number
 
@@ -296,16 +259,14 @@ class VulkanDriver:
 
     def record(self, event: int, stream: int) -> None:
         """In the stream, which is handed to the device."""
-        made, at = self._streams[stream][0], self._events[event]
-        pool = self._here.api.number(at.pool)
-        self._checked(self._here.recorder.stamp(stream, pool, at.query), "recording an event failed")
-        at.stream, at.value = made, made.pending()
-        made.submit()
+        made, at = self._streams[stream], self._events[event]
+        self._put("stamp", stream, "recording an event failed", self._here.api.number(at.pool), at.query)
+        at.stream, at.value = made, made.submit()
 
     def event_wait(self, event: int) -> None:
         """On the host."""
         at = self._events[event]
-        if at.stream is not None and at.stream.handle in self._here.streams:
+        if at.stream is not None and at.stream in self._here.streams:
             at.stream.wait(at.value)
 
     def elapsed_ms(self, begin: int, end: int) -> float:
@@ -319,27 +280,3 @@ class VulkanDriver:
         code = api.lib.vkGetQueryPoolResults(self._here.handle, at.pool, at.query, 1, 8, value, 8, _WHOLE_AND_WAITING)
         api.check(code, "reading two events failed")
         return int(value[0])
-
-    # ---- graphs
-    def capture_begin(self, stream: int) -> None:
-        """All that is put into the stream is recorded, by every thread."""
-        self._streams[stream][0].begin_capture()
-
-    def capture_end(self, stream: int) -> int:
-        """A command buffer that others execute."""
-        graph, number = self._streams[stream][0].end_capture(), next(numbers)
-        self._graphs[number] = graph
-        return number
-
-    def graph_launch(self, graph: int, stream: int) -> None:
-        """Execute the command buffer of the graph."""
-        found = self._graphs[graph]
-        if found.commands:
-            code = self._here.recorder.execute(stream, found.buffer, found.commands)
-            self._checked(code, "launching a graph failed")
-
-    def graph_free(self, graph: int) -> None:
-        """When what is in the streams now has run."""
-        gone, here = self._graphs.pop(graph), self._here
-        here.later(lambda: drop(gone, here.shared))
-        here.settle()

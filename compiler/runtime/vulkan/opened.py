@@ -2,72 +2,65 @@
 
 from __future__ import annotations
 
-import _thread
 import ctypes
+import itertools
 import sys
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...errors import DeviceError
 from ...ir.threads import new_lock
+from ..gpu.commands.link import make_recorder
+from ..gpu.commands.own_kernels import texts
+from ..gpu.commands.stream import SERVE_ADDRESS, ArgumentRoom, CommandDevice, after_all
 from ..gpu.driver import Texts
 from .buffers import Buffers
 from .code.build import build
-from .code.own_kernels import FILL_4, texts
 from .code.pipelines import FunctionRecord, Pipelines, ShaderModule
 from .cut_loops import cut_word
+from .encoder import ENCODER
 from .instance import PhysicalDevice, enabled, instance
 from .kind import features_of
 from .library import Structures
 from .probe import probe
-from .recorder import words
-from .recorder.link import SERVE, make_recorder
-from .results import OUT_OF_DEVICE_MEMORY, UNKNOWN
-from .stream import VulkanStream, VulkanStreams, numbers
+from .results import OUT_OF_DEVICE_MEMORY
+from .stream import VulkanStream, VulkanStreams
 
 MOST_QUEUES = 4
 """Streams of more programs share queues, of which each takes memory."""
 
 
-class OpenDevice:
+class OpenDevice(CommandDevice[VulkanStream]):
     """A device with its queues, memory and code.
 
     Attributes:
         physical: the device.
-        buffers, pipelines, recorder: its memory, its code, and what records launches.
-        shared: what its streams have in common.
-        streams: by their handles.
+        buffers, pipelines: its memory, and its code.
         features: what code may use.
         probed: how it computes.
         cut: tells that a loop was ended, see ``cut_loops``; None: nothing does.
-        refused: what there is to say of the launch that was refused last, beyond its code.
     """
 
     def __init__(self, physical: PhysicalDevice) -> None:
-        self.api, self.physical, self.refused = instance().api, physical, ""
+        self.api, self.physical = instance().api, physical
         self.features = features_of(physical)
         self.cut = cut_word() if self.features.cuts_loops else None
         self.features = replace(self.features, cuts_loops=self.cut is not None)
         self._lock = new_lock(self, "_lock")
-        self._making = new_lock(self, "_making")
         count = min(physical.queues, MOST_QUEUES)
         self.handle = self._open(count)
         self._queues = [self._queue(k) for k in range(count)]
         self._turn = 0
         self.buffers = Buffers(self.api, self.handle, physical)
         self.pipelines = Pipelines(self.api, self.handle, physical)
-        self._served = SERVE(self._serve)  # machine code calls it until the process ends
-        self.recorder = make_recorder(self._address, self._served)
-        self.streams: dict[int, VulkanStream] = {}
+        super().__init__(make_recorder(ENCODER, self._address, SERVE_ADDRESS))
+        self._numbers = itertools.count(1)
         self._modules: dict[int, ShaderModule] = {}
         self._functions: dict[int, FunctionRecord] = {}
-        self._helpers: dict[str, FunctionRecord] = {}
-        self._later: list[tuple[list[tuple[VulkanStream, int]], Callable[[], None]]] = []
-        fill = self.helper(FILL_4).handle
-        self.shared = VulkanStreams(self.api, self.handle, self.recorder, self.buffers, physical.family, fill)
+        self._shared = VulkanStreams(self.api, self.handle, self.buffers, physical.family, self._make_pipeline)
         self.probed = probe(physical, self._run)
         self.features = replace(self.features, fused=self.probed.fused)
 
@@ -102,43 +95,23 @@ class OpenDevice:
     def _address(self, name: str) -> int:
         return self.api.number(self.api.lib.vkGetDeviceProcAddr(self.handle, name.encode()))
 
+    def make_room(self, nbytes: int) -> ArgumentRoom:
+        """In memory of the device, if the host sees that."""
+        block = self.buffers.make(nbytes, "words")
+        return ArgumentRoom(block.host, block.address, 0, partial(self.buffers.destroy, block))
+
     # ---- streams
     def make_stream(self, ordered: bool) -> VulkanStream:
         """A new stream, in a queue of its own as long as there are some."""
-        shared = self.shared
         with self._lock:
             queue = self._queues[self._turn % len(self._queues)]
             self._turn += 1
-            stream = VulkanStream(shared, ctypes.addressof(queue), ordered)
-            self.streams[stream.handle] = stream
-        return stream
-
-    def drop_stream(self, stream: VulkanStream) -> None:
-        """Give a stream back in which nothing runs."""
-        with self._lock:
-            del self.streams[stream.handle]
-            stream.close()
-
-    def later(self, action: Callable[[], None]) -> None:
-        """Do something when all that is in any stream now has run."""
-        with self._lock:
-            self._later.append(([(s, s.pending()) for s in self.streams.values()], action))
-
-    def settle(self) -> None:
-        """Do what was to be done later and can be done now."""
-        with self._lock:
-            waiting, self._later = self._later, []
-            for streams, action in waiting:
-                left = [(s, value) for s, value in streams if s.handle in self.streams and s.done() < value]
-                if left:
-                    self._later.append((left, action))
-                else:
-                    action()
+        return VulkanStream(self, self._shared, ctypes.addressof(queue), ordered)
 
     # ---- code
     def load(self, data: bytes, name: str) -> int:
         """Load an image. ``name``: the kernel."""
-        module, number = self.pipelines.load(data, name), next(numbers)
+        module, number = self.pipelines.load(data, name), next(self._numbers)
         self._modules[number] = module
         return number
 
@@ -157,16 +130,11 @@ class OpenDevice:
                 self._functions.pop(function.handle, None)
             self.pipelines.unload(gone)
 
-        self.later(unload)
-        self.settle()
+        after_all(self.streams, unload)
 
-    def helper(self, name: str) -> FunctionRecord:
-        """A function of the driver's own. ``name``: see ``own_kernels.texts``."""
-        with self._making:
-            if name not in self._helpers:
-                image = build(texts(name), self.features, True)
-                self._helpers[name] = self.function(self.load(image.data, name), name)
-            return self._helpers[name]
+    def load_helper(self, name: str) -> int:
+        """By the device's features."""
+        return self.function(self.load(build(texts(name), self.features, True).data, name), name).handle
 
     def _run(self, given: Texts, data: np.ndarray) -> np.ndarray:
         """See ``probe.Run``."""
@@ -177,34 +145,17 @@ class OpenDevice:
         try:
             view = np.ctypeslib.as_array((ctypes.c_uint64 * data.size).from_address(block.host))
             view[:] = data
-            words, size = ctypes.c_uint64(block.address), ctypes.c_uint64(8)
-            extra = (ctypes.c_uint64 * 5)(1, ctypes.addressof(words), 2, ctypes.addressof(size), 0)
-            blocks = (1, 1, 1, function.facts.threads, 1, 1, 0)
-            code = self.recorder.launch(function.handle, *blocks, stream.handle, None, ctypes.addressof(extra))
-            stream.check(code, f"`{given.name}` could not be launched: {self.refused}")
+            stream.put(f"launching `{given.name}` failed", function.handle, 1, function.facts.threads, (block.address,))
             stream.synchronize()
             return view.copy()
         finally:
             self.buffers.destroy(block)
-            self.drop_stream(stream)
+            stream.close()
             self.unload(module)
 
-    # ---- what machine code asks for
-    def _serve(self, what: int, stream: int, function: int, block: int, tapes: int) -> int:
-        """0, or the code of a failure."""
-        try:
-            if what == words.SERVE_PIPELINE:
-                self.make_pipeline(self._functions[function], block, tapes)
-            elif what == words.SERVE_SLOT:
-                self.streams[stream].wait_for_slot()
-            else:
-                self.streams[stream].make_room()
-            return 0
-        except BaseException as e:  # nothing can be raised through machine code
-            if isinstance(e, KeyboardInterrupt):
-                _thread.interrupt_main()
-            self.refused = str(e)
-            return (e.code if isinstance(e, DeviceError) else 0) or UNKNOWN
+    # ---- pipelines
+    def _make_pipeline(self, function: int, block: int, tapes: int) -> None:
+        self.make_pipeline(self._functions[function], block, tapes)
 
     def make_pipeline(self, function: FunctionRecord, block: int, tapes: int) -> None:
         """See ``Pipelines.make``. Where the device is full, freed memory goes back to it first."""
@@ -214,9 +165,9 @@ class OpenDevice:
             except DeviceError as e:
                 if e.code != OUT_OF_DEVICE_MEMORY:
                     raise
-                for stream in list(self.streams.values()):
-                    stream.settle(0)
-                self.settle()
+                for stream in self.streams:
+                    stream.give_back(0)
+                self.retire()
                 self.pipelines.make(function, block, tapes)
 
 

@@ -42,10 +42,10 @@ class Transfers:
         Raises:
             DeviceError: the device has failed, or there is no memory for a staging buffer.
         """
-        stream, recorder = self._stream, self._stream.shared.recorder
+        stream, own = self._stream, self._stream.device.recorder.own
         doing = f"a copy of {nbytes:,} bytes to the device failed"
         if nbytes <= INLINE and nbytes % 4 == 0 and offset % 4 == 0:
-            stream.check(recorder.update(stream.handle, to.number, offset, nbytes, source), doing)
+            stream.check(own["update"](stream.handle, to.number, offset, nbytes, source), doing)
             return
         with stream.lock:
             at = 0
@@ -53,7 +53,7 @@ class Transfers:
                 block, size = self._room(nbytes - at)
                 ctypes.memmove(block.host + self._at, source + at, size)
                 here = block.address - block.base + self._at
-                stream.check(recorder.copy(stream.handle, block.number, here, to.number, offset + at, size), doing)
+                stream.check(own["copy"](stream.handle, block.number, here, to.number, offset + at, size), doing)
                 self._busy[self._turn] = stream.pending()
                 self._at += -(-size // 64) * 64
                 at += size
@@ -98,7 +98,7 @@ class Transfers:
             here = block.address - block.base
             for at in range(0, nbytes, block.nbytes):
                 size = min(block.nbytes, nbytes - at)
-                code = stream.shared.recorder.copy(stream.handle, source.number, offset + at, block.number, here, size)
+                code = stream.device.recorder.own["copy"](stream.handle, source.number, offset + at, block.number, here, size)
                 stream.check(code, doing)
                 stream.synchronize()
                 ctypes.memmove(to + at, block.host, size)

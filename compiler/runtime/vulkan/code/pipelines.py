@@ -14,9 +14,9 @@ from typing import Any
 from ....codegen.spirv.translate import EntryFacts, Translated
 from ....errors import DeviceError
 from ...cache import disk_cache, key_of
+from .. import encoder as words
 from ..instance import PhysicalDevice
 from ..library import Structures, VulkanLoader
-from ..recorder import words
 from ..results import FEATURE_NOT_PRESENT, INVALID_SHADER, UNKNOWN, device_error
 
 _COMPUTE_STAGE = 0x20

@@ -1,6 +1,6 @@
-"""Device code of the driver's own: fills and copies of rows, by address. It is the text that kernels are, and built as they are.
+"""Our own kernels that fill and copy rows, by address. They are device text, and built like any kernel.
 
-The host's commands of Vulkan fill whole words of one range, and copy a row for each entry of a list.
+The commands of an API fill whole words of one range and copy a row for each entry of a list, or fill with bytes and copy whole words.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....codegen.builder import Builder, NativeFunction, NativeModule, Value, external
-from ...gpu.driver import Texts
+from ..driver import Texts
+from .words import FILL_BLOCK
 
-BLOCK = 128
 FILL_4 = "qd_fill_4"
 
 _thread, _block, _blocks = (external(f"qd.{name}", "i32") for name in ("thread", "block", "blocks"))
@@ -24,8 +24,8 @@ def _kernel(
     def emit(f: Builder, *words: Value) -> None:
         columns, rows = words[-2:]
         n = columns * rows
-        step = (f.call(_blocks) * BLOCK).to("i64")
-        k = f.var((f.call(_block) * BLOCK + f.call(_thread)).to("i64"))
+        step = (f.call(_blocks) * FILL_BLOCK).to("i64")
+        k = f.var((f.call(_block) * FILL_BLOCK + f.call(_thread)).to("i64"))
         with f.loop():
             here = k.value
             f.leave(unless=here.below(n))
@@ -33,7 +33,7 @@ def _kernel(
             move(words, row, (here - row * columns) * width)
             k.value = here + step
 
-    return NativeFunction(name, "void", types, emit, f'"threads"="{BLOCK}"')
+    return NativeFunction(name, "void", types, emit, f'"threads"="{FILL_BLOCK}"')
 
 
 def texts(name: str) -> Texts:
@@ -61,3 +61,15 @@ def texts(name: str) -> Texts:
         else _kernel(name, ("ptr", "i64", "ptr", "i64", *rows), width, copy)
     )
     return Texts(name, NativeModule((made,)).text, "", name, (name,), "")
+
+
+def fill_of_rows(ptr: int, step: int, word: int, count: int, width: int, rows: int) -> tuple[str, tuple[int, ...]]:
+    """The kernel and its words that fill rows with ``count`` words of ``width`` bytes each; rows begin ``step`` bytes apart."""
+    return f"qd_fill_{width}", (ptr, step, word & (1 << 8 * width) - 1, count, rows)
+
+
+def copy_of_rows(dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int) -> tuple[str, tuple[int, ...]]:
+    """The kernel and its words that copy rows of ``nbytes``: by the largest words that everything is a multiple of."""
+    steps = (dst_step, src_step) if rows > 1 else ()
+    width = next(n for n in (8, 4, 2, 1) if not any(x % n for x in (dst, src, nbytes, *steps)))
+    return f"qd_copy_{width}", (dst, dst_step, src, src_step, nbytes // width, rows)
