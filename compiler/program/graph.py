@@ -212,7 +212,7 @@ def record(program: Program, name: str, function: Callable[[], object]) -> Graph
     """The launches of a function as a graph that is called so. See ``capture``, also for what is raised."""
     device = _device(program, name)
     with program.running(), program.alone(), device.lock:
-        recording = Recording(name, program.heap_memory, draws=device.records)
+        recording = Recording(name, program.heap_memory, device.records, device.expect)
         with _recorded(program, device, recording) as made:
             function()
         return Graph(program, recording, device, *made[0])

@@ -46,7 +46,6 @@ from .rehearsal import Reading, Rehearsal, rehearse
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())
 """The `with` blocks of programs around this context: the program, the one before, whether the block closes it."""
-_NOTHING = (None,) * 6
 _numbers = itertools.count(1)
 _programs: Living[Program] = Living()
 
@@ -69,6 +68,9 @@ class Program(Accounts):
         self._second_order: WriteRecorder | None = None
         self._versions: Versions | None = None
         self._rehearsal: Rehearsal | None = None
+        self._writes: tuple[
+            Callable[[Any, tuple[int, ...] | None, Any, tuple[Any, ...]], None], ...
+        ] = ()  # what a write is told to
         super().__init__(arch, options)
         self.number, self.factory = next(_numbers), factory
         self.making = Turns()  # of specialisations
@@ -332,6 +334,8 @@ class Program(Accounts):
             self.rehearsal = before
 
     def _update_slow(self) -> None:
+        observers = self._rehearsal, self._recording, self._tape, self._versions, self._forward, self._second_order
+        self._writes = tuple(one.wrote for one in observers if one is not None)
         super()._update_slow()
         if self._tape is not None:
             self._tape.leave_log()
@@ -373,27 +377,16 @@ class Program(Accounts):
             refuse_copy_between(self, tensor, source)
         if graph_beside(self):
             refuse_beside(self, tensor._called(), "is written")
-        if self._rehearsal is not None:
-            self._rehearsal.touched(tensor, "writes")
+        for tell in self._writes:
+            tell(tensor, index, source, parts)
         self.data.wrote(tensor)
-        if self._recording is not None and self.recording is not None:
-            self._recording.wrote(tensor)
-            self.device.expect(tensor._form, tensor.name)
-        if self._tape is not None:
-            self._tape.wrote(tensor, index, source, parts)
-        if self._versions is not None:
-            self._versions.wrote(tensor, index)
-        if self._forward is not None:
-            self._forward.wrote(tensor, index, source, parts)
-        if self._second_order is not None:
-            self._second_order.wrote(tensor, index, source, parts)
 
     def looked_at(self, tensor: Any) -> None:
         """Python is about to read a field or an ndarray."""
         if self._tape is not None:
             self._tape.looked_at(tensor)
         if self._rehearsal is not None:
-            self._rehearsal.touched(tensor, "reads")
+            self._rehearsal.looked_at(tensor)
 
     def saw(self, tensor: Any, value: Any, index: Any) -> None:
         """Python has read a field or an ndarray: all of it, or the element at an index."""
@@ -424,8 +417,7 @@ class Program(Accounts):
 
     def records(self) -> bool:
         """Whether something records launches, or refuses them."""
-        recorders = self._tape, self._versions, self._forward, self._second_order, self._rehearsal, self.open_trial
-        return recorders != _NOTHING or bool(self._beside) or super().records()
+        return bool(self._writes or self._beside) or self.open_trial is not None
 
     def parallel_iterations(self, kernel: Any, args: tuple[Any, ...]) -> tuple[int | None, ...]:
         """The parallel iterations of a launch, see ``program.plans.launch_facts.parallel_iterations``."""

@@ -129,10 +129,18 @@ class Recording:
         name: of the function.
         heap_memory: gives each plane of the program's heap that there is.
         draws: whether its launches may draw random numbers: each launch of the graph sets their seeds.
+        expect: tells the device that Python writes to memory, and its name.
     """
 
-    def __init__(self, name: str, heap_memory: Callable[[str], Allocation | None], draws: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        heap_memory: Callable[[str], Allocation | None],
+        draws: bool,
+        expect: Callable[[np.ndarray, str], None],
+    ) -> None:
         self.name, self.thread, self._heap_memory, self._draws = name, threading.get_ident(), heap_memory, draws
+        self._expect = expect
         self.launched: list[RecordedLaunch] = []
         self.rows: dict[int, RecordedLaunch] = {}
         self.seeds: dict[int, int] = {}  # the numbers of the seeds that were drawn, by what they were
@@ -239,9 +247,12 @@ class Recording:
         """
         self._refuse(f"the gradient of kernel `{kernel}` is not compiled yet", _FIRST)
 
-    def wrote(self, tensor: Any) -> None:
-        """Python writes to a field or an ndarray between two launches."""
-        self.written[id(tensor)] = tensor
+    def wrote(self, tensor: Any, index: Any = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
+        """Python writes to a field or an ndarray between two launches; in another thread that is no part of the graph."""
+        del index, source, parts
+        if self.thread == threading.get_ident():
+            self.written[id(tensor)] = tensor
+            self._expect(tensor._form, tensor.name)
 
     def keep(self, *arguments: object) -> None:
         """Arguments that must live as long as the graph."""

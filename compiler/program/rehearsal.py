@@ -180,14 +180,22 @@ class Rehearsal:
         launched = ForwardOnly(kernel) if unseen else kernel
         self._found.setdefault((variant, decisive, unseen), (launched, given))
 
-    def touched(self, tensor: Any, how: str) -> None:
-        """Python reads or writes a field or an ndarray between launches.
+    def wrote(self, tensor: Any, index: Any = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
+        """Python is about to write to a field or an ndarray.
 
         Raises:
             QdrunRuntimeError: always.
         """
-        do = "do it in a kernel, or outside" if how == "writes" else "read it after the launches, or decide in a kernel"
-        self._refuse(f"Python {how} `{tensor.name}`", do)
+        del index, source, parts
+        self._refuse(f"Python writes `{tensor.name}`", "do it in a kernel, or outside")
+
+    def looked_at(self, tensor: Any) -> None:
+        """Python is about to read a field or an ndarray.
+
+        Raises:
+            QdrunRuntimeError: always, but while Python may read.
+        """
+        self._refuse(f"Python reads `{tensor.name}`", "read it after the launches, or decide in a kernel")
 
     def gradient(self, name: str) -> NoReturn:
         """The gradient of a kernel is launched.
@@ -223,14 +231,12 @@ class Reading(Rehearsal):
         """
         self._refuse(f"kernel `{kernel.source.name}` is launched", "launch it before, where the plan counts its memory")
 
-    def touched(self, tensor: Any, how: str) -> None:
-        """Python reads or writes a field or an ndarray.
+    def wrote(self, tensor: Any, index: Any = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
+        del index, source, parts
+        self._refuse(f"Python writes `{tensor.name}`", "write it before, or to an array of numpy")
 
-        Raises:
-            QdrunRuntimeError: it writes.
-        """
-        if how == "writes":
-            self._refuse(f"Python writes `{tensor.name}`", "write it before, or to an array of numpy")
+    def looked_at(self, tensor: Any) -> None:
+        """It may."""
 
     def _refuse(self, what: str, do: str) -> NoReturn:
         raise QdrunRuntimeError(f"{what} in {self.name}, which may only read\n  do: {do}")

@@ -131,8 +131,9 @@ class Versions:
             self._records.popitem(last=False)
         return result, event
 
-    def wrote(self, tensor: Any, index: tuple[int, ...] | None = None) -> None:
+    def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """Python is about to write to a field or an ndarray."""
+        del source, parts
         self._clock += 1
         event = VersionEvent(self._clock, "Python", user_line(), NOT_A_LAUNCH)
         spots = tensor_regions(tensor)
