@@ -40,7 +40,7 @@ def steps(title: str) -> list[Step]:
     return [Step(*row) for row in re.findall(r"^\| (\d+) \| `([\w/]+\.py)` \| `([\w.]+)` \|", part, re.M)]
 
 
-GRADIENT, SWEEP = steps("A gradient launch"), steps("A sweep")
+GRADIENT, TAPE, SWEEP = map(steps, ("A gradient launch", "A tape", "A sweep"))
 
 
 @functools.cache
@@ -56,12 +56,12 @@ def defined(file: str) -> frozenset[str]:
     return frozenset(names(tree(ROOT / file), ""))
 
 
-def test_both_walks_are_on_the_page():
-    for walk in (GRADIENT, SWEEP):
+def test_all_walks_are_on_the_page():
+    for walk in (GRADIENT, TAPE, SWEEP):
         assert len(walk) >= 15 and [step.number for step in walk] == [str(k + 1) for k in range(len(walk))]
 
 
-@pytest.mark.parametrize("step", [*GRADIENT, *SWEEP], ids=lambda step: f"{step.file}:{step.function}")
+@pytest.mark.parametrize("step", [*GRADIENT, *TAPE, *SWEEP], ids=lambda step: f"{step.file}:{step.function}")
 def test_each_step_names_a_function_of_its_file(step):
     assert step.function in defined(step.file)
 
