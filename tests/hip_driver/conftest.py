@@ -1,7 +1,16 @@
+import ctypes
+import functools
 import os
 import shutil
+import traceback
+from collections import Counter
 
 import pytest
+
+import qdrun as qd
+from qdrun.tests.devices.amdgpu import executor
+from qdrun.tests.devices.amdgpu.memory import Region
+from qdrun.tests.stand_in_programs import Card
 
 from .stand_in import load
 
@@ -33,3 +42,51 @@ def rocm(library, monkeypatch):
     library.setup()
     yield library
     library.setup(devices=0)
+
+
+@pytest.fixture
+def card(rocm):
+    return Card(
+        arch="amdgpu",
+        model="AMD Test Card",
+        real=qd.f64,
+        library=rocm,
+        names=lambda: [call.name for call in rocm.calls()],
+        allocates="hipMallocFromPoolAsync",
+        waits={"hipStreamSynchronize", "hipFree"},
+        fail_work=lambda: rocm.run(lambda launch: 719),
+        failure="it was stopped by the device (a trap, or a fault without a name) (hipErrorLaunchFailure)",
+        refuse_launch=lambda: rocm.fail("hipModuleLaunchKernel", 701),
+        refusal=r".*\(hipErrorLaunchOutOfResources\)",
+    )
+
+
+@pytest.fixture
+def running(rocm, card, monkeypatch):
+    """The stand-in with a gfx942 that runs what it is given: each launch goes to the emulator of AMD's instructions."""
+    from qdrun.compiler.runtime.amdgpu import build, driver
+
+    loaded = {}
+
+    def region(machine, address):
+        base, nbytes = rocm.block(address)
+        return Region.at(base, nbytes) if nbytes else None
+
+    def run(launch):
+        found = launch.contents
+        try:
+            if found.image not in loaded:
+                data = ctypes.string_at(found.image, found.image_bytes)
+                loaded[found.image] = executor.AmdExecutor("gfx942", Counter()).load(data, "k")
+            code = loaded[found.image][found.name.decode()]
+            code.run(ctypes.addressof(found.words), found.blocks, found.threads, found.shared)
+        except Exception:
+            traceback.print_exc()
+            return 719
+        return 0
+
+    monkeypatch.setattr(executor, "_region", region)
+    # The emulator reads the instructions from LLVM's text, which lies beside them in a section that is not loaded.
+    monkeypatch.setattr(driver.build, "build", functools.partial(build.build, listing=True))
+    rocm.run(run)
+    return card

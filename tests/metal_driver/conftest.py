@@ -1,8 +1,16 @@
+import contextlib
+import ctypes
 import gc
 import platform
 import sys
+import traceback
+from dataclasses import replace
 
 import pytest
+
+import qdrun as qd
+from qdrun.tests.devices.metal import executor
+from qdrun.tests.stand_in_programs import Card
 
 from .stand_in import load
 
@@ -32,3 +40,52 @@ def apple(library, monkeypatch):
     gc.collect()
     library.forget(gpu._gpus.values())
     assert not library.faults()
+
+
+@pytest.fixture
+def compiled(apple):
+    """The stand-in with a GPU that runs what it is given: the source that the driver gives to Metal's compiler goes to clang."""
+    with contextlib.suppress(qd.DeviceError):
+        executor.clang()
+        loaded = {}
+
+        def run(launch):
+            found = launch.contents
+            try:
+                if found.source not in loaded:
+                    image = executor.image_of(ctypes.string_at(found.source, found.source_bytes).decode(), "k")
+                    loaded[found.source] = executor.MetalExecutor().load(image, "k")
+                code = loaded[found.source][found.name.decode()]
+                words = found.words[0] if code.facts.by_address else ctypes.addressof(found.words)
+                live = executor.ends_of(apple.ranges())
+                code.run_on(words, found.blocks, found.threads, found.shared - code.facts.shared // 16 * 16, live)
+            except Exception:
+                traceback.print_exc()
+                return 3
+            return 0
+
+        apple.run(run)
+        return apple
+    pytest.skip("clang is not installed")
+
+
+@pytest.fixture
+def card(apple):
+    return Card(
+        arch="metal",
+        model="Apple Test",
+        real=qd.f32,
+        library=apple,
+        names=apple.calls,
+        allocates="newBufferWithLength:options:",
+        waits={"waitUntilCompleted"},
+        fail_work=lambda: apple.fail_work(3, "Caused GPU Address Fault Error"),
+        failure="it read or wrote memory that is not its own (MTLCommandBufferErrorPageFault)",
+        refuse_launch=lambda: apple.fail("commandBuffer"),
+        refusal="Metal has given no object",
+    )
+
+
+@pytest.fixture
+def running(compiled, card):
+    return replace(card, library=compiled)
