@@ -105,11 +105,15 @@ def options_of(cost: LoopCost, bound: int | None, source: str, fixed_slots: int,
         plans = [full_tape(bound, source)]
     else:
         plans = [fixed_capacity(fixed_slots, f"ad_stack_size: {source}")] if fixed_slots else ladder(f"thinning: {source}")
-    size = np.array([p.words(cost.x, cost.t) for p in plans], np.int64)
-    time = np.array([cost.of(p) for p in plans])
+    return listed(plans, [p.words(cost.x, cost.t) for p in plans], cost, source)
+
+
+def listed(plans: list[LoopPlan], sizes: list[int], cost: LoopCost, source: str, grows: bool = True) -> LoopOptions:
+    """The Pareto-optimal ones of some plans. ``sizes``: their bytes; ``grows``: see ``LoopOptions``."""
+    size, time = np.array(sizes, np.int64), np.array([cost.of(p) for p in plans])
     keep = pareto(size, time)
     none = np.zeros(len(keep), np.int64)
-    return LoopOptions(size[keep], time[keep], none, none, cost, tuple(plans[k] for k in keep.tolist()), source)
+    return LoopOptions(size[keep], time[keep], none, none, cost, tuple(plans[k] for k in keep.tolist()), source, grows)
 
 
 def _known(cost: LoopCost, n: int, source: str, many: int) -> LoopOptions:

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isqrt
 
-import numpy as np
-
 from ..ir.threads import once
 from ..ir.types import PLANES
 from .bounds.bounds import Trips
@@ -21,7 +19,7 @@ from .cost import LoopCost
 from .layout import ON_CHIP, RowLayout
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, three_levels, with_levels
 from .machine import Machine
-from .options import MORE_BLOCKS, REACH, LoopOptions, options_of, pareto
+from .options import MORE_BLOCKS, REACH, LoopOptions, listed, options_of
 from .sizing import LoopSizing, StackRegion
 
 LEAST_SEGMENT = 8
@@ -167,7 +165,7 @@ def options(
         if tape_of(s) in placement.shared:
             out[s.number] = _on_chip_options(plan, cost)
         elif trips.count is None or trips.count <= 1:
-            out[s.number] = _listed([plan], [plan.words(cost.x, cost.t)], cost)
+            out[s.number] = listed([plan], [plan.words(cost.x, cost.t)], cost, plan.source, grows=False)
         else:
             found = options_of(cost, trips.count, trips.source, launch.fixed_slots, many)
             first = plan if tape_of(s) in fastest.shared else fastest.plans[s.number]
@@ -189,14 +187,7 @@ def _on_chip_options(plan: LoopPlan, cost: LoopCost) -> LoopOptions:
     if plan.C1 and plan.bound is not None:
         segments = -(-plan.bound // plan.S)
         plans += [three_levels(plan.bound, plan.S, r, plan.source) for r in MORE_BLOCKS.tolist() if r < segments]
-    return _listed(plans, [(p.C1 + p.C2) * cost.x for p in plans], cost)
-
-
-def _listed(plans: list[LoopPlan], sizes: list[int], cost: LoopCost) -> LoopOptions:
-    size, time = np.array(sizes, np.int64), np.array([cost.of(p) for p in plans])
-    keep = pareto(size, time)
-    none = np.zeros(len(keep), np.int64)
-    return LoopOptions(size[keep], time[keep], none, none, cost, tuple(plans[k] for k in keep.tolist()), plans[0].source, False)
+    return listed(plans, [(p.C1 + p.C2) * cost.x for p in plans], cost, plans[0].source, grows=False)
 
 
 def _deep(region: StackRegion, depth: int = 0) -> Iterable[tuple[int, LoopSizing]]:

@@ -6,16 +6,7 @@ Found by compiling each entry with LLVM 22 for gfx90a, gfx942 and gfx1100; tests
 
 from __future__ import annotations
 
-from ..gpu.closed_table import ClosedTable
-
-_F, _I = "f16 f32 f64", "i8 i16 i32 i64"
-_TO_INT = " ".join(f"{i}.{f}" for i in _I.split() for f in _F.split())
-INTRINSICS: dict[str, str] = {
-    **dict.fromkeys("sqrt fabs floor ceil trunc round rint copysign minnum maxnum minimum maximum fma fmuladd".split(), _F),
-    **dict.fromkeys("ctpop ctlz cttz abs smax smin umax umin fshl fshr".split(), _I),
-    **dict.fromkeys("fptosi.sat fptoui.sat".split(), _TO_INT),
-}
-"""The types of each LLVM intrinsic, as its name ends."""
+from ..gpu.closed_table import INTRINSICS, ClosedTable
 
 AMDGCN = frozenset(
     f"llvm.amdgcn.{name}"

@@ -11,6 +11,15 @@ from dataclasses import dataclass, field
 
 from ...errors import QdrunRuntimeError
 
+_F, _I = "f16 f32 f64", "i8 i16 i32 i64"
+_TO_INT = " ".join(f"{i}.{f}" for i in _I.split() for f in _F.split())
+INTRINSICS: dict[str, str] = {
+    **dict.fromkeys("sqrt fabs floor ceil trunc round rint copysign minnum maxnum minimum maximum fma fmuladd".split(), _F),
+    **dict.fromkeys("ctpop ctlz cttz abs smax smin umax umin fshl fshr".split(), _I),
+    **dict.fromkeys("fptosi.sat fptoui.sat".split(), _TO_INT),
+}
+"""The LLVM intrinsics that every GPU's code generator supports: their types, as their names end."""
+
 _SYMBOL = re.compile(r'@("[^"]*"|[\w.$-]+)')
 _DEFINED = re.compile(r'^(?:define\b[^@\n]*@("[^"]*"|[\w.$-]+)\s*\(|@("[^"]*"|[\w.$-]+)\s*=)', re.M)
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.A)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Callable
 
 from .features import Features, MissingFeature, Untranslated
 from .opcodes import (
@@ -81,19 +82,24 @@ class SpirvModule:
     # -- types
     def _global(self, opcode: int, *words: int) -> int:
         """An instruction of the module that defines an id, once."""
-        key = (opcode, *words)
+
+        def define() -> int:
+            found = self.id()
+            self._globals += [(len(words) + 2) << 16 | opcode, found, *words]
+            return found
+
+        return self._once((opcode, *words), define)
+
+    def _once(self, key: object, make: Callable[[], int]) -> int:
+        """The id of a key, which is made when it is first asked for."""
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self.id()
-            self._globals += [(len(words) + 2) << 16 | opcode, found, *words]
+            found = self._known[key] = make()
         return found
 
     def type(self, name: str) -> int:
         """A type of the text in registers; integers have no sign."""
-        found = self._known.get(name)
-        if found is None:
-            found = self._known[name] = self._new_type(name)
-        return found
+        return self._once(name, lambda: self._new_type(name))
 
     def _new_type(self, name: str) -> int:
         if name == "i1":
@@ -132,32 +138,24 @@ class SpirvModule:
         Raises:
             MissingFeature: the device has no such values, or not in its memory.
         """
-        key = ("in memory", name)
-        found = self._known.get(key)
-        if found is None:
+
+        def make() -> int:
             if BITS[name] == 8:
                 self.require("storage8", Capability.StorageBuffer8BitAccess)
             elif BITS[name] == 16:
                 self.require("storage16", Capability.StorageBuffer16BitAccess)
-            found = self._known[key] = self.pointer(StorageClass.PhysicalStorageBuffer, self.type(name))
-        return found
+            return self.pointer(StorageClass.PhysicalStorageBuffer, self.type(name))
+
+        return self._once(("in memory", name), make)
 
     # -- constants
     def number(self, value: int, name: str = "i32") -> int:
         """An integer of a type."""
-        key = ("number", name, value)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._constant(name, value)
-        return found
+        return self._once(("number", name, value), lambda: self._constant(name, value))
 
     def constant(self, name: str, text: str) -> int:
         """A literal of the text."""
-        key = ("literal", name, text)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._literal(name, text)
-        return found
+        return self._once(("literal", name, text), lambda: self._literal(name, text))
 
     def _literal(self, name: str, text: str) -> int:
         if name == "i1":
@@ -172,14 +170,9 @@ class SpirvModule:
 
     def _constant(self, name: str, bits: int) -> int:
         """A number by its bits: words with the low end first, a narrow one in the low bits of its word."""
-        key = ("bits", name, bits & ((1 << BITS[name]) - 1))
-        found = self._known.get(key)
-        if found is None:
-            ty, bits = self.type(name), key[2]
-            found = self._known[key] = self.id()
-            words = [bits] if BITS[name] <= 32 else [bits & 0xFFFFFFFF, bits >> 32]
-            self._globals += [(len(words) + 3) << 16 | Opcode.Constant, ty, found, *words]
-        return found
+        bits &= (1 << BITS[name]) - 1
+        words = [bits] if BITS[name] <= 32 else [bits & 0xFFFFFFFF, bits >> 32]
+        return self._once(("bits", name, bits), lambda: self._typed(Opcode.Constant, self.type(name), *words))
 
     def composite(self, ty: int, values: list[int]) -> int:
         """A constant of a type with several values."""
@@ -187,33 +180,27 @@ class SpirvModule:
 
     def _with_type(self, opcode: int, ty: int, *words: int) -> int:
         """An instruction of the module whose type stands before its id, once."""
-        key = (opcode, ty, *words)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self.id()
-            self._globals += [(len(words) + 3) << 16 | opcode, ty, found, *words]
+        return self._once((opcode, ty, *words), lambda: self._typed(opcode, ty, *words))
+
+    def _typed(self, opcode: int, ty: int, *words: int) -> int:
+        found = self.id()
+        self._globals += [(len(words) + 3) << 16 | opcode, ty, found, *words]
         return found
 
     def specialised(self, number: int, value: int) -> int:
         """A 4-byte constant that the pipeline may choose."""
-        key = ("specialised", number)
-        found = self._known.get(key)
-        if found is None:
-            ty = self.type("i32")
-            found = self._known[key] = self.id()
-            self._globals += [4 << 16 | Opcode.SpecConstant, ty, found, value]
+
+        def make() -> int:
+            found = self._typed(Opcode.SpecConstant, self.type("i32"), value)
             self.decorate(found, Decoration.SpecId, number)
-        return found
+            return found
+
+        return self._once(("specialised", number), make)
 
     # -- variables
     def variable(self, key: object, storage: int, ty: int) -> int:
         """A variable of the module, once."""
-        found = self._known.get(key)
-        if found is None:
-            pointer = self.pointer(storage, ty)
-            found = self._known[key] = self.id()
-            self._globals += [4 << 16 | Opcode.Variable, pointer, found, storage]
-        return found
+        return self._once(key, lambda: self._typed(Opcode.Variable, self.pointer(storage, ty), storage))
 
     def built_in(self, number: int) -> int:
         """The variable of three numbers that the launch sets."""
@@ -249,11 +236,7 @@ class SpirvModule:
 
     def function_of(self, name: str) -> int:
         """The id of a function of the text, which may be written later."""
-        key = ("function", name)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self.id()
-        return found
+        return self._once(("function", name), self.id)
 
     # -- decorations
     def decorate(self, what: int, *words: int) -> None:

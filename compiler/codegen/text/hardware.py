@@ -12,6 +12,8 @@ parameter is the address of so many words.
 
 from __future__ import annotations
 
+from typing import Any, NoReturn
+
 from ..gpu.hardware import GpuTarget, GridFn
 from ..gpu.on_chip import OnChipVariables
 from ..llvm.target import Unsupported
@@ -48,25 +50,11 @@ class TranslatedHardware(OnChipVariables):
         e.module.declare("qd.barrier", "declare void @qd.barrier()")
         e.put("call void @qd.barrier()")
 
-    def wave_barrier(self, e: GridFn) -> None:
-        """Refused: a wave of these targets is one thread."""
-        raise _no_lanes()
+    def _refuse_lanes(self, *_: Any, **__: Any) -> NoReturn:
+        raise Unsupported("an operation of the threads of a wave, which this GPU's language does not have")
 
-    def lanes(self, e: GridFn) -> str:
-        """Refused: a wave of these targets is one thread."""
-        raise _no_lanes()
-
-    def lanes_below(self, e: GridFn) -> str:
-        """Refused: a wave of these targets is one thread."""
-        raise _no_lanes()
-
-    def ballot(self, e: GridFn, mask: str, flag: str) -> str:
-        """Refused: a wave of these targets is one thread."""
-        raise _no_lanes()
-
-    def from_lane(self, e: GridFn, mask: str, value: str, lane: str) -> str:
-        """Refused: a wave of these targets is one thread."""
-        raise _no_lanes()
+    wave_barrier = lanes = lanes_below = ballot = from_lane = _refuse_lanes
+    """Refused: a wave of these targets is one thread."""
 
     def define(self, e: GridFn, name: str) -> str:
         """A function with one parameter for each word."""
@@ -81,10 +69,6 @@ class TranslatedHardware(OnChipVariables):
 
 def _text(e: GridFn, head: str, first: list[str] | None = None) -> str:
     return "\n".join([head, "entry:", *(first or []), *e.slots, *e.head, *e.lines, "}"])
-
-
-def _no_lanes() -> Unsupported:
-    return Unsupported("an operation of the threads of a wave, which this GPU's language does not have")
 
 
 def translated_target(name: str, block: int = 128) -> GpuTarget:

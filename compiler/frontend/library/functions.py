@@ -131,14 +131,7 @@ trunc = _rounding("trunc", np.trunc, "x without its fraction.")
 abs = Intrinsic("abs", np.abs, ops.absolute, "The absolute value; its gradient at 0 is 0.")
 
 
-def _lower_sign(b: FrontBuilder, x: Arg) -> Value:
-    def one(p: Operand) -> Operand:
-        return ops.emit(b, "sgn", ops.cast_scalar(b, p, ops.real_type(b, p)))
-
-    return ops.elementwise(one, ops.as_value(b, x))
-
-
-sign = Intrinsic("sign", lambda x: np.sign(x) * 1.0, _lower_sign, "-1.0, 0.0 or 1.0 by the sign of x; NaN for a NaN.")
+sign = Intrinsic("sign", lambda x: np.sign(x) * 1.0, _lower_real("sgn"), "-1.0, 0.0 or 1.0 by the sign of x; NaN for a NaN.")
 
 
 def _lower_two(code: str, real: bool = False) -> Lowering:
@@ -197,21 +190,13 @@ def _lower_raw_div(b: FrontBuilder, x: Arg, y: Arg) -> Value:
     return ops.elementwise(one, ops.as_value(b, x), ops.as_value(b, y))
 
 
-def _lower_raw_mod(b: FrontBuilder, x: Arg, y: Arg) -> Value:
-    def one(p: Operand, q: Operand) -> Operand:
-        dtype = ops.number_type(b, p, q)
-        return ops.emit(b, "crem", ops.cast_scalar(b, p, dtype), ops.cast_scalar(b, q, dtype))
-
-    return ops.elementwise(one, ops.as_value(b, x), ops.as_value(b, y))
-
-
 def _host_raw_div(x: Any, y: Any) -> Any:
     return int(x / y) if isinstance(x, int) and isinstance(y, int) else x / y
 
 
 raw_div = Intrinsic("raw_div", _host_raw_div, _lower_raw_div, "Division as in C: integers round towards zero.", "x1 x2")
 raw_mod = Intrinsic(
-    "raw_mod", np.fmod, _lower_raw_mod, "The remainder as in C, with the sign of x1; of reals it is exact.", "x1 x2"
+    "raw_mod", np.fmod, _lower_two("crem"), "The remainder as in C, with the sign of x1; of reals it is exact.", "x1 x2"
 )
 select = Intrinsic(
     "select",
@@ -381,7 +366,7 @@ FOREIGN: dict[Any, Lowering] = {
     math.pow: lambda b, x, y: ops.binary(b, "**", ops.cast(b, x, b.default_fp) if ops.is_number(x) else x, y),
     math.fabs: ops.absolute,
     math.atan2: atan2.__qd_lower__,
-    math.fmod: _lower_raw_mod,
+    math.fmod: _lower_two("crem"),
     math.isnan: isnan.__qd_lower__,
     math.isinf: isinf.__qd_lower__,
     **{
@@ -394,10 +379,10 @@ FOREIGN: dict[Any, Lowering] = {
     np.arccos: _lower_real("acos"),
     np.arctan2: atan2.__qd_lower__,
     np.abs: ops.absolute,
-    np.sign: _lower_sign,
+    np.sign: sign.__qd_lower__,
     np.minimum: _lower_two("min"),
     np.maximum: _lower_two("max"),
-    np.fmod: _lower_raw_mod,
+    np.fmod: _lower_two("crem"),
     np.remainder: lambda b, x, y: ops.binary(b, "%", x, y),
     np.dot: linalg.dot,
     np.square: _lower_square,

@@ -40,21 +40,25 @@ class _ManyRuns(Exception):
 class Elements(NamedTuple):
     """An array in memory, and the mirror that looks after it, where it has one."""
 
-    array: np.ndarray
+    array: Any
     mirror: Mirror | None
 
 
 def place_memory(variant: Variant, call: Call, place: Place) -> Elements | None:
-    """All elements of a place in a launch, of all trials; None: memory of another library's device, or blocks of a level with a budget."""
+    """As ``place_elements``; None: memory of another library's device, or blocks of a level with a budget."""
+    found = None if place.pool is not None else place_elements(variant, call, place)
+    return None if found is None or isinstance(found.array, NearArray) else found
+
+
+def place_elements(variant: Variant, call: Call, place: Place) -> Elements:
+    """All elements of a place in a launch, of all trials. The place is in no blocks of a level with a budget."""
     owner, program = place.buffer.owner, variant.program
     if isinstance(owner, ArgDecl):
         array: Any = call.sources.get(owner.index, call.arrays[owner.index])
         if owner.per_trial:
             address = call.at.get(owner.index) or address_of(array)
             array = next(a for a in program.ndarrays if a.address == address)._view
-        return None if isinstance(array, NearArray) else Elements(array, call.mirrors.get(owner.index))
-    if place.pool is not None:
-        return None
+        return Elements(array, call.mirrors.get(owner.index))
     assert place.shape is not None and place.strides is not None
     memory, trials, dtype = variant.owners[place.buffer], program.trials, place.dtype.numpy
     if trials is not None and place.per_trial:

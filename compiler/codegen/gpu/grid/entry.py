@@ -7,6 +7,7 @@ status record as minus its error code, and ends the kernel.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ....ir.nodes import ClaimRow, Op, Task
@@ -78,20 +79,28 @@ def emit_entry(module: LlvmModule, info: KernelInfo, target: GpuTarget, function
     """
     slots: list[str] = []
     lines: list[str] = []
-    number, launch = 0, ""
+    launch = ""
     by_task: dict[Task, list[tuple[int, DeviceFunction]]] = {}
     for k, f in enumerate(functions):
         by_task.setdefault(f.task, []).append((k, f))
-    for task in info.kernel.tasks:
-        e = TaskEmitter(module, info, task, Shapes(), 1, True)
-        e._n = number  # registers of all tasks share this function
+    for e in task_emitters(module, info, slots, lines):
+        task = e.task
         if task is info.kernel.tasks[0] and any(w.kind == "launch" for f in functions for w in f.words):
             launch = _begin(e)
         _run_task(e, task, target, by_task[task], launch)
+    define_entry(module, info, slots, lines)
+
+
+def task_emitters(module: LlvmModule, info: KernelInfo, slots: list[str], lines: list[str]) -> Iterator[TaskEmitter]:
+    """An emitter for the host's side of each task. What each has emitted comes to ``slots`` and ``lines``, which are one function."""
+    number = 0
+    for task in info.kernel.tasks:
+        e = TaskEmitter(module, info, task, Shapes(), 1, True)
+        e._n = number  # registers of all tasks share this function
+        yield e
         number = e._n
         slots += e.slots
         lines += e.head + e.lines
-    define_entry(module, info, slots, lines)
 
 
 def define_entry(module: LlvmModule, info: KernelInfo, slots: list[str], lines: list[str]) -> None:

@@ -6,8 +6,7 @@ from ....ir.trials import TRIALS
 from ...llvm.emitter import KernelInfo
 from ...llvm.function import LlvmModule
 from ...llvm.task_emitter import TaskEmitter
-from ...llvm.uniform import Shapes
-from ..grid.entry import define_entry, launch_words, least, rounded_up
+from ..grid.entry import define_entry, launch_words, least, rounded_up, task_emitters
 from ..grid.rows import on_chip, shared_bytes
 from ..hardware import GpuTarget, ParamWord
 from .task import TrialShape
@@ -22,10 +21,9 @@ def emit_trial_entry(
     """Add the entry function to the host module. ``words``: what the function of the device is given, in order."""
     slots: list[str] = []
     lines: list[str] = []
-    number, most, shared = 0, str(MOST_THREADS), "0"
-    for task in info.kernel.tasks:
-        e = TaskEmitter(module, info, task, Shapes(), 1, True)
-        e._n = number  # registers of all tasks share this function
+    most, shared = str(MOST_THREADS), "0"
+    for e in task_emitters(module, info, slots, lines):
+        task = e.task
         if task is info.kernel.tasks[0]:
             e.put("br label %begin")
             e.at("begin")
@@ -45,9 +43,6 @@ def emit_trial_entry(
             for word in words:
                 given.append((word.ty, _read(e, word)))
             launch_words(e, target, given, 0, blocks, str(shape.block), shared)
-        number = e._n
-        slots += e.slots
-        lines += e.head + e.lines
     define_entry(module, info, slots, lines)
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ....errors import DataAccessError
-from ....ir.nodes import ArgDecl, Loc, Place
-from ....program.memory.device_arrays import NearArray, address_of
+from ....ir.nodes import Loc
+from ....program.memory.device_arrays import NearArray
 from ....program.memory.effects import accesses_of, spot_of
+from ....program.memory.kept import place_elements
 from ....program.memory.memory_regions import MemoryRegion, memory_base, tensor_regions
 from ....runtime.base import next_serial
 from ....runtime.mirror import Mirror, copy, reading, store
@@ -342,7 +343,7 @@ class WindowAccesses:
                     "write gradients outside of the steps, or in a function with a gradient of its own (grad_for)",
                 )
             if spot is not None and not self._inside(spot):
-                self.outside[spot] = _place_of(group, place)
+                self.outside[spot] = Outside(*place_elements(group.variant, group.bound.call, place))
 
     def finish(self) -> None:
         """Check all launches.
@@ -444,21 +445,3 @@ class Outside:
             self.array.write(reading(mirror, content))
         else:
             copy(self.mirror, self.array, mirror, content)
-
-
-def _place_of(group: _Group, place: Place) -> Outside:
-    """The memory that a write goes to, of all of its elements."""
-    call, program = group.bound.call, group.variant.program
-    owner = place.buffer.owner
-    if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
-        array = call.sources.get(owner.index, call.arrays[owner.index])
-        if owner.per_trial:
-            address = call.at.get(owner.index) or address_of(array)
-            array = next(a for a in program.ndarrays if a.address == address)._view
-        return Outside(array, call.mirrors.get(owner.index))
-    assert place.shape is not None and place.strides is not None
-    memory, trials, dtype = group.variant.owners[place.buffer], program.trials, place.dtype.numpy
-    if trials is not None and place.per_trial:
-        parts = place.trial_bytes, place.offset, place.shape, place.strides
-        return Outside(trials.view(memory.view, dtype, *parts), memory.mirror)
-    return Outside(np.ndarray(place.shape, dtype, memory.view.data, place.offset, place.strides), memory.mirror)
