@@ -101,29 +101,31 @@ class ArrayConversions(device_arrays.SharedOnDevice):
         """``to_numpy`` of what ``form`` gives: a view of the memory."""
         self._looked_at()
         array = form()
-        if self._trials is not None:
+        found = self._shared(array, copy, lambda array, copy: numpy_of(array, dtype, copy, self._called()))
+        if found is None:
+            assert self._mirror is not None
             if copy is False:
-                self._refuse_sharing("copy=False")
-            return self._saw(numpy_of(self._columns(array), dtype, None, self._called()))
-        if self._mirror is None:
-            self._hand_out(copy)
-            return self._saw(numpy_of(array, dtype, copy, self._called()))
-        if copy is False:
-            self._refuse_host_view("copy=False")
-        return self._saw(numpy_of(self._mirror.copied(array), dtype, None, self._called()))
+                self._refuse_host_view("copy=False")
+            found = numpy_of(self._mirror.copied(array), dtype, None, self._called())
+        return self._saw(found)
 
     def _as_torch(self, form: Callable[[], np.ndarray], device: Any, copy: bool | None) -> Any:
         """``to_torch`` of what ``form`` gives: a view of the memory."""
         self._looked_at()
         array = form()
+        found = self._shared(array, copy, lambda array, copy: torch_of(array, device, copy, self._called()))
+        return self._saw(device_arrays.torch_of(self, array, device, copy) if found is None else found)
+
+    def _shared(self, array: np.ndarray, copy: bool | None, convert: Callable[[np.ndarray, bool | None], Any]) -> Any:
+        """Memory as an array of another library, by ``convert``; None: it is on a device with memory of its own, and of no trials."""
         if self._trials is not None:
             if copy is False:
                 self._refuse_sharing("copy=False")
-            return self._saw(torch_of(self._columns(array), device, None, self._called()))
+            return convert(self._columns(array), None)
         if self._mirror is None:
             self._hand_out(copy)
-            return self._saw(torch_of(array, device, copy, self._called()))
-        return self._saw(device_arrays.torch_of(self, array, device, copy))
+            return convert(array, copy)
+        return None
 
     def _called(self) -> str:
         """The name in messages."""

@@ -454,7 +454,7 @@ def test_the_check_of_a_tape_finds_what_comparing_all_pairs_finds():
     draw = random.Random()
 
     def uses(amount: int) -> Uses:
-        found: Uses = {}
+        found = Uses()
         for k in range(amount):
             when = sorted(draw.sample(range(9), draw.choice([1, 2, 4])))
             axes = [None if draw.random() < 0.3 else np.array([draw.randrange(4) for _ in when]) for _ in range(2)]

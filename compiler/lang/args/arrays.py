@@ -26,7 +26,7 @@ from ..data.ndarray import Ndarray, intern_key
 from ..data.tensor import Tensor
 from ..interop import bare, host_array, lives_elsewhere, mark_written, torch_gradient
 from ..interop_on_device import offers_device_memory
-from .host_staging import lend, take
+from .host_staging import lend, same_view, take
 
 if TYPE_CHECKING:
     from ...program.program import Program
@@ -96,15 +96,12 @@ def _bind_foreign(annotation: NdarrayType, value: Any, call: Call, number: int) 
     if not program.device.on_host:
         return _bind_on_device(annotation, value, call, number, program)
     array = host_array(value)
-    dtype, ndim, element = _type_of(annotation, array)
-    wants_grad = is_torch(value) and value.requires_grad and dtype.is_real
-    key = intern_key(program, dtype, ndim, element, wants_grad and annotation.needs_grad is not False)
-    _check_type(annotation, key)
-    passed = _passed(array, dtype, call, number)
+    wants_grad, key = _foreign_key(annotation, value, array, program)
+    passed = _passed(array, key.dtype, call, number)
     grad = torch_gradient(value) if wants_grad else None
-    words = (passed.ctypes.data, *passed.shape[:ndim])
+    words = (passed.ctypes.data, *passed.shape[: key.ndim])
     if key.has_grad:
-        words = (*words, _pass_gradient(grad, array.shape, dtype, call, number))
+        words = (*words, _pass_gradient(grad, array.shape, key.dtype, call, number))
     call.words += struct.pack(f"<{len(words)}Q", *words)
     call.arrays[number] = passed
     call.keys[number] = key
@@ -115,16 +112,22 @@ def _bind_foreign(annotation: NdarrayType, value: Any, call: Call, number: int) 
     return key
 
 
-def _bind_on_device(annotation: NdarrayType, value: Any, call: Call, number: int, program: Program) -> Key:
-    """An array of another library where the program's memory is not the host's."""
-    near = near_array(value, program.device.link)
-    array = host_array(value) if near is None else near
+def _foreign_key(annotation: NdarrayType, value: Any, array: Any, program: Program) -> tuple[bool, Key]:
+    """Whether an array of another library has a gradient, and the key of its type, which the annotation accepts."""
     dtype, ndim, element = _type_of(annotation, array)
     wants_grad = is_torch(value) and value.requires_grad and dtype.is_real
     key = intern_key(program, dtype, ndim, element, wants_grad and annotation.needs_grad is not False)
     _check_type(annotation, key)
+    return wants_grad, key
+
+
+def _bind_on_device(annotation: NdarrayType, value: Any, call: Call, number: int, program: Program) -> Key:
+    """An array of another library where the program's memory is not the host's."""
+    near = near_array(value, program.device.link)
+    array = host_array(value) if near is None else near
+    wants_grad, key = _foreign_key(annotation, value, array, program)
     first = len(call.words)
-    call.words += struct.pack(f"<{1 + ndim}Q", 0, *array.shape[:ndim])
+    call.words += struct.pack(f"<{1 + key.ndim}Q", 0, *array.shape[: key.ndim])
     call.keys[number] = key
     _pass_on_device(program, array, call, number, first)
     if wants_grad:
@@ -132,7 +135,7 @@ def _bind_on_device(annotation: NdarrayType, value: Any, call: Call, number: int
         if key.has_grad:
             there = near_array(grad, program.device.link)
             given: Any = host_array(grad) if there is None else there
-            _check_gradient(given, array.shape, dtype)
+            _check_gradient(given, array.shape, key.dtype)
             call.words += bytes(8)
             _pass_on_device(program, given, call, ("grad", number), len(call.words) - 8)
             if there is None and lives_elsewhere(grad):
@@ -155,7 +158,7 @@ def _pass_on_device(program: Program, array: Any, call: Call, number: Any, word:
                 call.readonly.append(number)
         return
     if is_data:
-        twin = next((k for k, other in call.sources.items() if _same_view(other, array)), None)
+        twin = next((k for k, other in call.sources.items() if same_view(other, array)), None)
         call.arrays[number] = array if twin is None else call.arrays[twin]
         call.sources[number] = array
         if not array.flags.writeable or _repeats(array):
@@ -185,7 +188,7 @@ def _passed(array: np.ndarray, dtype: DType, call: Call, number: int) -> np.ndar
         call.readonly.append(number)
     if flags.c_contiguous and flags.aligned and array.dtype.isnative:
         return array if type(array) is np.ndarray else array.view(np.ndarray)
-    twin = next((k for k, other in call.sources.items() if _same_view(other, array)), None)
+    twin = next((k for k, other in call.sources.items() if same_view(other, array)), None)
     copy = np.array(array, dtype.numpy, order="C") if twin is None else call.arrays[twin]
     if flags.writeable:
         call.after.append((number, lambda: np.copyto(array, copy)))
@@ -198,14 +201,6 @@ def _repeats(array: np.ndarray) -> bool:
         array.size > 0
         and 0 in array.strides
         and any(step == 0 and extent > 1 for step, extent in zip(array.strides, array.shape))
-    )
-
-
-def _same_view(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.__array_interface__["data"] == b.__array_interface__["data"] and (a.dtype, a.shape, a.strides) == (
-        b.dtype,
-        b.shape,
-        b.strides,
     )
 
 

@@ -68,14 +68,15 @@ def lend(program: Program, array: np.ndarray, call: Call, number: object, word: 
         number: what ``Call.after`` names it: its ``ArgDecl.index``, or ("grad", index).
         word: the byte of ``Call.words`` where its address goes.
     """
-    twin = next((x for x in call.loans if isinstance(x, Loan) and _same_view(x._array, array)), None)
+    twin = next((x for x in call.loans if isinstance(x, Loan) and same_view(x._array, array)), None)
     if twin is None:
         twin = Loan(program, array, call)
         call.loans.append(twin)
     twin.uses.append((number, word))
 
 
-def _same_view(a: np.ndarray, b: np.ndarray) -> bool:
+def same_view(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays show the same elements."""
     return a is b or (
         a.__array_interface__["data"] == b.__array_interface__["data"]
         and (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides)

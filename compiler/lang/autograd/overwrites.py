@@ -19,7 +19,7 @@ from ...ir.nodes import Loc
 from ...ir.threads import once
 from ...passes.dependence.argument_forms import Form
 from ...program.memory.effects import Effects, Part
-from ...program.memory.memory_regions import MemoryRegion, may_meet, tensor_regions
+from ...program.memory.memory_regions import MemoryRegion, RegionTable, tensor_regions
 from ...runtime.mirror import changing, copied, store
 from ..args.annotations import is_dataclass_type
 from ..args.records import Frozen
@@ -123,7 +123,7 @@ class Use:
         return set(zip(*columns)) if columns else {()}
 
 
-Uses = dict[object, dict[tuple[object, int], list[Use]]]  # base -> (layout, offset)
+Uses = RegionTable[list[Use]]
 
 
 @dataclass(eq=False)
@@ -176,7 +176,7 @@ class Overwrites:
         return found
 
     def _collect(self, parts: Callable[[_Group], Iterable[Part]]) -> Uses:
-        found: Uses = {}
+        found = Uses()
         for group in self.groups:
             for part in parts(group):
                 add_use(found, part.spot, group.use(part))
@@ -208,14 +208,14 @@ class Overwrites:
 
     def wrote_after(self, base: object, launch: int) -> bool:
         """Whether a later launch, or Python by a call of ours, may have written to memory of this base."""
-        return any(use.when[-1] > launch for uses in self.writes.get(base, {}).values() for use in uses)
+        return any(use.when[-1] > launch for uses in self.writes.of_base(base) for use in uses)
 
     def wrote_region_after(self, spot: MemoryRegion, launch: int) -> bool:
         """Whether a later launch, or Python by a call of ours, may have written to this region."""
-        return any(use.when[-1] > launch for _, found, _ in overlapping(self.writes, spot) for use in found)
+        return any(use.when[-1] > launch for _, found, _ in self.writes.overlapping(spot) for use in found)
 
     def read_by(self, spot: MemoryRegion, launch: int) -> Use | None:
-        return next((use for _, found, _ in overlapping(self.reads, spot) for use in found if use.when[0] <= launch), None)
+        return next((use for _, found, _ in self.reads.overlapping(spot) for use in found if use.when[0] <= launch), None)
 
     def loses(self) -> bool:
         """Whether some kernel stores a differentiable value to an array without a gradient."""
@@ -230,7 +230,7 @@ class Overwrites:
         """Whether an earlier launch read or wrote, or a copy wrote, what Python overwrites: no gradient may flow past the assignment then,
         as the gradient there is that of the old value.
         """
-        mine: Uses = {}
+        mine = Uses()
         for spot, ndim in tensor_regions(write.tensor):
             add_use(mine, spot, _host_use(write, ndim))
         earlier = first_conflict(mine, self.writes, lambda use: not use.constant, earlier=True)
@@ -254,25 +254,12 @@ class Overwrites:
 
 def add_use(uses: Uses, spot: MemoryRegion, use: Use) -> None:
     """Enter a use of a spot."""
-    uses.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), []).append(use)
+    uses.at(spot, list).append(use)
 
 
 def all_uses(uses: Uses) -> Iterable[tuple[MemoryRegion, Use]]:
     """Every use with its spot."""
-    for base, layouts in uses.items():
-        for (layout, offset), found in layouts.items():
-            for use in found:
-                yield MemoryRegion(base, layout, offset), use
-
-
-def overlapping(uses: Uses, spot: MemoryRegion) -> Iterable[tuple[MemoryRegion, list[Use], bool]]:
-    """The uses that may meet a spot, by their own spot, and whether their indices can be compared with those of the spot."""
-    layouts = uses.get(spot.base, {})
-    if (spot.layout, spot.offset) in layouts:
-        yield spot, layouts[spot.layout, spot.offset], True
-    for (layout, offset), found in layouts.items():
-        if layout != spot.layout and may_meet(layout, spot.layout):  # views of one array may overlap
-            yield MemoryRegion(spot.base, layout, offset), found, False
+    return ((spot, use) for spot, found in uses.items() for use in found)
 
 
 def _host_use(write: HostWrite, ndim: int) -> Use:
@@ -325,7 +312,7 @@ def first_conflict(
     """
     times: dict[MemoryRegion, _Times] = {}
     for spot, use in all_uses(uses):
-        for there, found, same in overlapping(others, spot):
+        for there, found, same in others.overlapping(spot):
             if there not in times:
                 times[there] = _Times(filter(counts, found))
             if times[there].meet(use, same, earlier):

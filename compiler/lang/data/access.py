@@ -202,10 +202,7 @@ def set_element(array: np.ndarray, index: tuple[int, ...], value: Any, name: str
         QdrunFitError: the shape of ``value`` is not that of an element, or the type does not hold a number.
     """
     element = array.shape[len(index) :]
-    new = numbers(value.to_numpy() if isinstance(value, Matrix) else value, array.dtype)
-    if new.shape not in ((), element):
-        raise QdrunFitError(f"`{name}` holds elements of shape {element}, not {new.shape}")
-    new = fitting(new, array.dtype, f"`{name}`")
+    new = _element_of(value, array.dtype, element, name)
     if mirror is None:
         array[index] = new
     elif (place := array[(*index, ...)]).shape != element:  # of many trials
@@ -215,16 +212,21 @@ def set_element(array: np.ndarray, index: tuple[int, ...], value: Any, name: str
             found[...] = new
 
 
+def _element_of(value: Any, dtype: np.dtype, element: tuple[int, ...], name: str) -> np.ndarray:
+    """What is written to an element, or a number for all of its components."""
+    new = numbers(value.to_numpy() if isinstance(value, Matrix) else value, dtype)
+    if new.shape not in ((), element):
+        raise QdrunFitError(f"`{name}` holds elements of shape {element}, not {new.shape}")
+    return fitting(new, dtype, f"`{name}`")
+
+
 def fill_array(array: np.ndarray, value: Any, element: tuple[int, ...], name: str, mirror: Mirror | None = None) -> None:
     """Write ``value`` to every element.
 
     Raises:
         QdrunFitError: the shape of ``value`` is not that of an element, or the type does not hold a number.
     """
-    new = numbers(value.to_numpy() if isinstance(value, Matrix) else value, array.dtype)
-    if new.shape not in ((), element):
-        raise QdrunFitError(f"`{name}` holds elements of shape {element}, not {new.shape}")
-    new = fitting(new, array.dtype, f"`{name}`")
+    new = _element_of(value, array.dtype, element, name)
     if mirror is not None:
         mirror.fill(array, new)
     elif new.ndim and array.flags.c_contiguous and array.size >= 2 * ROW:

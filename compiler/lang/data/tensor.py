@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from enum import IntEnum
 from typing import Any
 
@@ -56,9 +57,6 @@ class Tensor(ArrayConversions):
         """Set the name in messages to the kernel's name of it, unless it has one."""
         self._impl.__qd_name__(name)
 
-    def _called(self) -> str:
-        return self._impl._called()
-
     @property
     def backend(self) -> Backend:
         """Which kind of memory it has."""
@@ -94,49 +92,9 @@ class Tensor(ArrayConversions):
         """The memory as a numpy array of shape ``shape + element_shape``."""
         return self._impl.view
 
-    @property
-    def _content(self) -> np.ndarray:
-        return self._impl._content
-
-    @property
-    def _form(self) -> np.ndarray:
-        return self._impl._form
-
-    @property
-    def _mirror(self) -> Any:  # type: ignore[override]
-        return self._impl._mirror
-
-    def _mirror_if_placed(self) -> Any:
-        return self._impl._mirror_if_placed()
-
-    def _looked_at(self) -> None:
-        self._impl._looked_at()
-
-    def _saw(self, value: Any, index: Any = None) -> Any:
-        return self._impl._saw(value, index)
-
-    def _show(self) -> None:
-        self._impl._show()
-
-    @property
-    def _trials(self) -> Any:  # type: ignore[override]
-        return self._impl._trials
-
-    def _columns(self, form: np.ndarray) -> np.ndarray:
-        return self._impl._columns(form)
-
-    def _refuse_sharing(self, what: str) -> None:
-        self._impl._refuse_sharing(what)
-
-    def _assign(self, array: np.ndarray) -> None:
-        self._impl._assign(array)
-
     def from_numpy(self, arr: Any) -> None:
         """See ``Placed.from_numpy``."""
         self._impl.from_numpy(arr)
-
-    def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
-        return self._impl._written(index, source, parts)
 
     @property
     def grad(self) -> Tensor | None:
@@ -194,6 +152,13 @@ class Tensor(ArrayConversions):
         layout = "" if self.layout is None else f", layout={self.layout}"
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, backend={self.backend.name}{layout})"
 
+
+_OF_IMPL = (
+    *("_called", "_content", "_form", "_mirror", "_mirror_if_placed", "_looked_at", "_saw", "_show", "_trials"),
+    *("_columns", "_refuse_sharing", "_assign", "_written"),
+)
+for _name in _OF_IMPL:  # what ``ArrayConversions`` asks of memory
+    setattr(Tensor, _name, property(operator.attrgetter(f"_impl.{_name}")))
 
 Ndarray.wrapper_type = Tensor
 

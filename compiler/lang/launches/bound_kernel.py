@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
-from ...program.plans.kernel_plan import KernelPlan
-from ...tape.heap_plan import HeapPlan
+
+def forwarded(name: str) -> Callable[..., Any]:
+    """A method of the kernel, or of its gradient (``grad.plan``), with the object as first argument."""
+    method_of = operator.attrgetter(name)
+    return lambda self, *args, **kwargs: method_of(self.kernel)(self.instance, *args, **kwargs)
 
 
 class GradientOfBound:
@@ -50,17 +55,7 @@ class BoundKernel:
         """The launch in Python."""
         return self.kernel(self.instance, *args, **kwargs)
 
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """See ``KernelFunction.prepare``."""
-        self.kernel.prepare(self.instance, *args, **kwargs)
-
-    def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
-        """See ``KernelFunction.plan``."""
-        return self.kernel.plan(self.instance, *args, **kwargs)
-
-    def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
-        """See ``KernelFunction.uncompiled``."""
-        return self.kernel.uncompiled(self.instance, *args, **kwargs)
+    prepare, plan, uncompiled = map(forwarded, ("prepare", "plan", "uncompiled"))
 
 
 class BoundGradient:
@@ -78,26 +73,5 @@ class BoundGradient:
         """The launch in Python."""
         self.kernel.grad(self.instance, *args, **kwargs)
 
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """See ``KernelGradient.prepare``."""
-        self.kernel.grad.prepare(self.instance, *args, **kwargs)
-
-    def load(self, *args: Any, **kwargs: Any) -> None:
-        """See ``KernelGradient.load``."""
-        self.kernel.grad.load(self.instance, *args, **kwargs)
-
-    def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
-        """See ``KernelGradient.plan``."""
-        return self.kernel.grad.plan(self.instance, *args, **kwargs)
-
-    def exists(self, *args: Any, **kwargs: Any) -> bool:
-        """See ``KernelGradient.exists``."""
-        return self.kernel.grad.exists(self.instance, *args, **kwargs)
-
-    def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
-        """See ``KernelGradient.uncompiled``."""
-        return self.kernel.grad.uncompiled(self.instance, *args, **kwargs)
-
-    def remedies(self, *args: Any, **kwargs: Any) -> dict[str, HeapPlan]:
-        """See ``KernelGradient.remedies``."""
-        return self.kernel.grad.remedies(self.instance, *args, **kwargs)
+    prepare, load, plan = map(forwarded, ("grad.prepare", "grad.load", "grad.plan"))
+    exists, uncompiled, remedies = map(forwarded, ("grad.exists", "grad.uncompiled", "grad.remedies"))

@@ -15,6 +15,7 @@ from ...program.program import Program, current_program
 from ...runtime.recording import Unrecordable
 from ..args.binding import Binder, parameters
 from ..data.tensor import unwrap
+from .bound_kernel import forwarded
 from .flags import number_of, place_of
 from .scopes import UndecidedStages
 from .stage_graphs import RecordedCall, StageGraphs
@@ -236,13 +237,7 @@ class BoundStagedKernel:
         """See ``StagedKernel``."""
         return self.kernel(self.instance, *args, **kwargs)
 
-    def resume(self, *args: Any, from_checkpoint: int, **kwargs: Any) -> GraphStatus | None:
-        """See ``StagedKernel.resume``."""
-        return self.kernel.resume(self.instance, *args, from_checkpoint=from_checkpoint, **kwargs)
-
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """See ``StagedKernel.prepare``."""
-        self.kernel.prepare(self.instance, *args, **kwargs)
+    resume, prepare = map(forwarded, ("resume", "prepare"))
 
     @property
     def grad(self) -> StagedGradient:

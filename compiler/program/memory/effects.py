@@ -17,7 +17,7 @@ from ...ir.nodes import ArgDecl, Loc, Op, Place
 from ...ir.threads import once
 from ...ir.walk import atomic_of
 from ...passes.dependence.argument_forms import Form
-from .memory_regions import IndexPattern, MemoryRegion, argument_region, may_meet, memory_base
+from .memory_regions import IndexPattern, MemoryRegion, RegionTable, argument_region, memory_base
 
 if TYPE_CHECKING:
     from ...passes.dependence.access import Access
@@ -228,8 +228,7 @@ class PendingReads:
     """
 
     def __init__(self) -> None:
-        # base -> (layout, offset) -> the axes that are known -> their indices
-        self._of: dict[object, dict[tuple[object, int], dict[tuple[int, ...], PendingGroup]]] = {}
+        self._of: RegionTable[dict[tuple[int, ...], PendingGroup]] = RegionTable()  # the axes that are known -> their indices
         self.version = 0
 
     def add(self, spot: MemoryRegion, pattern: IndexPattern) -> None:
@@ -240,7 +239,7 @@ class PendingReads:
     def group(self, spot: MemoryRegion, axes: tuple[int, ...]) -> PendingGroup:
         """Where reads with known indices on these axes are entered."""
         known = spot.base in self._of
-        groups = self._of.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), {})
+        groups = self._of.at(spot, dict)
         found = groups.get(axes)
         if found is None:
             self.version += known
@@ -249,16 +248,11 @@ class PendingReads:
 
     def groups(self, spot: MemoryRegion) -> list[tuple[tuple[int, ...], PendingGroup]]:
         """Those of a spot, with their axes."""
-        return list(self._of.setdefault(spot.base, {}).get((spot.layout, spot.offset), {}).items())
+        return list(self._of.at(spot, dict).items())
 
     def overlapping(self, spot: MemoryRegion) -> list[PendingGroup]:
         """Those of other views of the same memory that may have bytes in common with a spot."""
-        return [
-            group
-            for (layout, _), groups in self._of.get(spot.base, {}).items()
-            if layout != spot.layout and may_meet(layout, spot.layout)
-            for group in groups.values()
-        ]
+        return [group for _, groups, same in self._of.overlapping(spot) if not same for group in groups.values()]
 
     def projected(self, group: PendingGroup, positions: tuple[int, ...]) -> set[tuple[int, ...]]:
         """The indices of a group at some positions, those of elements that were kept since included."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -56,6 +56,52 @@ class MemoryRegion(NamedTuple):
     base: object
     layout: object
     offset: int
+
+
+T = TypeVar("T")
+
+
+class RegionTable(Generic[T]):
+    """Values by memory region."""
+
+    def __init__(self) -> None:
+        self._of: dict[object, dict[tuple[object, int], T]] = {}  # base -> (layout, offset)
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def __contains__(self, base: object) -> bool:
+        return base in self._of
+
+    def items(self) -> Iterator[tuple[MemoryRegion, T]]:
+        """Every value with its region."""
+        for base, layouts in self._of.items():
+            for (layout, offset), found in layouts.items():
+                yield MemoryRegion(base, layout, offset), found
+
+    def of_base(self, base: object) -> Iterable[T]:
+        """The values of all regions in some memory."""
+        return self._of.get(base, {}).values()
+
+    def at(self, region: MemoryRegion, make: Callable[[], T]) -> T:
+        """The value of a region, which is made when it is first asked for."""
+        layouts, key = self._of.setdefault(region.base, {}), region[1:]
+        if key not in layouts:
+            layouts[key] = make()
+        return layouts[key]
+
+    def put(self, region: MemoryRegion, value: T) -> None:
+        """Replace the value of a region."""
+        self._of.setdefault(region.base, {})[region[1:]] = value
+
+    def overlapping(self, region: MemoryRegion) -> Iterator[tuple[MemoryRegion, T, bool]]:
+        """The values whose regions may overlap one: with their own region, and whether it is the same, so that indices can be compared."""
+        layouts = self._of.get(region.base, {})
+        if region[1:] in layouts:
+            yield region, layouts[region[1:]], True
+        for (layout, offset), found in layouts.items():
+            if layout != region.layout and may_meet(layout, region.layout):  # views of one array may overlap
+                yield MemoryRegion(region.base, layout, offset), found, False
 
 
 def memory_of(tensor: Any) -> Allocation:

@@ -31,8 +31,8 @@ from .memory_regions import (
     ExportedMemory,
     IndexPattern,
     MemoryRegion,
+    RegionTable,
     base_of,
-    may_meet,
     memory_base,
     tensor_regions,
 )
@@ -109,7 +109,7 @@ class Versions:
     def __init__(self, program: ProgramState) -> None:
         self._device, self._arrays_of, self._shown = program.device, program.ndarrays, program.shown
         self._clock = 0
-        self._writes: dict[object, dict[tuple[object, int], _Writes]] = {}  # base -> (layout, offset)
+        self._writes: RegionTable[_Writes] = RegionTable()
         self._records: OrderedDict[tuple[object, ...], VersionEvent] = OrderedDict()
         self._sums: dict[tuple[object, object], bytes] = {}  # (base, layout) -> checksum
         self._borrowed: dict[object, Allocation] = {}  # memory of others that kernels refer to by name
@@ -162,7 +162,7 @@ class Versions:
     def put_back(self, known: dict[MemoryRegion, Any]) -> None:
         """Arrays have the content again that they had when ``newest`` gave this."""
         for spot, writes in known.items():
-            self._writes.setdefault(spot.base, {})[spot.layout, spot.offset] = copy.deepcopy(writes)
+            self._writes.put(spot, copy.deepcopy(writes))
             self._forget(spot)
 
     # ---- queries
@@ -227,22 +227,11 @@ class Versions:
         return None
 
     def _table(self, spot: MemoryRegion) -> _Writes:
-        return self._writes.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), _Writes())
+        return self._writes.at(spot, _Writes)
 
     def _after(self, spot: MemoryRegion, region: IndexPattern, clock: int) -> VersionEvent | None:
-        for (layout, offset), writes in self._writes.get(spot.base, {}).items():
-            if layout != spot.layout:
-                if not may_meet(layout, spot.layout):
-                    continue
-                region_there = ANYWHERE
-            elif offset != spot.offset:
-                continue
-            else:
-                region_there = region
-            found = writes.after(region_there, clock)
-            if found is not None:
-                return found
-        return None
+        found = (writes.after(region if same else ANYWHERE, clock) for _, writes, same in self._writes.overlapping(spot))
+        return next((event for event in found if event is not None), None)
 
     def _enter(self, variant: Variant, kind: Kind, call: Call, event: VersionEvent) -> None:
         """Enter the writes of a launch; what it wrote has new checksums."""

@@ -20,7 +20,7 @@ from ....program.memory.memory_regions import MemoryRegion, memory_base, tensor_
 from ....runtime.base import next_serial
 from ....runtime.mirror import Mirror, copy, reading, store
 from ...data.ndarray import Ndarray
-from ..overwrites import HostWrite, Overwrites, Timed, Use, Uses, _Group, add_use, all_uses, overlapping
+from ..overwrites import HostWrite, Overwrites, Timed, Use, Uses, _Group, add_use, all_uses
 from .steps_window import Window, name_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class _Seen:
 
     def table(self) -> Uses:
         """By base, as ``Overwrites`` keeps them."""
-        out: Uses = {}
+        out = Uses()
         for spot, use in self.uses(0):
             add_use(out, spot, use)
         return out
@@ -357,7 +357,7 @@ class WindowAccesses:
         for spot, write in self._writes.uses(0):
             if self._inside(spot):
                 continue
-            read = next((found[0] for uses in (loads, reads) for _, found, _ in overlapping(uses, spot)), None)
+            read = next((found[0] for uses in (loads, reads) for _, found, _ in uses.overlapping(spot)), None)
             if read is not None:
                 who = "Python" if write.kernel == "Python" else f"`{write.kernel}`"
                 name = write.name or read.name
