@@ -62,6 +62,12 @@ def methods(node: ast.ClassDef) -> dict[str, Function]:
     return {f.name: f for f in node.body if isinstance(f, Function)}
 
 
+def attributes(node: ast.ClassDef) -> set[str]:
+    """The methods of a class, and what it assigns."""
+    targets = [t for s in node.body if isinstance(s, ast.Assign) for target in s.targets for t in ast.walk(target)]
+    return {*methods(node), *(t.id for t in targets if isinstance(t, ast.Name))}
+
+
 def bases_of(node: ast.ClassDef) -> Iterator[ast.ClassDef]:
     """The classes of ours that a class names as its bases, and theirs."""
     for base in node.bases:
@@ -79,7 +85,7 @@ def protocols() -> list[ast.ClassDef]:
 def inherited(node: ast.ClassDef) -> set[str]:
     """The methods of a class that a base of it documents, or a Protocol all methods of which the class has."""
     above = list(bases_of(node))
-    own = {name for c in (node, *above) for name in methods(c)}
+    own = set().union(*map(attributes, (node, *above)))
     above += [c for c in protocols() if c is not node and own >= methods(c).keys()]
     return {name for c in above for name, f in methods(c).items() if ast.get_docstring(f)}
 

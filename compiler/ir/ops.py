@@ -145,6 +145,9 @@ ATOMICS = ("add", "sub", "mul", "min", "max", "and", "or", "xor", "xchg", "cas")
 """Each has one value; ``cas`` has two and stores the second where it finds the first."""
 COMMUTATIVE = frozenset("add mul and or xor eq ne".split())
 COMPARE = frozenset("lt le gt ge eq ne".split())
+DIVISIONS = frozenset("floordiv mod cdiv crem".split())
+"""Of integers, they have no value for a divisor of 0."""
+SHIFTS = frozenset("shl shr sar".split())
 
 
 def is_function(code: str) -> bool:

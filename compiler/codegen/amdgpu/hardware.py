@@ -37,11 +37,9 @@ class AmdHardware(OnChipVariables):
         self._shuffles = shuffles
 
     def thread_in_block(self, e: GridFn) -> str:
-        """A register that the wave starts with."""
         return self._register(e, "workitem.id.x")
 
     def block_number(self, e: GridFn) -> str:
-        """A register that the wave starts with."""
         return self._register(e, "workgroup.id.x")
 
     def _register(self, e: GridFn, name: str) -> str:
@@ -50,11 +48,9 @@ class AmdHardware(OnChipVariables):
         return e.hoist(("register", name), f"call i32 @{full}()")
 
     def blocks(self, e: GridFn) -> str:
-        """A hidden argument."""
         return e.hoist("blocks", f"load i32, ptr addrspace(4) {self._hidden(e, BLOCKS)}, !invariant.load !0")
 
     def threads(self, e: GridFn) -> str:
-        """A hidden argument."""
         narrow = e.hoist("narrow threads", f"load i16, ptr addrspace(4) {self._hidden(e, THREADS)}, !invariant.load !0")
         return e.hoist("threads of block", f"zext i16 {narrow} to i32")
 
@@ -123,7 +119,6 @@ class AmdHardware(OnChipVariables):
         return found
 
     def define(self, e: GridFn, name: str) -> str:
-        """A kernel with one parameter for each word."""
         quiet = e.pointer_attributes()
         params = ", ".join(f"{w.ty}{quiet.get(w, '')} {reg}" for w, reg in e.words.items())
         return _kernel(e, name, params, min(WAVE, e.threads_of_block) if e.flexible else e.threads_of_block)

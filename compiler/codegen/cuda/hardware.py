@@ -73,7 +73,6 @@ class CudaHardware(OnChipVariables):
         return e.t(f"call {ty} @{full}({', '.join(args)}) convergent nomerge")
 
     def define(self, e: GridFn, name: str) -> str:
-        """A kernel with one parameter for each word."""
         quiet = e.pointer_attributes()
         params = ", ".join(f"{w.ty}{quiet.get(w, '')} {reg}" for w, reg in e.words.items())
         bounds = f'"nvvm.{"maxntid" if e.flexible else "reqntid"}"="{e.threads_of_block}"'

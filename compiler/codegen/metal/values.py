@@ -11,6 +11,8 @@ import struct
 
 import numpy as np
 
+from ..text.lines import float_of
+
 TYPES = {
     "i1": "bool", "i8": "uchar", "i16": "ushort", "i32": "uint", "i64": "ulong", "half": "half", "float": "float", "double": "double",
     "ptr": "ulong", "void": "void",
@@ -37,9 +39,9 @@ def literal(ty: str, word: str) -> str:
     if ty == "half":
         return _half(int(word[3:], 16) if word.startswith("0xH") else 0)
     if ty == "float":
-        return _float(_number(word))
+        return _float(float_of(word))
     if ty == "double":
-        return f"as_type<double>({struct.unpack('<Q', struct.pack('<d', _number(word)))[0]}ul)"
+        return f"as_type<double>({struct.unpack('<Q', struct.pack('<d', float_of(word)))[0]}ul)"
     return integer(ty, int(word))
 
 
@@ -50,10 +52,6 @@ def integer(ty: str, value: int) -> str:
     if ty == "i32":
         return f"{value & 0xFFFFFFFF}u"
     return f"{value & 0xFFFFFFFFFFFFFFFF}ul"
-
-
-def _number(word: str) -> float:
-    return struct.unpack("<d", struct.pack("<Q", int(word, 16)))[0] if word.startswith("0x") else float(word)
 
 
 def _float(value: float) -> str:

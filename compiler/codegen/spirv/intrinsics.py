@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..text.lines import CallInst
+from ..text.lines import CallInst, float_of
 from .arith import negative
 from .bits import bits_of, float_of_bits
 from .body import SpirvBody
 from .features import Untranslated
 from .fused import fma
-from .module import BITS, float_of
+from .module import BITS
 from .opcodes import BuiltIn, Math, MemoryScope, Opcode, Semantics, StorageClass
 
 Emit = Callable[[SpirvBody, str, list[int], CallInst], int]

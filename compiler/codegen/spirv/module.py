@@ -6,6 +6,7 @@ import struct
 from array import array
 from collections.abc import Callable
 
+from ..text.lines import float_of
 from .features import Features, MissingFeature, Untranslated
 from .opcodes import (
     GL_COMPUTE,
@@ -280,11 +281,6 @@ class SpirvModule:
                 for main in self._mains:
                     out += [4 << 16 | Opcode.ExecutionMode, main, mode, width]
         return out
-
-
-def float_of(text: str) -> float:
-    """The value of a literal of ``float`` or ``double``."""
-    return struct.unpack("<d", struct.pack("<Q", int(text, 16)))[0] if text.startswith("0x") else float(text)
 
 
 def is_zero(text: str) -> bool:

@@ -7,6 +7,7 @@ Types are those of the text: ``i1`` to ``i64``, ``half``, ``float``, ``double``,
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 SIZES = {"i1": 1, "i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8, "ptr": 8}
@@ -216,3 +217,8 @@ class Return(NamedTuple):
 
 
 End = Jump | Branch | Return
+
+
+def float_of(text: str) -> float:
+    """The value of a literal of ``float`` or ``double``."""
+    return struct.unpack("<d", struct.pack("<Q", int(text, 16)))[0] if text.startswith("0x") else float(text)

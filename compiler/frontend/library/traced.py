@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
 
 
+def _operator(op: str) -> Callable[[Traced, Any], Traced]:
+    return lambda self, other: Traced(self.b, ops.binary(self.b, op, self.value, unwrap(other)))
+
+
+def _reflected(op: str) -> Callable[[Traced, Any], Traced]:
+    return lambda self, other: Traced(self.b, ops.binary(self.b, op, unwrap(other), self.value))
+
+
+def _comparison(op: str) -> Callable[[Traced, Any], Traced]:
+    return lambda self, other: Traced(self.b, ops.compare(self.b, op, self.value, unwrap(other)))
+
+
 class Traced:
     """A kernel value and the builder that it is computed by."""
 
@@ -30,90 +42,15 @@ class Traced:
         self.b = b
         self.value: Value = ops.as_value(b, value)
 
-    def _binary(self, op: str, other: Any, swap: bool = False) -> Traced:
-        x, y = (unwrap(other), self.value) if swap else (self.value, unwrap(other))
-        return Traced(self.b, ops.binary(self.b, op, x, y))
-
-    def _compare(self, op: str, other: Any) -> Traced:
-        return Traced(self.b, ops.compare(self.b, op, self.value, unwrap(other)))
-
-    def __add__(self, other: Any) -> Traced:
-        return self._binary("+", other)
-
-    def __radd__(self, other: Any) -> Traced:
-        return self._binary("+", other, swap=True)
-
-    def __sub__(self, other: Any) -> Traced:
-        return self._binary("-", other)
-
-    def __rsub__(self, other: Any) -> Traced:
-        return self._binary("-", other, swap=True)
-
-    def __mul__(self, other: Any) -> Traced:
-        return self._binary("*", other)
-
-    def __rmul__(self, other: Any) -> Traced:
-        return self._binary("*", other, swap=True)
-
-    def __truediv__(self, other: Any) -> Traced:
-        return self._binary("/", other)
-
-    def __rtruediv__(self, other: Any) -> Traced:
-        return self._binary("/", other, swap=True)
-
-    def __floordiv__(self, other: Any) -> Traced:
-        return self._binary("//", other)
-
-    def __rfloordiv__(self, other: Any) -> Traced:
-        return self._binary("//", other, swap=True)
-
-    def __mod__(self, other: Any) -> Traced:
-        return self._binary("%", other)
-
-    def __rmod__(self, other: Any) -> Traced:
-        return self._binary("%", other, swap=True)
-
-    def __pow__(self, other: Any) -> Traced:
-        return self._binary("**", other)
-
-    def __rpow__(self, other: Any) -> Traced:
-        return self._binary("**", other, swap=True)
-
-    def __matmul__(self, other: Any) -> Traced:
-        return self._binary("@", other)
-
-    def __rmatmul__(self, other: Any) -> Traced:
-        return self._binary("@", other, swap=True)
-
-    def __and__(self, other: Any) -> Traced:
-        return self._binary("&", other)
-
-    def __rand__(self, other: Any) -> Traced:
-        return self._binary("&", other, swap=True)
-
-    def __or__(self, other: Any) -> Traced:
-        return self._binary("|", other)
-
-    def __ror__(self, other: Any) -> Traced:
-        return self._binary("|", other, swap=True)
-
-    def __xor__(self, other: Any) -> Traced:
-        return self._binary("^", other)
-
-    def __rxor__(self, other: Any) -> Traced:
-        return self._binary("^", other, swap=True)
-
-    def __lshift__(self, other: Any) -> Traced:
-        return self._binary("<<", other)
-
-    def __rlshift__(self, other: Any) -> Traced:
-        return self._binary("<<", other, swap=True)
-
-    def __rshift__(self, other: Any) -> Traced:
-        return self._binary(">>", other)
-
-    def __rrshift__(self, other: Any) -> Traced:
-        return self._binary(">>", other, swap=True)
+    __add__, __sub__, __mul__, __truediv__, __floordiv__ = map(_operator, ("+", "-", "*", "/", "//"))
+    __radd__, __rsub__, __rmul__, __rtruediv__, __rfloordiv__ = map(_reflected, ("+", "-", "*", "/", "//"))
+    __mod__, __pow__, __matmul__ = map(_operator, ("%", "**", "@"))
+    __rmod__, __rpow__, __rmatmul__ = map(_reflected, ("%", "**", "@"))
+    __and__, __or__, __xor__, __lshift__, __rshift__ = map(_operator, ("&", "|", "^", "<<", ">>"))
+    __rand__, __ror__, __rxor__, __rlshift__, __rrshift__ = map(_reflected, ("&", "|", "^", "<<", ">>"))
+    __lt__, __le__, __gt__, __ge__ = map(_comparison, ("<", "<=", ">", ">="))
+    __eq__, __ne__ = map(_comparison, ("==", "!="))  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
 
     def __neg__(self) -> Traced:
         return Traced(self.b, ops.unary(self.b, "-", self.value))
@@ -129,26 +66,6 @@ class Traced:
 
     def __abs__(self) -> Traced:
         return Traced(self.b, ops.absolute(self.b, self.value))
-
-    def __lt__(self, other: Any) -> Traced:
-        return self._compare("<", other)
-
-    def __le__(self, other: Any) -> Traced:
-        return self._compare("<=", other)
-
-    def __gt__(self, other: Any) -> Traced:
-        return self._compare(">", other)
-
-    def __ge__(self, other: Any) -> Traced:
-        return self._compare(">=", other)
-
-    def __eq__(self, other: Any) -> Traced:  # type: ignore[override]
-        return self._compare("==", other)
-
-    def __ne__(self, other: Any) -> Traced:  # type: ignore[override]
-        return self._compare("!=", other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
         raise QdrunTypeError(

@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import QdrunCompilationError, QdrunNameError, QdrunSyntaxError, QdrunTypeError
 from ...ir.builder import convert
 from ...ir.nodes import Block, Const, Loc, Op, Place, Stmt
-from ...ir.ops import TABLE
+from ...ir.ops import DIVISIONS, TABLE
 from ...ir.types import u1
 from ..advice import after_loop, described_module, missing_value
 from ..markers import Grouped, NDRange, RangeSpec
@@ -247,7 +247,7 @@ def is_cheap(block: Block, limit: int = 12) -> bool:
 def _harmless(s: Stmt) -> bool:
     if not isinstance(s, Op):
         return False
-    if s.op in ("floordiv", "mod", "cdiv", "crem") and s.dtype.is_int:
+    if s.op in DIVISIONS and s.dtype.is_int:
         return isinstance(s.args[1], Const) and s.args[1].value not in (0, -1)
     return s.op == "load" or TABLE[s.op].pure
 

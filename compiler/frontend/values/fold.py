@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.meaning import evaluate, scalar
 from ...ir.nodes import Const, Operand
-from ...ir.ops import COMPARE, TABLE
+from ...ir.ops import COMPARE, DIVISIONS, SHIFTS, TABLE
 from ...ir.types import DType, f64, u1
 
 _TYPED = COMPARE | frozenset(
@@ -59,8 +59,8 @@ def _type_of(code: str, values: list[Any], dtype: DType, exact: bool) -> DType |
 def _integer(code: str, literals: list[Const], dtype: DType) -> DType | None:
     """The same for integers: operations that a debug mode may refuse are not folded."""
     last = literals[-1].value
-    by_zero = code in ("floordiv", "mod", "cdiv", "crem") and last == 0
-    too_far = code in ("shl", "shr", "sar") and not 0 <= last < dtype.bits
+    by_zero = code in DIVISIONS and last == 0
+    too_far = code in SHIFTS and not 0 <= last < dtype.bits
     return None if by_zero or too_far or (code == "pow" and not 0 <= last <= 64) else dtype
 
 

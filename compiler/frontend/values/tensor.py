@@ -69,18 +69,16 @@ class TensorRef:
     @property
     def grad(self) -> TensorRef | None:
         """The adjoints as a tensor of the same form, or None when none are stored."""
-        grads = tuple(p.grad for p in self.places if p.grad is not None)
-        if len(grads) != len(self.places):
-            return None
-        return replace(self, name=f"{self.name}.grad", places=grads)
+        return self._relative("grad", [p.grad for p in self.places])
 
     @property
     def dual(self) -> TensorRef | None:
         """The tangents of forward mode as a tensor of the same form, or None when none are stored."""
-        duals = tuple(p.dual for p in self.places if p.dual is not None)
-        if len(duals) != len(self.places):
-            return None
-        return replace(self, name=f"{self.name}.dual", places=duals)
+        return self._relative("dual", [p.dual for p in self.places])
+
+    def _relative(self, role: str, stored: list[Place | None]) -> TensorRef | None:
+        places = tuple(place for place in stored if place is not None)
+        return replace(self, name=f"{self.name}.{role}", places=places) if len(places) == len(stored) else None
 
     def shape(self, b: FrontBuilder) -> tuple[int | Operand, ...]:
         """The extents: Python ints for a field, i32 values for an ndarray argument."""

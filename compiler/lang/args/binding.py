@@ -106,13 +106,21 @@ class Bound:
 
 
 class Binder:
-    """Binds calls of one kernel."""
+    """Binds calls of one kernel.
+
+    Attributes:
+        is_template: of each parameter, whether its value is compiled in.
+        is_record: of each parameter, whether its value may have other members in each launch.
+    """
 
     def __init__(self, name: str, params: Sequence[Param]) -> None:
         self.name, self.params = name, list(params)
         self._names = {p.name: k for k, p in enumerate(self.params)}
         self._orders: dict[tuple[Any, ...], itemgetter[Any]] = {}
         self._defaults = tuple(p.default for p in self.params)
+        hints = [p.annotation for p in self.params]
+        self.is_template = tuple(hint is Template for hint in hints)
+        self.is_record = tuple(isinstance(hint, MatrixType) or is_dataclass_type(hint) for hint in hints)
 
     def has(self, name: str) -> bool:
         """Whether the kernel has a parameter of this name."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import QdrunRuntimeError, describe, warn_user
 from ...program.memory.effects import access_region
-from ...program.memory.memory_regions import ANYWHERE, IndexPattern, MemoryRegion, tensor_regions
+from ...program.memory.memory_regions import ANYWHERE, IndexPattern, MemoryRegion, patterns_meet, tensor_regions
 from ...program.program import Program, current_program
 from ...runtime.mirror import store
 from ..data.field import Field
@@ -126,7 +126,7 @@ class FwdMode:
         for read in found.read if self._lost else ():
             spot, region = access_region(variant, call, read)
             for where, (kernel, loc) in self._lost.get(spot, {}).items() if spot is not None else ():
-                if all(a is None or b is None or a == b for a, b in zip(region, where)):
+                if patterns_meet(region, where):
                     self._warn(read, variant, f"`{kernel}`{_line(loc)}")
         for write in found.lost:
             spot, region = access_region(variant, call, write)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...passes.dependence.array_flow import VARIED
 from ...passes.dependence.paths import Broken
 from ...program.memory.effects import access_region
-from ...program.memory.memory_regions import IndexPattern, MemoryRegion, tensor_regions
+from ...program.memory.memory_regions import IndexPattern, MemoryRegion, patterns_meet, tensor_regions
 from .overwrites import HostWrite, Timed
 from .time_steps.steps_check import Moved
 
@@ -83,6 +83,6 @@ class _Lost:
         for load in loads:
             spot, region = access_region(variant, bound.call, load)
             for stored in self.spots.get(spot, ()) if spot is not None else ():
-                if all(a is None or b is None or a == b for a, b in zip(region, stored[0])):
+                if patterns_meet(region, stored[0]):
                     return load, stored
         return None

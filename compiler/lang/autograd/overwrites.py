@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...errors import DataAccessError, DifferentiationError
-from ...frontend.markers import Template
 from ...ir.nodes import Loc
 from ...ir.threads import once
 from ...passes.dependence.argument_forms import Form
 from ...program.memory.effects import Effects, Part
 from ...program.memory.memory_regions import MemoryRegion, RegionTable, tensor_regions
 from ...runtime.mirror import changing, copied, store
-from ..args.annotations import is_dataclass_type
 from ..args.records import Frozen
-from ..data.element_types import MatrixType
 from ..data.struct import Struct
 from .gradient_arrays import has_grad
 
@@ -394,18 +391,11 @@ class _Groups:
 
     def __init__(self) -> None:
         self.found: dict[object, tuple[_Group, list[tuple[int, int]]]] = {}
-        # of each kernel, for each argument: whether its value is compiled in, whether each launch may have other members in it
-        self._kernels: dict[int, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}
 
     def add(self, timed: Timed) -> None:
         """Add a launch."""
         kernel, args, kwargs = timed.launch
-        known = self._kernels.get(id(kernel))
-        if known is None:
-            hints = [p.annotation for p in kernel.binder.params]
-            records = tuple(isinstance(hint, MatrixType) or is_dataclass_type(hint) for hint in hints)
-            known = self._kernels[id(kernel)] = tuple(hint is Template for hint in hints), records
-        fixed, records = known
+        fixed, records = kernel.binder.is_template, kernel.binder.is_record
         values = args if len(args) == len(fixed) and not kwargs else kernel.binder.arguments(args, kwargs)
         made: tuple[Variant, Bound] | None = None
         if any(records) or any(isinstance(value, (Frozen, Struct)) for value in values):

@@ -179,9 +179,8 @@ class StructField:
         Raises:
             QdrunTypeError: a member is missing or unknown, or has another shape.
         """
-        structs.same_members(f"`{self.name}`", self._members, array_dict)
-        for name, member in self._members.items():
-            member.from_numpy(array_dict[name])
+        for member, array in self._given(array_dict):
+            member.from_numpy(array)
 
     def to_torch(self, device: Any = None, *, copy: bool | None = True, **how: Any) -> dict[str, Any]:
         """As ``to_numpy``, of torch tensors."""
@@ -189,9 +188,13 @@ class StructField:
 
     def from_torch(self, array_dict: Mapping[str, Any]) -> None:
         """As ``from_numpy``, of torch tensors."""
+        for member, array in self._given(array_dict):
+            member.from_torch(array)
+
+    def _given(self, array_dict: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+        """Each member with what is given for it."""
         structs.same_members(f"`{self.name}`", self._members, array_dict)
-        for name, member in self._members.items():
-            member.from_torch(array_dict[name])
+        return [(member, array_dict[name]) for name, member in self._members.items()]
 
     def __qd_name__(self, name: str) -> None:
         """The name in the first kernel that uses it; see ``Field.__qd_name__``."""

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from ...errors import QdrunNameError
-from ...frontend.markers import Template, atomic_mul, static
+from ...frontend.markers import atomic_mul, static
 from ...frontend.source.parse import FunctionSource
 from ...program.memory.device_arrays import NearArray
 from ...program.program import Program
@@ -73,7 +73,7 @@ def _key(kernel: Any, program: Program, args: tuple[Any, ...]) -> object:
     """Equal for launches of one variant; None: only binding tells."""
     if not all(type(a) in _NUMBERS or type(a) is Ndarray for a in args):
         return None
-    if any(p.annotation is Template for p in kernel.binder.params):
+    if any(kernel.binder.is_template):
         return None
     forms = (type(a) if type(a) in _NUMBERS else a._key for a in args)
     return (program.second_order is not None, program.recording is not None, *forms)

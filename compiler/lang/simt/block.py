@@ -6,7 +6,7 @@ order is always the same, so that their bits are.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ...frontend.library.functions import cast as _cast
 from ...frontend.library.functions import popcnt as _popcnt
@@ -18,11 +18,12 @@ from ...frontend.syntax.lanes import votes as _votes
 from ...ir.meaning import identity as _identity
 from ...ir.types import i32
 from ...ir.types import u64 as _u64
-from ..function import func
+from ..function import Function, func
 from .tiles import add as _add
 from .tiles import inclusive_tiled, reduce_tiled
 from .tiles import least as _least
 from .tiles import most as _most
+from .tiles import named as _named
 
 
 @func
@@ -85,24 +86,19 @@ def reduce(value: Any, block_dim: Any, op: Any, dtype: Any) -> Any:
     return reduce_all(value, block_dim, op, dtype)
 
 
-@func
-def reduce_all_add(value: Any, block_dim: Any, dtype: Any) -> Any:
-    """The sum of the values of all threads of the block."""
-    return reduce_all(value, block_dim, _add, dtype)
+def _reduction(code: str, op: Function, what: str) -> Function:
+    """``reduce_all_..`` of an operation."""
+
+    @func
+    def reduced(value: Any, block_dim: Any, dtype: Any) -> Any:
+        return reduce_all(value, block_dim, op, dtype)
+
+    return _named(f"reduce_all_{code}", f"The {what} of the values of all threads of the block.", reduced)
 
 
-@func
-def reduce_all_min(value: Any, block_dim: Any, dtype: Any) -> Any:
-    """The least of the values of all threads of the block."""
-    return reduce_all(value, block_dim, _least, dtype)
-
-
-@func
-def reduce_all_max(value: Any, block_dim: Any, dtype: Any) -> Any:
-    """The greatest of the values of all threads of the block."""
-    return reduce_all(value, block_dim, _most, dtype)
-
-
+reduce_all_add = _reduction("add", _add, "sum")
+reduce_all_min = _reduction("min", _least, "least")
+reduce_all_max = _reduction("max", _most, "greatest")
 reduce_add, reduce_min, reduce_max = reduce_all_add, reduce_all_min, reduce_all_max
 
 
@@ -169,40 +165,27 @@ def exclusive_scan(value: Any, block_dim: Any, op: Any, identity: Any, dtype: An
     return out
 
 
-@func
-def inclusive_add(value: Any, block_dim: Any, dtype: Any) -> Any:
-    """The sum of the values of this thread and of all before it in the block."""
-    return inclusive_scan(value, block_dim, _add, dtype)
+def _scans(code: Literal["add", "min", "max"], op: Function, what: str, neutral: str = "") -> tuple[Function, Function]:
+    """``inclusive_..`` and ``exclusive_..`` of an operation. ``neutral``: what the first thread gets of the latter, in words."""
+
+    @func
+    def upto(value: Any, block_dim: Any, dtype: Any) -> Any:
+        return inclusive_scan(value, block_dim, op, dtype)
+
+    @func
+    def before(value: Any, block_dim: Any, dtype: Any) -> Any:
+        return exclusive_scan(value, block_dim, op, _identity(code, dtype), dtype)
+
+    first = f"; for the first one {neutral} of the type" if neutral else ""
+    return (
+        _named(f"inclusive_{code}", f"The {what} of the values of this thread and of all before it in the block.", upto),
+        _named(f"exclusive_{code}", f"The {what} of the values of all threads before this one in the block{first}.", before),
+    )
 
 
-@func
-def inclusive_min(value: Any, block_dim: Any, dtype: Any) -> Any:
-    """The least of the values of this thread and of all before it in the block."""
-    return inclusive_scan(value, block_dim, _least, dtype)
-
-
-@func
-def inclusive_max(value: Any, block_dim: Any, dtype: Any) -> Any:
-    """The greatest of the values of this thread and of all before it in the block."""
-    return inclusive_scan(value, block_dim, _most, dtype)
-
-
-@func
-def exclusive_add(value: Any, block_dim: Any, dtype: Any) -> Any:
-    """The sum of the values of all threads before this one in the block."""
-    return exclusive_scan(value, block_dim, _add, 0, dtype)
-
-
-@func
-def exclusive_min(value: Any, block_dim: Any, dtype: Any) -> Any:
-    """The least of the values of all threads before this one in the block; for the first one the greatest number of the type."""
-    return exclusive_scan(value, block_dim, _least, _identity("min", dtype), dtype)
-
-
-@func
-def exclusive_max(value: Any, block_dim: Any, dtype: Any) -> Any:
-    """The greatest of the values of all threads before this one in the block; for the first one the least number of the type."""
-    return exclusive_scan(value, block_dim, _most, _identity("max", dtype), dtype)
+inclusive_add, exclusive_add = _scans("add", _add, "sum")
+inclusive_min, exclusive_min = _scans("min", _least, "least", "the greatest number")
+inclusive_max, exclusive_max = _scans("max", _most, "greatest", "the least number")
 
 
 @func

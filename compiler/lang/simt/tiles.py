@@ -158,7 +158,8 @@ def bitonic_sort_kv(key: Any, value: Any) -> Any:
     return bitonic_sort_kv_tiled(key, value, log2_group_size())
 
 
-def _named(name: str, text: str, fn: Function) -> Function:
+def named(name: str, text: str, fn: Function) -> Function:
+    """The same function under a name and with a docstring."""
     vars(fn).update(__name__=name, __qualname__=name, __doc__=text)
     return fn
 
@@ -183,12 +184,12 @@ def reductions(code: str, op: Function, what: str) -> tuple[Function, Function, 
         return reduce_all_tiled(value, op, log2_size)
 
     return (
-        _named(f"reduce_{code}", f"The {what} of all lanes, in lane 0; each other lane gets that from itself on.", whole),
-        _named(
+        named(f"reduce_{code}", f"The {what} of all lanes, in lane 0; each other lane gets that from itself on.", whole),
+        named(
             f"reduce_{code}_tiled", f"The {what} of the tile, in its first lane; each other gets that from itself on.", tiled
         ),
-        _named(f"reduce_all_{code}", f"The {what} of all lanes of the subgroup.", all_of),
-        _named(f"reduce_all_{code}_tiled", f"The {what} of all lanes of the tile.", all_tiled),
+        named(f"reduce_all_{code}", f"The {what} of all lanes of the subgroup.", all_of),
+        named(f"reduce_all_{code}_tiled", f"The {what} of all lanes of the tile.", all_tiled),
     )
 
 
@@ -213,10 +214,10 @@ def scans(code: str, op: Function, what: str) -> tuple[Function, Function, Funct
 
     none = f"the first one gets what changes no {what}."
     return (
-        _named(f"inclusive_{code}", f"The {what} of this lane and of all before it.", upto),
-        _named(f"inclusive_{code}_tiled", f"The {what} of this lane and of those before it in the tile.", upto_tiled),
-        _named(f"exclusive_{code}", f"The {what} of all lanes before this one; {none}", before),
-        _named(f"exclusive_{code}_tiled", f"The {what} of the lanes before this one in the tile; {none}", before_tiled),
+        named(f"inclusive_{code}", f"The {what} of this lane and of all before it.", upto),
+        named(f"inclusive_{code}_tiled", f"The {what} of this lane and of those before it in the tile.", upto_tiled),
+        named(f"exclusive_{code}", f"The {what} of all lanes before this one; {none}", before),
+        named(f"exclusive_{code}_tiled", f"The {what} of the lanes before this one in the tile; {none}", before_tiled),
     )
 
 
@@ -233,6 +234,6 @@ def segmented(code: str, op: Function, what: str) -> tuple[Function, Function]:
 
     since = "from the last lane on whose ``head_flag`` is not 0, or from the first of the"
     return (
-        _named(f"segmented_reduce_{code}", f"The {what} {since} subgroup, up to this lane.", whole),
-        _named(f"segmented_reduce_{code}_tiled", f"The {what} {since} tile, up to this lane.", tiled),
+        named(f"segmented_reduce_{code}", f"The {what} {since} subgroup, up to this lane.", whole),
+        named(f"segmented_reduce_{code}_tiled", f"The {what} {since} tile, up to this lane.", tiled),
     )

@@ -12,15 +12,17 @@ from ...frontend.library.functions import cast as _cast
 from ...frontend.library.functions import clz as _clz
 from ...frontend.library.functions import select as _select
 from ...frontend.syntax.lanes import from_lane as _from_lane
-from ...frontend.syntax.lanes import offset as _offset
 from ...frontend.syntax.lanes import sync as _sync
 from ...frontend.syntax.lanes import votes as _votes
 from ...frontend.syntax.lanes import warp as _warp
+from ...ir.types import DType
 from ...ir.types import f32 as _f32
 from ...ir.types import i32 as _i32
 from ...ir.types import u32 as _u32
+from ..function import Function
 from ..function import func as _func
 from . import subgroup as _subgroup
+from .tiles import named as _named
 
 
 @_func
@@ -92,54 +94,28 @@ def sync(mask: Any) -> None:
     _sync()
 
 
-@_func
-def shfl_sync_i32(mask: Any, val: Any, offset: Any) -> Any:
-    """The i32 that lane ``offset`` gives; lanes count modulo 32."""
-    _warp("shfl_sync_i32")
-    return _from_lane(_cast(val, _i32), _offset(offset))
+def _shuffle(name: str, dtype: DType, move: Function, text: str) -> Function:
+    """``shfl_..`` of numbers of a type."""
+
+    @_func
+    def shuffled(mask: Any, val: Any, offset: Any) -> Any:
+        _warp(name)
+        return move(_cast(val, dtype), offset)
+
+    return _named(name, f"The {dtype} {text}", shuffled)
 
 
-@_func
-def shfl_sync_f32(mask: Any, val: Any, offset: Any) -> Any:
-    """The f32 that lane ``offset`` gives; lanes count modulo 32."""
-    _warp("shfl_sync_f32")
-    return _from_lane(_cast(val, _f32), _offset(offset))
-
-
-@_func
-def shfl_up_i32(mask: Any, val: Any, offset: Any) -> Any:
-    """The i32 of the lane ``offset`` below this one; of this lane, where there is none."""
-    _warp("shfl_up_i32")
-    return _subgroup.shuffle_up(_cast(val, _i32), offset)
-
-
-@_func
-def shfl_up_f32(mask: Any, val: Any, offset: Any) -> Any:
-    """The f32 of the lane ``offset`` below this one; of this lane, where there is none."""
-    _warp("shfl_up_f32")
-    return _subgroup.shuffle_up(_cast(val, _f32), offset)
-
-
-@_func
-def shfl_down_i32(mask: Any, val: Any, offset: Any) -> Any:
-    """The i32 of the lane ``offset`` above this one; of this lane, where there is none."""
-    _warp("shfl_down_i32")
-    return _subgroup.shuffle_down(_cast(val, _i32), offset)
-
-
-@_func
-def shfl_down_f32(mask: Any, val: Any, offset: Any) -> Any:
-    """The f32 of the lane ``offset`` above this one; of this lane, where there is none."""
-    _warp("shfl_down_f32")
-    return _subgroup.shuffle_down(_cast(val, _f32), offset)
-
-
-@_func
-def shfl_xor_i32(mask: Any, val: Any, offset: Any) -> Any:
-    """The i32 of the lane whose number differs from that of this lane in the bits of ``offset``."""
-    _warp("shfl_xor_i32")
-    return _subgroup.shuffle_xor(_cast(val, _i32), offset)
-
+_GIVEN = "that lane ``offset`` gives; lanes count modulo 32."
+_BELOW = "of the lane ``offset`` below this one; of this lane, where there is none."
+_ABOVE = "of the lane ``offset`` above this one; of this lane, where there is none."
+_BESIDE = "of the lane whose number differs from that of this lane in the bits of ``offset``."
+shfl_sync_i32 = _shuffle("shfl_sync_i32", _i32, _subgroup.shuffle, _GIVEN)
+shfl_sync_f32 = _shuffle("shfl_sync_f32", _f32, _subgroup.shuffle, _GIVEN)
+shfl_up_i32 = _shuffle("shfl_up_i32", _i32, _subgroup.shuffle_up, _BELOW)
+shfl_up_f32 = _shuffle("shfl_up_f32", _f32, _subgroup.shuffle_up, _BELOW)
+shfl_down_i32 = _shuffle("shfl_down_i32", _i32, _subgroup.shuffle_down, _ABOVE)
+shfl_down_f32 = _shuffle("shfl_down_f32", _f32, _subgroup.shuffle_down, _ABOVE)
+shfl_xor_i32 = _shuffle("shfl_xor_i32", _i32, _subgroup.shuffle_xor, _BESIDE)
 
 __all__ = [
     "active_mask",

@@ -92,7 +92,6 @@ class GivenArrays:
     def __init__(self) -> None:
         self._marks: list[_Mark] = []
         self._shown: list[_ExportMark] = []
-        self._reads: dict[int, tuple[Variant, dict[int, Effect]]] = {}  # of each variant: the arrays that its gradient reads
 
     def __bool__(self) -> bool:
         return bool(self._marks or self._shown)
@@ -104,10 +103,7 @@ class GivenArrays:
 
     def mark(self, number: int, variant: Variant, call: Call) -> None:
         """Mark what launch ``number`` was given and its gradient reads again. What the launch writes itself is not marked."""
-        known = self._reads.get(id(variant))
-        if known is None:
-            known = self._reads[id(variant)] = variant, read_again(variant)
-        for index, read in known[1].items():
+        for index, read in read_again(variant).items():
             array = call.sources.get(index, call.arrays[index])
             if index not in call.own | call.parts and not isinstance(array, NearArray) and array.size:
                 self._marks.append(_Mark(number, array, content_mark(array), read, variant))
@@ -167,7 +163,9 @@ def changed_array(variant: Variant, read: Effect) -> DataAccessError:
 
 
 def read_again(variant: Variant) -> dict[int, Effect]:
-    """The array arguments that the gradient reads again and the kernel does not write, each with one of these reads."""
+    """The array arguments that the gradient reads again and the kernel does not write, each with a read of it. The variant keeps them."""
+    if "given" in variant.accesses:
+        return variant.accesses["given"]
     found: dict[int, Effect] = {}
     for effect in accesses_of(variant, "repeats"):
         owner = effect.place.buffer.owner
@@ -177,6 +175,7 @@ def read_again(variant: Variant) -> dict[int, Effect]:
         owner = effect.place.buffer.owner
         if effect.place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
             found.pop(owner.index, None)
+    variant.accesses["given"] = found
     return found
 
 

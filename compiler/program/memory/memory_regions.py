@@ -27,6 +27,11 @@ EXTERNAL = "external"
 """The category of memory that others own."""
 
 
+def patterns_meet(one: IndexPattern, other: IndexPattern) -> bool:
+    """Whether an element may fit both."""
+    return all(a is None or b is None or a == b for a, b in zip(one, other))
+
+
 class PlacedArray(Protocol):
     """An ndarray, as the program knows it."""
 

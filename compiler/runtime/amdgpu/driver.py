@@ -203,7 +203,6 @@ class HipDriver(LibraryDriver):
         self._call(f"a copy of {nbytes:,} bytes to the device failed", self.d.hipMemcpyHtoDAsync, dst, src_host, nbytes, stream)
 
     def download(self, dst_host: int, src: int, nbytes: int, stream: int) -> None:
-        """Copy and wait."""
         self.fetch(dst_host, src, nbytes, stream)
         self.synchronize(stream)
 
@@ -213,7 +212,6 @@ class HipDriver(LibraryDriver):
         self._call(f"a copy of {nbytes:,} bytes on the device failed", self.d.hipMemcpyAsync, dst, src, nbytes, kind, stream)
 
     def copy_rows(self, dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int, stream: int) -> None:
-        """In the stream."""
         doing, kind = f"a copy of {rows:,} rows of {nbytes:,} bytes failed", self.d.hipMemcpyKind.hipMemcpyDeviceToDevice
         self._call(doing, self.d.hipMemcpy2DAsync, dst, dst_step, src, src_step, nbytes, rows, kind, stream)
 
@@ -223,7 +221,6 @@ class HipDriver(LibraryDriver):
         return build.build(texts, info.chip, keep)
 
     def load_module(self, image: bytes, name: str) -> int:
-        """A code object."""
         return int(self._call(f"the code of kernel `{name}` cannot be loaded", self.d.hipModuleLoadData, image))
 
 

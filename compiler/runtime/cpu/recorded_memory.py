@@ -118,7 +118,6 @@ class SequenceRecorder:
         self.upload(to, source, nbytes)
 
     def download_rows(self, to: int, parts: Sequence[tuple[int, Runs]]) -> None:
-        """A read."""
         for source, runs in parts:
             for k in range(runs.rows):
                 self.download(to + k * runs.nbytes, source + k * runs.step, runs.nbytes)

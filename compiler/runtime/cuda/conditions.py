@@ -126,7 +126,6 @@ class CudaConditions:
         return graph, last, count
 
     def new(self, stream: int) -> int:
-        """A handle of the graph."""
         make = self._d.cuGraphConditionalHandleCreate
         return int(self._call(_DOING, make, self._recorded(stream)[0], self._context, 0, 0))
 
@@ -136,11 +135,9 @@ class CudaConditions:
         self._call(_DOING, self._d.cuLaunchKernel, self._functions[name], *grid, stream, (values, types), 0)
 
     def set(self, condition: int, word: DeviceFlag, scratch: int, stream: int) -> None:
-        """A kernel of one thread."""
         self._launch(_SET, stream, (condition, _U64), (word.address, _U64), (word.nbytes, _U32), (scratch, _U64))
 
     def pause(self, word: DeviceFlag, mark: int, scratch: int, stream: int) -> None:
-        """A kernel of one thread."""
         self._launch(_PAUSE, stream, (word.address, _U64), (word.nbytes, _U32), (mark, _U32), (scratch, _U64))
 
     def begin(self, condition: int, again: bool, stream: int) -> None:

@@ -275,7 +275,6 @@ class CudaDriver(LibraryDriver):
         self._call(f"a copy of {nbytes:,} bytes on the device failed", self.d.cuMemcpyAsync, dst, src, nbytes, stream)
 
     def copy_rows(self, dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int, stream: int) -> None:
-        """In the stream."""
         copy, device = self.d.CUDA_MEMCPY2D(), self.d.CUmemorytype.CU_MEMORYTYPE_DEVICE
         copy.WidthInBytes, copy.Height = nbytes, rows
         copy.srcMemoryType, copy.srcDevice, copy.srcPitch = device, src, src_step

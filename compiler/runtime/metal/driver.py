@@ -69,11 +69,9 @@ class MetalDriver(CommandDriver[MetalStream]):
 
     # ---- devices
     def device_count(self) -> int:
-        """All GPUs of the machine."""
         return len(self._devices)
 
     def describe(self, index: int) -> DeviceInfo:
-        """A device, without opening it."""
         o, device = self._objc, self._devices[index]
         family = next((f - 1000 for f in FAMILIES if o.send(device, "supportsFamily:", f)), 0)
         with o.pool():
@@ -94,7 +92,6 @@ class MetalDriver(CommandDriver[MetalStream]):
         )
 
     def open(self, index: int) -> None:
-        """Take a device."""
         found = gpu(self._objc, self._devices[index])
         self._opened = found, Heaps(self._objc, found.device, self._streams.values)
         self._open(found)
@@ -117,7 +114,6 @@ class MetalDriver(CommandDriver[MetalStream]):
         return stream.handle
 
     def stream_free(self, stream: int) -> None:
-        """Release it."""
         self._streams.pop(stream).close()
 
     def close(self, stream: int) -> None:
@@ -162,7 +158,6 @@ class MetalDriver(CommandDriver[MetalStream]):
         return self._gpu.mapped.allocate(nbytes, f"allocating {nbytes:,} bytes of shared memory failed").host
 
     def host_free(self, ptr: int) -> None:
-        """Take it back."""
         block = self._gpu.mapped.at_host(ptr)
         if block is None or block.host != ptr:
             raise device_error(INVALID_HANDLE, "freeing shared memory failed")
@@ -180,11 +175,9 @@ class MetalDriver(CommandDriver[MetalStream]):
         return self._gpu.mapped.at_host(address) is not None
 
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
-        """In the stream."""
         self.memset_rows(ptr, 0, word, count, width, 1, stream)
 
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
-        """In the stream."""
         self.copy_rows(dst, 0, src, 0, nbytes, 1, stream)
 
     def upload(self, dst: int, src_host: int, nbytes: int, stream: int) -> None:
@@ -220,7 +213,6 @@ class MetalDriver(CommandDriver[MetalStream]):
         return block.host + address - block.address
 
     def fetch(self, dst_pinned: int, src: int, nbytes: int, stream: int) -> None:
-        """In the stream."""
         self.copy(self.device_address(dst_pinned), src, nbytes, stream)
 
     # ---- code
@@ -246,13 +238,11 @@ class MetalDriver(CommandDriver[MetalStream]):
 
     # ---- events
     def event(self, sleeps: bool = False) -> int:
-        """A new event."""
         number = next(self._numbers)
         self._events[number] = None
         return number
 
     def event_free(self, event: int) -> None:
-        """Forget an event."""
         self._ended(self._events.pop(event))
 
     def record(self, event: int, stream: int) -> None:
@@ -264,7 +254,6 @@ class MetalDriver(CommandDriver[MetalStream]):
         self._ended(before)
 
     def event_wait(self, event: int) -> None:
-        """On the host."""
         found = self._events[event]
         if found is not None:
             found.stream.wait(found.submission)

@@ -67,7 +67,6 @@ class PythonDevice(Device):
         """The bytes go with the last view of them."""
 
     def compile(self, kernel: Kernel, options: CompileOptions) -> Interpreted:  # type: ignore[override]
-        """The kernel itself."""
         return Interpreted(kernel, context_layout(kernel), kernel.name)
 
     def entry(self, compiled: Interpreted) -> Callable[[int], None]:  # type: ignore[override]

@@ -53,7 +53,6 @@ class VulkanDriver(CommandDriver[VulkanStream]):
         return len(self._instance.devices)
 
     def describe(self, index: int) -> DeviceInfo:
-        """A device, without opening it."""
         return describe(self._instance.devices[index])
 
     def open(self, index: int) -> None:
@@ -114,7 +113,6 @@ class VulkanDriver(CommandDriver[VulkanStream]):
         return block.address
 
     def free(self, ptr: int, stream: int) -> None:
-        """In the order of the stream."""
         self._streams[stream].free(self._blocks.pop(ptr))
 
     def trim(self) -> None:
@@ -141,7 +139,6 @@ class VulkanDriver(CommandDriver[VulkanStream]):
         return block.address + address - block.host
 
     def host_free(self, ptr: int) -> None:
-        """Unmap and free."""
         self._here.buffers.destroy(self._pinned(ptr))
 
     def is_pinned(self, address: int) -> bool:
@@ -175,7 +172,6 @@ class VulkanDriver(CommandDriver[VulkanStream]):
             self._copy(pinned, here, block, offset, nbytes, stream, f"a copy of {nbytes:,} bytes to the device failed")
 
     def download(self, dst_host: int, src: int, nbytes: int, stream: int) -> None:
-        """Copy and wait."""
         if self.is_pinned(dst_host):
             self.fetch(dst_host, src, nbytes, stream)
             self._streams[stream].synchronize()
@@ -185,7 +181,6 @@ class VulkanDriver(CommandDriver[VulkanStream]):
             raise_if_cut(self._here.cut)
 
     def fetch(self, dst_pinned: int, src: int, nbytes: int, stream: int) -> None:
-        """In the stream."""
         block, offset = self._here.buffers.at(src, nbytes)
         pinned = self._pinned(dst_pinned)
         there = pinned.address - pinned.base + dst_pinned - pinned.host
@@ -232,7 +227,6 @@ class VulkanDriver(CommandDriver[VulkanStream]):
 
     # ---- events
     def event(self, sleeps: bool = False) -> int:
-        """With a time stamp."""
         if not self._queries:
             self._queries = self._make_queries()
         number = next(self._numbers)
@@ -264,7 +258,6 @@ class VulkanDriver(CommandDriver[VulkanStream]):
         at.stream, at.value = made, made.submit()
 
     def event_wait(self, event: int) -> None:
-        """On the host."""
         at = self._events[event]
         if at.stream is not None and at.stream in self._here.streams:
             at.stream.wait(at.value)
