@@ -33,9 +33,9 @@ _pop_pool = external("objc_autoreleasePoolPop", "void", "ptr")
 _SIZE_ON_STACK = "ptr byval([3 x i64]) align 8"
 
 
-def machine_constants(machine: str = "") -> dict[str, int]:
-    """How ``MTLSize`` is passed: 24 bytes on the stack of x86-64; on ARM the address of a copy. ``machine``: the processor, if not ours."""
-    return {"SIZES_ON_STACK": (machine or platform.machine()).lower() in ("x86_64", "amd64")}
+def machine_constants() -> dict[str, int]:
+    """How ``MTLSize`` is passed: 24 bytes on the stack of x86-64; on ARM the address of a copy."""
+    return {"SIZES_ON_STACK": platform.machine().lower() in ("x86_64", "amd64")}
 
 
 def _send(f: Builder, receiver: Value, selector: str, *args: Value | int | tuple[str, Value], result: str = "void") -> Value:
@@ -67,7 +67,8 @@ def qd_begin(f: Builder, s: Ptr, slot: Ptr) -> None:
     with f.if_(s[w.LAST] != 0):
         _send(f, encoder, "waitForFence:", s[FENCE])
     heaps = s.words(HEAPS).load("ptr")
-    _send(f, encoder, "useHeaps:count:", heaps.words(1), heaps[0])
+    with f.if_(heaps[0] != 0):
+        _send(f, encoder, "useHeaps:count:", heaps.words(1), heaps[0])
     slot[0], s[w.OPEN], s[PIPELINE], s[SHARED] = buffer, encoder, 0, 0
     f.ret(0)
 

@@ -98,6 +98,7 @@ class CommandStream(ABC):
     Attributes:
         handle: the address of its words.
         waits: how often the host has waited for it.
+        capturing: launches are recorded, and do not run.
         results: the meanings of codes; ``not_in_graph``, ``unknown``: the codes for what a graph cannot record, and for any other failure.
     """
 
@@ -106,7 +107,7 @@ class CommandStream(ABC):
     unknown: ClassVar[int]
 
     def __init__(self, device: CommandDevice[Any]) -> None:
-        self.device, self.waits = device, 0
+        self.device, self.waits, self.capturing = device, 0, False
         self.lock = new_lock(self, "lock")
         self._words = (ctypes.c_uint64 * w.STREAM_WORDS)()
         self._slots = (ctypes.c_uint64 * w.SLOT_COUNT)()
@@ -193,6 +194,7 @@ class CommandStream(ABC):
         if self._words[w.DONE] < value:
             self.waits += 1
             self.await_submission(value)
+            self.done()
         self.retire()
         self.raise_failure()
 
@@ -210,7 +212,7 @@ class CommandStream(ABC):
 
     def retire(self) -> None:
         """Do what was to be done later and can be done now."""
-        done = self.done()
+        done = self.done() if self._later else 0
         with self.lock:
             ready = list[Callable[[], None]]()
             while self._later and self._later[0][0] <= done:
@@ -260,11 +262,6 @@ class CommandStream(ABC):
         self.check(self.device.recorder.put(self.handle, at, at + 8 * w.ROW_WORDS), doing)
 
     # ---- graphs
-    @property
-    def capturing(self) -> bool:
-        """Whether launches are recorded."""
-        return bool(self._words[w.CAPTURE])
-
     def refuse_in_graph(self, doing: str) -> None:
         """Raise an error if launches are recorded."""
         if self.capturing:
@@ -274,14 +271,14 @@ class CommandStream(ABC):
         """Launches, fills and copies are recorded from now on, and do not run."""
         if self.capturing:
             raise self.results.error(self.not_in_graph, "recording a graph failed", detail="one is being recorded")
-        self._graph, self._words[w.CAPTURE] = bytearray(), 1
+        self._graph, self.capturing, self._words[w.CAPTURE] = bytearray(), True, 1
 
     def end_capture(self) -> bytearray:
         """The rows that were recorded, each with its arguments behind it."""
         if not self.capturing:
             raise self.results.error(self.not_in_graph, "recording a graph failed", detail="none is being recorded")
-        self._words[w.CAPTURE], graph = 0, self._graph
-        return graph
+        self._words[w.CAPTURE], self.capturing = 0, False
+        return self._graph
 
     def replay(self, graph: bytearray) -> None:
         """Put recorded launches into the stream. Launches of other threads may come between them."""
