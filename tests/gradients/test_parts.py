@@ -320,3 +320,30 @@ def test_what_is_known_of_a_kernel_in_parts_goes_with_it():
             step(0.1 * k)
         gc.collect()
         assert len(program.parts) <= 2
+
+
+def test_only_kernels_that_may_multiply_are_looked_at_in_parts():
+    """A call of a function of the language or of Python multiplies nothing in place; one of a func may, whatever it is called."""
+    (x, _, _), ndrange, static, atomic_mul = fields(), qd.ndrange, qd.static, qd.atomic_mul
+
+    @qd.func
+    def round(i):
+        x[i] *= 2.0
+
+    @qd.kernel
+    def plain():
+        for i, j in ndrange(2, 2):
+            for k in static(range(2)):
+                x[i] = float(max(i, j)) + abs(int(x[i])) + k
+
+    @qd.kernel
+    def calls():
+        for i in range(4):
+            round(i)
+
+    @qd.kernel
+    def multiplies():
+        for i in range(4):
+            atomic_mul(x[i], 2.0)
+
+    assert [k.several for k in (plain, calls, multiplies)] == [False, True, True]
