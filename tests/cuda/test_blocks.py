@@ -606,7 +606,7 @@ def test_the_emulated_device_sees_threads_that_miss_a_barrier():
         for t in threads:
             t.start()
         for t in threads:
-            t.join(10)
+            t.join(60)
         assert team.diverged is diverged and not any(t.is_alive() for t in threads)
 
 

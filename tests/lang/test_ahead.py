@@ -203,7 +203,7 @@ def test_a_fork_waits_for_what_is_being_compiled(monkeypatch):
     release = threading.Event()
 
     def slow():
-        release.wait(5)
+        release.wait(60)
         done.append(1)
 
     assert ahead.AHEAD.submit(slow) is not None

@@ -1,10 +1,9 @@
 """``qd.perf_dispatch``: which function runs at which call, by its time, its geometry and its conditions."""
 
-import time
-
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.lang.launches import perf_dispatch
 
 I1 = qd.types.ndarray(qd.i32, ndim=1)
 
@@ -15,7 +14,26 @@ def program():
         yield program
 
 
-def dispatcher(calls, **options):
+class Clock:
+    """A clock that goes on as the functions of ``dispatcher`` say: a busy machine makes any function slow."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    monotonic = perf_counter
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(perf_dispatch, "time", made)
+    return made
+
+
+def dispatcher(clock, calls, **options):
     """Two Python functions, the second of which is slow."""
 
     @qd.perf_dispatch(get_geometry_hash=lambda n, quick=True: n, **options)
@@ -24,20 +42,21 @@ def dispatcher(calls, **options):
     @work.register
     def fast(n, quick=True):
         calls.append("fast")
+        clock.now += 0.001
         return n
 
     @work.register(is_compatible=lambda n, quick=True: n != 0)
     def slow(n, quick=True):
         calls.append("slow")
-        time.sleep(0.005)
+        clock.now += 0.005
         return n
 
     return work
 
 
-def test_each_runs_once_to_warm_up_and_once_to_be_timed():
+def test_each_runs_once_to_warm_up_and_once_to_be_timed(clock):
     calls = []
-    work = dispatcher(calls)
+    work = dispatcher(clock, calls)
     assert [work(3) for _ in range(7)] == [3] * 7
     assert calls == ["fast", "slow", "fast", "slow", "fast", "fast", "fast"]
     assert work.choices == {3: "fast"} and work.__name__ == "work"
@@ -45,17 +64,17 @@ def test_each_runs_once_to_warm_up_and_once_to_be_timed():
     assert work.choices == {3: "fast"} and calls[-1] == "fast"
 
 
-def test_warmups_and_timed_calls_are_counted():
+def test_warmups_and_timed_calls_are_counted(clock):
     calls = []
-    work = dispatcher(calls, first_warmup=0, active=2)
+    work = dispatcher(clock, calls, first_warmup=0, active=2)
     for _ in range(5):
         work(1)
     assert calls == ["fast", "slow"] * 2 + ["fast"]
 
 
-def test_they_are_timed_again_after_so_many_calls_or_seconds():
+def test_they_are_timed_again_after_so_many_calls_or_seconds(clock):
     calls = []
-    work = dispatcher(calls, repeat_after_count=3, warmup=1)
+    work = dispatcher(clock, calls, repeat_after_count=3, warmup=1)
     for _ in range(4 + 2):
         work(1)
     assert calls[4:] == ["fast", "fast"]
@@ -63,24 +82,24 @@ def test_they_are_timed_again_after_so_many_calls_or_seconds():
         work(1)
     assert calls[6:] == ["fast", "slow", "fast", "slow", "fast"]
     calls.clear()
-    work = dispatcher(calls, repeat_after_seconds=0.05, first_warmup=0)
+    work = dispatcher(clock, calls, repeat_after_seconds=0.05, first_warmup=0)
     for _ in range(3):
         work(1)
     assert calls == ["fast", "slow", "fast"]
-    time.sleep(0.06)
+    clock.now += 0.06
     for _ in range(3):
         work(1)
     assert calls[3:] == ["fast", "slow", "fast"]
     calls.clear()
-    work = dispatcher(calls, repeat_after_count=0, first_warmup=0)
+    work = dispatcher(clock, calls, repeat_after_count=0, first_warmup=0)
     for _ in range(400):
         work(1)
     assert calls.count("slow") == 1
 
 
-def test_later_programs_keep_the_choice_of_their_backend_and_warm_up_again():
+def test_later_programs_keep_the_choice_of_their_backend_and_warm_up_again(clock):
     calls = []
-    work = dispatcher(calls, repeat_after_count=2)
+    work = dispatcher(clock, calls, repeat_after_count=2)
     for _ in range(5):
         work(1)
     assert calls[4:] == ["fast"] and work.choices == {1: "fast"}
@@ -96,9 +115,9 @@ def test_later_programs_keep_the_choice_of_their_backend_and_warm_up_again():
     assert calls[10:] == ["fast", "slow"] and work.choices == {1: "fast"}
 
 
-def test_one_that_can_run_is_not_timed_and_none_is_an_error():
+def test_one_that_can_run_is_not_timed_and_none_is_an_error(clock):
     calls = []
-    work = dispatcher(calls)
+    work = dispatcher(clock, calls)
     work(0)
     assert calls == ["fast"] and work.choices == {0: "fast"}
 

@@ -104,7 +104,7 @@ def _interrupted(folder: Path, body: str, number: int, cached: bool = False) -> 
 def test_ctrl_c_ends_a_program_that_compiles(tmp_path):
     program, seconds = _interrupted(tmp_path, "long()", signal.SIGINT)
     assert program.returncode == -signal.SIGINT and program.err.rstrip().endswith("KeyboardInterrupt")
-    assert seconds < 20  # far less; LLVM would go on for minutes
+    assert seconds < 60  # far less; LLVM would go on for minutes
 
 
 @pytest.mark.slow
@@ -136,4 +136,4 @@ def test_sigterm_ends_a_program_that_compiles(tmp_path):
         """,
         signal.SIGTERM,
     )
-    assert program.returncode == 3 and seconds < 20, program.err
+    assert program.returncode == 3 and seconds < 60, program.err

@@ -205,7 +205,7 @@ def test_a_storage_that_only_the_runner_knows_ends_the_run_in_its_own_words(loca
     began = time.monotonic()
     with pytest.raises(NoWorker, match=r"cannot open dropbox://.*\n  do: use a local folder, or install the file system"):
         run_config(config)
-    assert time.monotonic() - began < 40.0
+    assert time.monotonic() - began < 120.0
 
 
 def test_a_python_without_this_package_is_named_by_the_last_line_of_its_trace(monkeypatch):

@@ -153,7 +153,7 @@ def test_the_heart_beats_on_whatever_the_store_says(tmp_path, monkeypatch):
         monkeypatch.setattr(journal, "beat", beat)
         monkeypatch.setattr("qdrun.runner.engine.session.BEAT_EVERY_S", 0.001)
         with beating(journal):
-            assert all(beats.acquire(timeout=10) for _ in range(5))
+            assert all(beats.acquire(timeout=60) for _ in range(5))
 
 
 class Careless(MemoryFileSystem):

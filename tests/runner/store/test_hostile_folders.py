@@ -17,7 +17,7 @@ from qdrun.runner.regular_files import NoFile
 from qdrun.runner.store.files import open_files
 from qdrun.runner.store.journal import Journal
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import platform
 import threading
-import time
 
 import jobs_that_break
 import pytest
@@ -111,11 +110,10 @@ def test_a_result_that_is_written_for_ever_ends_as_a_lane_that_died(bench, monke
     monkeypatch.setattr(lanes, "SAVE_S", 0.2)
     monkeypatch.setattr(worker, "CHUNK_S", 0.05)
     free = threading.Event()
-    monkeypatch.setattr(worker, "pack", lambda *words: free.wait(20))
-    made, begun = bench.worker(lanes=1, **TARGET), time.monotonic()
-    (end,) = ends_of(bench, made, "good")
+    monkeypatch.setattr(worker, "pack", lambda *words: free.wait(200))
+    made = bench.worker(lanes=1, **TARGET)
+    (end,) = ends_of(bench, made, "good")  # long before that time is over
     free.set()
     assert (
         end.ends[0].record["failure"] == "crash" and "has been written for more than" in end.ends[0].record["error"]["message"]
     )
-    assert time.monotonic() - begun < 15
