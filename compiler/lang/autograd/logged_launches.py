@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ...program.call import Call
 
 
-def known_tape(program: Any, launches: Launches, kept: TapeCopies, functions: Mapping[str, int]) -> KnownTape | None:
+def known_tape(
+    program: Any, launches: Launches, kept: TapeCopies, functions: Mapping[str, int], reverses: bool = True
+) -> KnownTape | None:
     """A tape whose launches, and their gradients, can all be launched natively; None: one cannot.
 
     Args:
@@ -25,6 +27,7 @@ def known_tape(program: Any, launches: Launches, kept: TapeCopies, functions: Ma
         launches: those that it recorded.
         kept: its copies, see ``KeptElements.logged``.
         functions: see ``LaunchLog``.
+        reverses: its gradients will run; else they need not be native.
     """
     of_launches, last, nbytes, bases = kept
     if any(kwargs for *_, kwargs in launches):
@@ -36,9 +39,9 @@ def known_tape(program: Any, launches: Launches, kept: TapeCopies, functions: Ma
     for number, ((kernel, args, _), (variant, found)) in enumerate(zip(launches, bound)):
         call, copies = found.call, of_launches.get(number, NOTHING_KEPT)
         given, launch = _given(variant, call), natives.launch(kernel, variant, call)
-        if given is None or launch is None or not natives.has_gradient(variant, copies.early):
+        if given is None or launch is None or (reverses and not natives.has_gradient(variant, copies.early)):
             return None
-        gradient, decls = natives.gradient(variant), variant.executable.args
+        gradient, decls = natives.gradient(variant) if reverses else None, variant.executable.args
         free = given.keys() | {d.index for d in decls if d.kind == "scalar"} - accesses.deciding(variant, call)
         logged.append(LoggedLaunch(launch, gradient, decls, bytes(call.words[8:]), len(args), given, free, copies))
     copied = tuple(

@@ -158,17 +158,21 @@ class Tape(PathsOfTape):
 
     def leave_log(self) -> None:
         """What comes is not that of the known tape: look at the launches that followed its log."""
-        log, over = self.log.known, self._overwritten
-        if log is None or over is None:
+        log = self.log.known
+        if log is None or self._program is None:
             return
-        assert self._program is not None
         self.log.pause(self._program.state)
         if log.failed:
             self._failed = self._failed or "a launch raised"
         self.log.refuse_changed()
-        launches = self.log.take_over()
+        self._catch_up(self.log.take_over())
+
+    def _catch_up(self, launches: list[Launch]) -> None:
+        """Look at launches that were made."""
+        over, program = self._overwritten, self._program
+        assert over is not None and program is not None
         if launches:
-            self._program.known_tapes.left(launches[0][0], id(self.loss))
+            program.known_tapes.left(launches[0][0], id(self.loss))
         with over.kept.adopting(self.log.take_copies()):
             for number, (kernel, args, kwargs) in enumerate(launches):
                 now, flat = frozen_arguments(kernel.binder, args, kwargs)
@@ -388,9 +392,8 @@ class Tape(PathsOfTape):
                 if found is not None:
                     warn_of_zeros(recorded_by(self, program, found.groups))
             fill_loss(loss_gradient(self.loss), 1)
-        is_plain = self.log.is_plain and not (
-            found is None or self._given.shown or self._overwritten.unkept or self.check or found.loses()
-        )
+        others = self._given.shown or self._overwritten.unkept or self.check
+        is_plain = found is not None and self.log.is_plain and not (others or found.loses())
         wanted = is_plain and program.known_tapes.wants(program, self.log.launches, id(self.loss)) and native_functions()
         copies = kept.logged() if wanted else None
         was, program.replaying = program.replaying, True
@@ -453,11 +456,6 @@ class Tape(PathsOfTape):
                 use.kept = when not in unkept and (steps.told or spot in copied)
             found.add(own)
         return found
-
-    @property
-    def launches(self) -> int:
-        """What was launched so far; several launches that are one step count once."""
-        return len(self.log)
 
     def _check_versions(self, program: Program, begin: int = 0, end: int | None = None) -> None:
         for number in range(begin, len(self.log) if end is None else end) if self.log.events else ():

@@ -139,8 +139,10 @@ class TapeLog:
             return False
         self._tried = True
         known = program.known_tapes.begins(program, kernel, id(loss))
-        if known is None:
-            return False
+        return known is not None and self.follow_log(program, known)
+
+    def follow_log(self, program: Program, known: LaunchLog) -> bool:
+        """Follow a log from its begin. False: there is no memory for its copies."""
         if known.nbytes:
             try:
                 self._copies = program.allocate(known.nbytes, TAPE)
@@ -184,6 +186,11 @@ class TapeLog:
         found, self._copies = self._copies, None
         return found
 
-    def __del__(self) -> None:
+    def forget(self) -> None:
+        """Let go of launches that have followed the known tape."""
         if self.known is not None:
             self.known.forget()
+            self.known = None
+
+    def __del__(self) -> None:
+        self.forget()

@@ -244,7 +244,7 @@ class KeptElements:
                     counters.setdefault(number, []).extend(self._counters(each.spots))
                     at += each.region.nbytes
             last, of_last = list[KeptRun](), list[ctypes.c_int64]()
-            for region, spots in self._regions.values():
+            for region, spots in self._regions.values() if self._puts_back else ():
                 last += region.runs(at, False)
                 of_last += self._counters(spots)
                 at += region.nbytes

@@ -53,6 +53,7 @@ class KnownTapes:
     def __init__(self) -> None:
         self._found: dict[object, KnownTape] = {}
         self._seen: dict[object, _Seen] = {}
+        self._windows: dict[object, tuple[KnownTape, Any]] = {}
 
     def begins(self, program: Any, kernel: Any, loss: int) -> LaunchLog | None:
         """The log of the tape that begins with a launch of ``kernel``. ``loss``: the identity of its loss."""
@@ -94,6 +95,24 @@ class KnownTapes:
         """Remember a tape that was checked, and whose gradients have run. It begins with a launch of ``kernel``."""
         self._found = {key: known for key, known in self._found.items() if known.generation == tape.generation}
         _put(self._found, (kernel.token, loss), tape)
+
+    # ---- windows of time steps
+    def window(self, program: Any, key: object) -> tuple[LaunchLog, Any] | None:
+        """The log of a window of time steps, and what was remembered with it."""
+        found = self._windows.get(key)
+        if found is not None and not found[0].is_valid(program.data.generation):
+            found = None
+            del self._windows[key]
+        return None if found is None else (found[0].log, found[1])
+
+    def enter_window(self, key: object, tape: KnownTape, more: Any) -> None:
+        """Remember the log of a window. ``more``: what goes with it."""
+        self._windows = {k: known for k, known in self._windows.items() if known[0].generation == tape.generation}
+        _put(self._windows, key, (tape, more))
+
+    def leave_window(self, key: object) -> None:
+        """Forget it."""
+        self._windows.pop(key, None)
 
 
 def _put(known: dict[object, V], key: object, value: V) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from ...codegen.abi import arg_words
 from ...ir.nodes import ArgDecl
 from .launch import NativeLaunch
@@ -107,6 +109,10 @@ class GivenArray(NamedTuple):
     marked: bool
 
 
+NO_COPIES = TapeCopies({}, NOTHING_KEPT, 0, frozenset())
+"""Of a tape that keeps nothing."""
+
+
 class LoggedLaunch(NamedTuple):
     """A launch of a log.
 
@@ -165,7 +171,7 @@ class LaunchLog:
         self._last = _CopyTable(last)
         marks = [_marks(x) for x in launches]
         self._marks = (ctypes.c_int64 * sum(map(len, marks)))(*chain.from_iterable(marks))
-        self._has_marks = any(marks)
+        self._has_marks, self._takes_others = any(marks), any(x.given for x in launches)
         rows: list[int] = []
         at, kept, marked = 0, ctypes.addressof(self._kept), ctypes.addressof(self._marks)
         for launch, count, copies, mine in zip(launches, counts, self._copies, marks):
@@ -218,6 +224,16 @@ class LaunchLog:
     @position.setter
     def position(self, at: int) -> None:
         self._head[L_AT] = at
+
+    @property
+    def words(self) -> np.ndarray:
+        """The words of the arguments of all launches, one launch after the other, as the last ones that followed have them."""
+        return np.ctypeslib.as_array(self._words)
+
+    @property
+    def takes_others(self) -> bool:
+        """Whether a launch is given an array of others."""
+        return self._takes_others
 
     @property
     def failed(self) -> bool:

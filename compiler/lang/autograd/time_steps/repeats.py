@@ -90,6 +90,7 @@ class Trace:
         self._kinds = kinds
         self._events, self._numbers, self._ends = array("i"), array("d"), array("i")
         self._write: HostWrite | None = None  # an assignment whose values are not known yet
+        self._single: np.ndarray | None = None  # numbers that are known as f32 only
         self.reads = bool(kinds.program.shown)  # whether Python has read what kernels computed
 
     # ---- what happens
@@ -167,9 +168,37 @@ class Trace:
         self.settle()
         self._ends.append(len(self._events))
 
+    def end_steps(self, events: list[int]) -> None:
+        """Steps have ended after so many events, which were entered late."""
+        self._ends = array("i", events)
+
+    @property
+    def numbers(self) -> array[float]:
+        """The numbers of all events."""
+        return self._numbers
+
+    def has_events_of(self, other: Trace) -> bool:
+        """Whether the kinds of the events, and the steps that they belong to, are those of another run."""
+        return (self._events, self._ends) == (other._events, other._ends)
+
+    def assign(self, other: Trace, numbers: array[float], ends: list[int], single: np.ndarray | None) -> None:
+        """Take the events of another run with other numbers.
+
+        Args:
+            other: the run.
+            numbers: the numbers of its events.
+            ends: events up to the end of each step.
+            single: which numbers are known as f32 only.
+        """
+        self._events, self._numbers, self._ends, self._single = other._events, numbers, array("i", ends), single
+
     # ---- what is compared
     def difference(self, first: Trace) -> tuple[int, str]:
         """How this run differs from the first one: the step within the window, and what; an empty text: it does not."""
+        single = first._single if self._single is None else self._single
+        if single is not None and len(self._numbers) == len(first._numbers):
+            for trace in (self, first):
+                trace._round(single)
         mine, theirs = (t._events.tobytes() + t._numbers.tobytes() + t._ends.tobytes() for t in (self, first))
         if mine == theirs:
             return 0, ""
@@ -189,6 +218,11 @@ class Trace:
                 begin = self._ends[step - 1] if step else 0
                 return step, f"it makes {end - begin} launches and assignments, and made {other_end - begin} in the first run"
         return 0, ""
+
+    def _round(self, single: np.ndarray) -> None:
+        numbers = np.array(self._numbers)
+        numbers[single] = numbers[single].astype(np.float32)
+        self._numbers = array("d", numbers.tobytes())
 
     def _numbers_differ(self, first: Trace, kind: _Kind, begin: int, launches: int) -> str:
         """Real numbers count unless they may come from what kernels computed, in any order of sums, with several threads."""

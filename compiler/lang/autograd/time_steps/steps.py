@@ -19,6 +19,7 @@ from .repeats import REMEDY, Kinds, Trace
 from .steps_check import Composite, Moved, Outside, WindowAccesses, add_writes, cleared, program_arrays
 from .steps_plan import Action, schedule
 from .steps_window import ArrayCopies, Check, Snapshots, Window, name_of, tolerance_of
+from .window_log import WindowLogs
 from .window_tape import WindowTape
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Steps(Composite):
         self._before: tuple[Allocation, list[np.ndarray]] | None = None  # the start's gradient before the tape
         self._draws: dict[int, int] = {}  # random launches before each window
         self._flags: dict[int, int] = {}  # flags of graph kernels that each window found set
-        self._kinds = Kinds(window.program, next_serial())
+        self._kinds, self._logs = Kinds(window.program, next_serial()), WindowLogs(window.program)
         self._traces: dict[int, Trace] = {}  # what the first run of each window launched and assigned
         self._checks: dict[int, list[Check]] = {}  # of the state at each window's start, with validation
         self._done = False
@@ -106,7 +107,7 @@ class Steps(Composite):
         begin, length = self._bounds(number)
         for k in range(length):
             self._begin(begin + k)
-            if self._program.rehearsal is None:
+            if self._program.rehearsal is None and self.window.temporaries:
                 with recorded_by(self._program, None):
                     self.window.begin_step()
             if tape is not None:
@@ -154,7 +155,7 @@ class Steps(Composite):
             self._run(0)
             self._begin(None)
             return
-        self._tape, self._earlier = tape, tape.launches
+        self._tape, self._earlier = tape, len(tape.log)
         try:
             what = f"{self!r}: {self.snapshots} snapshots and the final state"
             if self.windows > 1:
@@ -193,12 +194,19 @@ class Steps(Composite):
         assert self._tape is not None
         self._forget()
         over = Overwritten(self._program, puts_back=self.windows == 1) if reverses else None
-        tape = self._recorded = WindowTape(self._tape, self._kinds, self.window if number else None, over)
+        follows = self._logs.get(reverses) if number and self._bounds(number)[1] == self.window.length else None
+        tape = self._recorded = WindowTape(self._tape, self._kinds, self.window if number else None, over, follows)
         tape.earlier = self._earlier
         self.window.clear()
         before = self._held()
         with recorded_by(self._program, tape):
             self._run(number, tape)
+            tape.end()
+        if tape.log.known is None:
+            if follows is not None:
+                self._logs.left(reverses)
+            elif not self.window.temporaries and tape.is_plain:
+                self._logs.recorded(tape.log.launches, tape.trace, tape.copies)
         self.made_bytes = max(self.made_bytes, self._held() - before)
         return tape
 

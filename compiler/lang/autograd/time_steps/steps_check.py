@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -122,6 +122,15 @@ class _Seen:
             key = spot, use.name, use.kernel, use.loc, tuple(a is not None for a in use.axes)
             self._found.setdefault(key, set()).update(zip(*known) if known else [()])
 
+    def __contains__(self, spot: MemoryRegion) -> bool:
+        return any(key[0] == spot for key in self._found)
+
+    def read_all(self, where: Callable[[MemoryRegion], bool]) -> None:
+        """Launches that are not seen have other indices, where memory is of a kind."""
+        for spot, name, kernel, loc, known in list(self._found):
+            if any(known) and where(spot):
+                self._found.setdefault((spot, name, kernel, loc, (False,) * len(known)), {()})
+
     def uses(self, when: float) -> Iterator[tuple[MemoryRegion, Use]]:
         """As accesses of one launch."""
         for (spot, name, kernel, loc, known), indices in self._found.items():
@@ -207,6 +216,16 @@ class WindowAccesses:
             len(self._timed) >= BATCH or number == 1 or allocates
         ):  # the first where t is not k; arrays live until they were checked
             self._look()
+
+    def skip(self, ends: list[StepEnd]) -> None:
+        """A window whose launches are those of windows that were checked, but for numbers that decide no index in what steps write."""
+        if self._timed:
+            self._look()
+        for seen in (self._reads, self._loads):
+            seen.read_all(lambda spot: not self._inside(spot) and spot not in self._writes)
+        self._done += len(ends) - 1
+        self._serials[-1:] = [end.serial for end in ends]
+        self._next += ends[-1].launches + 1
 
     def _is_temporary(self, tensor: Any) -> bool:
         return any(spot in self._temporary for spot, _ in tensor_regions(tensor))
