@@ -32,11 +32,11 @@ def test_many_random_programs_are_right(part):
     check_part(check, part, PARTS, EACH)
 
 
-def test_few_random_programs_are_refused():
+@pytest.fixture(scope="module", autouse=True)
+def few_programs_are_refused():
+    """In each process that has run some."""
+    yield
+    print(f"\nrandom programs: {dict(COUNTS)}")
     assert COUNTS["refused"] <= 0.1 * COUNTS["programs"] + 3, dict(COUNTS)
     assert COUNTS["lanes take another branch"] <= 0.02 * COUNTS["in lanes"] + 2, dict(COUNTS)
     assert COUNTS["f32 far from f64"] <= 0.02 * COUNTS["with f32"] + 2, dict(COUNTS)
-
-
-def teardown_module() -> None:
-    print(f"\nrandom programs: {dict(COUNTS)}")
