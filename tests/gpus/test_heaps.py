@@ -336,11 +336,12 @@ def test_an_overflow_is_raised_when_the_host_waits_and_the_next_launch_is_clean(
         for n in (9, 3, 9):
             x.grad.fill(0.0)
             y.grad.fill(1.0)
-            many.grad(n)
             if n > 4:
                 with pytest.raises(qd.AdStackOverflow, match=r"than its adstack holds, which is 4 \(ad_stack_size: while\)"):
+                    many.grad(n)  # a GPU that is fast has reported it before the call returns
                     qd.sync()
             else:
+                many.grad(n)
                 assert x.grad.to_numpy().tolist() == [8.0] * 8
 
 

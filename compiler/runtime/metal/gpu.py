@@ -36,13 +36,11 @@ class MetalGpu(CommandDevice[MetalStream]):
         self.mapped = Heaps(objc, device, lambda: self.streams)
 
     def load_helper(self, name: str) -> int:
-        """As a library."""
         source = build(texts(name)).data.decode()
         self._libraries.append(load_library(self._objc, self.device, source, "of fills and copies"))
         return self._libraries[-1].function(name).handle
 
     def make_room(self, nbytes: int) -> ArgumentRoom:
-        """Shared memory."""
         block = self.mapped.allocate(nbytes, "room for the arguments of launches is missing")
         return ArgumentRoom(block.host, block.address, block.buffer, partial(self.mapped.free, block.address))
 

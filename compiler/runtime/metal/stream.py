@@ -49,7 +49,6 @@ class MetalStream(CommandStream):
 
     # ---- see ``CommandStream``
     def await_submission(self, value: int) -> None:
-        """By its command buffer."""
         buffer = self.hold(value)
         with self.objc.pool():
             self.objc.send(buffer, "waitUntilCompleted")
@@ -77,6 +76,5 @@ class MetalStream(CommandStream):
         return ctypes.c_double.from_buffer(self._words, 8 * encoder.ENDED).value
 
     def release(self) -> None:
-        """The queue and the fence."""
         for one in self._objects:
             self.objc.send(one, "release")

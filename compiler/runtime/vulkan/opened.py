@@ -133,7 +133,6 @@ class OpenDevice(CommandDevice[VulkanStream]):
         after_all(self.streams, unload)
 
     def load_helper(self, name: str) -> int:
-        """By the device's features."""
         return self.function(self.load(build(texts(name), self.features, True).data, name), name).handle
 
     def _run(self, given: Texts, data: np.ndarray) -> np.ndarray:

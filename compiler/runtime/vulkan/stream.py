@@ -113,7 +113,6 @@ class VulkanStream(CommandStream):
 
     # ---- see ``CommandStream``
     def await_submission(self, value: int) -> None:
-        """By the semaphore."""
         api, new = self.shared.api, Structures(self.shared.api)
         info = new(
             "VkSemaphoreWaitInfo",
@@ -127,7 +126,6 @@ class VulkanStream(CommandStream):
         self.check(max(0, code), WORK_FAILED)
 
     def release(self) -> None:
-        """Memory, command buffers and the semaphore."""
         shared, null = self.shared, self.shared.api.ffi.NULL
         while self._freed:
             shared.buffers.destroy(self._freed.popleft()[0])
@@ -135,7 +133,6 @@ class VulkanStream(CommandStream):
         shared.api.lib.vkDestroySemaphore(shared.device, self._semaphore, null)
 
     def serve(self, what: int, row: ctypes.Array[ctypes.c_uint64], arguments: int) -> None:
-        """Also pipelines."""
         if what == w.SERVE_ENCODER:
             self.shared.make_pipeline(row[w.ROW_FUNCTION], row[w.ROW_THREADS], row[w.ROW_SHARED])
         else:

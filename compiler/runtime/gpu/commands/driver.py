@@ -18,8 +18,7 @@ class CommandDriver(Generic[S]):
         self._commands: CommandDevice[Any] | None = None
         self._streams: dict[int, S] = {}
         self._graphs: dict[int, bytearray] = {}
-        self._numbers = itertools.count(0x1000, 16)
-        """Handles of what has no address: modules, events, graphs."""
+        self._numbers = itertools.count(0x1000, 16)  # handles of what has no address: modules, events, graphs
 
     def _open(self, commands: CommandDevice[Any]) -> None:
         """Use a device from now on."""
