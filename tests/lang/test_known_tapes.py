@@ -370,28 +370,23 @@ def test_an_array_that_python_changes_after_its_launch_is_refused_as_in_a_new_ta
         for i in x:
             loss[None] += x[i]
 
-    def run(change):
+    def run(change=False, more=False):
         weights = np.full(size, 2, np.int8)
         with qd.ad.Tape(loss) as tape:
             weigh(weights)
             if change:
                 weights[:] = 3
-            if left:
+            if more:
                 other()
         return tape
 
-    for _ in range(2):
-        run(False)
-        other()
-    if left:
-        left = False
-        run(False)
-        run(False)
-        left = True
+    other()
     x.fill(0.5)
-    assert run(False).log.known is None if left else run(False).log.known is not None
+    for _ in range(2):
+        run()
+    assert run().log.known is not None
     with pytest.raises(qd.DataAccessError, match=r"`weigh` needs the values of the argument `w` read here, but Python changed"):
-        run(True)
+        run(change=True, more=left)
 
 
 def test_an_earlier_tape_keeps_its_launches_when_a_later_one_follows_the_same_log():

@@ -67,9 +67,11 @@ class KnownTapes:
         return found.log if usable and program.recording is None and program.second_order is None else None
 
     def left(self, kernel: Any, loss: int) -> None:
-        """The launches of a tape that began to follow a log were others: ask for more of the same before the next log is made."""
+        """The launches of a tape that began to follow a log were others: ask for more of the same before another log takes its place.
+
+        It stays: the next tape may follow it, and one that leaves it takes no longer than one that is recorded in Python.
+        """
         key = kernel.token, loss
-        self._found.pop(key, None)
         seen = self._seen.get(key)
         if seen is not None:
             _put(self._seen, key, seen._replace(times=0, wanted=2 * seen.wanted))
