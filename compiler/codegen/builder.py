@@ -30,7 +30,11 @@ def _operator(op: str, result: str = "") -> Callable[[Value, Operand], Value]:
 
     def emit(x: Value, y: Operand) -> Value:
         ty = x.ty
-        return x.f.new(result or ty, f"{op} {ty} {x.text}, {x.f.as_type(y, ty)}")
+        if isinstance(y, Value):
+            right = y.text if y.ty == ty else x.f.as_type(y, ty)
+        else:
+            right = str(y) if ty == "i64" else x.f.as_type(y, ty)
+        return x.f.new(result or ty, f"{op} {ty} {x.text}, {right}")
 
     return emit
 
@@ -41,11 +45,11 @@ class Value:
     ``p + n`` is ``n`` bytes after a pointer, ``p[k]`` the ``k``-th 8-byte word behind it.
     """
 
-    __slots__ = ("f", "text", "ty")
+    __slots__ = ("f", "text", "ty")  # without a constructor: thousands are made at the first launch of a process
     __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, f: Builder, ty: str, text: str) -> None:
-        self.f, self.ty, self.text = f, ty, text
+    f: Builder
+    ty: str
+    text: str
 
     def __add__(self, other: Operand) -> Value:
         if self.ty != "ptr":
@@ -59,11 +63,7 @@ class Value:
     __gt__, __ge__ = _operator("icmp sgt", "i1"), _operator("icmp sge", "i1")
     below, above = _operator("icmp ult", "i1"), _operator("icmp ugt", "i1")  # unsigned
 
-    def __eq__(self, other: Operand) -> Value:  # type: ignore[override]
-        return _EQUAL(self, other)
-
-    def __ne__(self, other: Operand) -> Value:  # type: ignore[override]
-        return _DIFFERENT(self, other)
+    __eq__, __ne__ = _operator("icmp eq", "i1"), _operator("icmp ne", "i1")  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self.ty} {self.text} is known when the code runs: use f.if_(..), and & for and")
@@ -87,27 +87,36 @@ class Value:
 
     # -- memory
     def _step(self, unit: str, n: Operand) -> Value:
-        return self.f.new("ptr", f"getelementptr {unit}, ptr {self.f.as_type(self, 'ptr')}, i64 {self.f.as_type(n, 'i64')}")
+        where = self.text if self.ty == "ptr" else self._address()
+        return self.f.new(
+            "ptr", f"getelementptr {unit}, ptr {where}, i64 {n if n.__class__ is int else self.f.as_type(n, 'i64')}"
+        )
+
+    def _address(self) -> str:
+        if self.ty == "i64":
+            return self.f.new("ptr", f"inttoptr i64 {self.text} to ptr").text
+        return self.f.as_type(self, "ptr")
 
     def words(self, k: Operand) -> Value:
         """The address of the ``k``-th word behind this pointer."""
         return self if k.__class__ is int and not k else self._step("i64", k)
 
     def __getitem__(self, k: Operand) -> Value:
-        return self.words(k).load()
+        return (self._step("i64", k) if k.__class__ is not int or k else self).load()
 
     def __setitem__(self, k: Operand, value: Operand) -> None:
-        self.words(k).store(value)
+        (self._step("i64", k) if k.__class__ is not int or k else self).store(value)
 
     def load(self, ty: str = "i64", order: str = "") -> Value:
         """Load from here. ``order``: of an atomic load."""
-        where = f"{ty}, ptr {self.f.as_type(self, 'ptr')}"
+        where = f"{ty}, ptr {self.text if self.ty == 'ptr' else self._address()}"
         return self.f.new(ty, f"load atomic {where} {order}, align {_BITS[ty] // 8}" if order else f"load {where}")
 
     def store(self, value: Operand, ty: str = "", order: str = "") -> None:
         """Store here. ``ty``: of a literal, ``i64`` by default; ``order``: of an atomic store."""
         ty = ty or (value.ty if isinstance(value, Value) else "i64")
-        what = f"{ty} {self.f.as_type(value, ty)}, ptr {self.f.as_type(self, 'ptr')}"
+        given = value.text if isinstance(value, Value) and value.ty == ty else self.f.as_type(value, ty)
+        what = f"{ty} {given}, ptr {self.text if self.ty == 'ptr' else self._address()}"
         self.f.put(f"store atomic {what} {order}, align {_BITS[ty] // 8}" if order else f"store {what}")
 
     def update(self, op: str, value: Operand, order: str, ty: str = "i64") -> Value:
@@ -122,7 +131,14 @@ class Value:
         return self.f.new("i1", f"extractvalue {pair} {found.text}, 1")
 
 
-_ADD, _EQUAL, _DIFFERENT = _operator("add"), _operator("icmp eq", "i1"), _operator("icmp ne", "i1")
+def value_of(f: Builder, ty: str, text: str) -> Value:
+    """An operand that is no register, or a parameter."""
+    made = Value()
+    made.f, made.ty, made.text = f, ty, text
+    return made
+
+
+_ADD = _operator("add")
 Operand = Value | int
 Ptr = I64 = I32 = I1 = Value
 """Types of parameters, read by ``function``."""
@@ -139,11 +155,27 @@ class Variable:
     @property
     def value(self) -> Value:
         """Its value at this place of the code."""
-        return self.at.load(self.ty)
+        return self.at.f.new(self.ty, f"load {self.ty}, ptr {self.at.text}")
 
     @value.setter
     def value(self, x: Operand) -> None:
         self.at.store(x, self.ty)
+
+
+class IfBlock:
+    """The block of ``Builder.if_``. A class, because a generator as a context manager makes twice the calls."""
+
+    __slots__ = ("condition", "f", "no")
+    f: Builder
+    condition: Value
+    no: str
+
+    def __enter__(self) -> None:
+        self.no = self.f._branch(self.condition)
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self.f._close_branch(self.no)
 
 
 class NativeFunction(NamedTuple):
@@ -192,6 +224,7 @@ class Builder:
         self._head: list[str] = []  # stack slots, once at the top
         self._lines: list[str] = []
         self._returns: dict[str, str] = {}  # the label of a block that only returns, by its instruction
+        self._void = value_of(self, "void", "")
         self._n = 0
         self._open = True  # the current block has no terminator yet
         self._loops: list[list[Any]] = []  # labels of ``continue`` and ``break``, and whether there is a ``break``
@@ -203,9 +236,11 @@ class Builder:
     # -- text
     def new(self, ty: str, right: str) -> Value:
         """A new register."""
+        assert self._open, f"{self._definition.name}: code behind the end of a block: {right}"
         self._n += 1
-        made = Value(self, ty, f"%r{self._n}")
-        self.put(f"{made.text} = {right}")
+        made = Value()
+        made.f, made.ty, made.text = self, ty, f"%r{self._n}"
+        self._lines.append(f"  {made.text} = {right}")
         return made
 
     def put(self, line: str) -> None:
@@ -231,35 +266,42 @@ class Builder:
 
     def _start(self, label: str) -> None:
         if self._open:
-            self._end(f"br label %{label}")
+            self._lines.append(f"  br label %{label}")
         self._lines.append(label + ":")
         self._open = True
 
     def _end(self, line: str) -> None:
-        self.put(line)
+        assert self._open, f"{self._definition.name}: code behind the end of a block: {line}"
+        self._lines.append("  " + line)
         self._open = False
 
     def _branch(self, condition: Value) -> str:
         """Open the block for a condition that holds; returns the label of the other one."""
-        yes, no = self._label(), self._label()
-        self._end(f"br i1 {condition.text}, label %{yes}, label %{no}")
-        self._start(yes)
-        return no
+        self._n += 2
+        return self._fork(condition, f"L{self._n - 1}", f"L{self._n}", f"L{self._n - 1}:")
 
     def _jump(self, label: str, when: Value | None, unless: Value | None) -> None:
         """Jump, under a condition if one is given."""
-        condition = unless if when is None else when
-        if condition is None:
-            return self._end(f"br label %{label}")
-        stay = self._label()
-        yes, no = (label, stay) if unless is None else (stay, label)
-        self._end(f"br i1 {condition.text}, label %{yes}, label %{no}")
-        return self._start(stay)
+        if when is None and unless is None:
+            self._end(f"br label %{label}")
+            return
+        self._n += 1
+        stay = f"L{self._n}"
+        if when is not None:
+            self._fork(when, label, stay, stay + ":")
+        elif unless is not None:
+            self._fork(unless, stay, label, stay + ":")
+
+    def _fork(self, condition: Value, yes: str, no: str, opened: str) -> str:
+        """Jump to one of two blocks, and open one of them; returns ``no``."""
+        assert self._open, f"{self._definition.name}: code behind the end of a block: br"
+        self._lines += (f"  br i1 {condition.text}, label %{yes}, label %{no}", opened)
+        return no
 
     # -- values
     def symbol(self, name: str | NativeFunction) -> Value:
         """The address of a native function, or of an imported name."""
-        return Value(self, "ptr", f"@{self.module.use(name)}")
+        return value_of(self, "ptr", f"@{self.module.use(name)}")
 
     def var(self, value: Operand | None = None, ty: str = "") -> Variable:
         """A variable with a first value; ``ty``: ``i64`` by default."""
@@ -276,7 +318,7 @@ class Builder:
         self._n += 1
         text = f"%s{self._n}"
         self._head.append(f"  {text} = alloca {ty if n == 1 else f'[{n} x {ty}]'}")
-        return Value(self, "ptr", text)
+        return value_of(self, "ptr", text)
 
     def min(self, a: Value, b: Value) -> Value:
         """The lesser of two signed words."""
@@ -290,8 +332,10 @@ class Builder:
     def call(self, target: NativeFunction, *args: Operand) -> Value:
         """Call a native function."""
         assert len(args) == len(target.types), f"{target.name} takes {len(target.types)} arguments"
-        given = ", ".join([f"{ty} {self.as_type(x, ty)}" for ty, x in zip(target.types, args)])
-        return self._call(target.result, self.module.use(target), given)
+        given: list[str] = []
+        for ty, x in zip(target.types, args):
+            given.append(f"{ty} {x.text if isinstance(x, Value) and x.ty == ty else self.as_type(x, ty)}")
+        return self._call(target.result, self.module.use(target), ", ".join(given))
 
     def call_address(self, target: Value, result: str, *args: Operand | tuple[str, Value]) -> Value:
         """Call the function at an address. Literals are ``i64``; a pair says how a pointer is passed."""
@@ -307,13 +351,15 @@ class Builder:
         if result != "void":
             return self.new(result, text)
         self.put(text)
-        return Value(self, "void", "")
+        return self._void
 
     # -- control flow
     def ret(self, value: Operand | None = None, *, when: Value | None = None, unless: Value | None = None) -> None:
         """Return, under a condition if one is given."""
         ty = self._definition.result
-        text = "ret void" if value is None else f"ret {ty} {self.as_type(value, ty)}"
+        text = "ret void"
+        if value is not None:
+            text = f"ret {ty} {value.text if isinstance(value, Value) and value.ty == ty else self.as_type(value, ty)}"
         if when is None and unless is None:
             return self._end(text)
         if text not in self._returns:
@@ -325,11 +371,13 @@ class Builder:
         self._loops[-1][2] = True
         self._jump(self._loops[-1][1], when, unless)
 
-    @contextmanager
-    def if_(self, condition: Value) -> Iterator[None]:
+    def if_(self, condition: Value) -> IfBlock:
         """Code that runs if the condition holds."""
-        no = self._branch(condition)
-        yield
+        made = IfBlock()
+        made.f, made.condition = self, condition
+        return made
+
+    def _close_branch(self, no: str) -> None:
         jump = len(self._lines) if self._open else -1
         self._start(no)
         self._last_if = jump, len(self._lines)
@@ -349,28 +397,31 @@ class Builder:
     @contextmanager
     def loop(self) -> Iterator[None]:
         """Code that runs until it leaves."""
-        with self._loop(self._label()) as head:
-            self._start(head)
-            yield
+        head = self._open_loop(self._label())
+        self._start(head)
+        yield
+        self._close_loop(head)
 
     @contextmanager
     def range(self, n: Operand, start: Operand = 0) -> Iterator[Value]:
         """A loop over ``start`` .. ``n - 1``, signed."""
         k, head = self.var(start), self._label()
-        with self._loop(self._label(), head) as step:
-            self._start(head)
-            i = k.value
-            self.leave(unless=i < n)
-            yield i
-            self._start(step)
-            k.value = i + 1
+        step = self._open_loop(self._label())
+        self._start(head)
+        i = k.value
+        self.leave(unless=i < n)
+        yield i
+        self._start(step)
+        k.value = i + 1
+        self._close_loop(head)
 
-    @contextmanager
-    def _loop(self, again: str, head: str = "") -> Iterator[str]:
+    def _open_loop(self, again: str) -> str:
         self._loops.append([again, self._label(), False])
-        yield again
+        return again
+
+    def _close_loop(self, head: str) -> None:
         if self._open:
-            self._end(f"br label %{head or again}")
+            self._end(f"br label %{head}")
         _, end, left = self._loops.pop()
         if left:
             self._start(end)
@@ -429,7 +480,7 @@ class NativeModule:
         if one.emit is None:
             return f"declare {one.result} @{one.name}({', '.join(one.types)})\n"
         f = Builder(self, one)
-        parameters = [Value(f, ty, f"%p{k}") for k, ty in enumerate(one.types)]
+        parameters = [value_of(f, ty, f"%p{k}") for k, ty in enumerate(one.types)]
         one.emit(f, *parameters)
         linkage = "" if one.name in self.exports else "internal "
         takes = ", ".join([f"{x.ty} {x.text}" for x in parameters])

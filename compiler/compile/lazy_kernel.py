@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Union
 
-from ..ir.nodes import ArgDecl, Buffer, BufferKind, Kernel, Op
+from ..ir.nodes import ArgDecl, Buffer, BufferKind, Kernel
 from ..ir.process import while_compiling
 from ..ir.threads import new_lock
-from ..ir.walk import kernel_buffers, task_blocks, walk, written_places
+from ..ir.walk import has_op, kernel_buffers, walk, written_places
 from ..passes.dependence.access import writes_of
 from ..runtime.base import Device
 from ..runtime.compiled import Compiled
@@ -38,12 +38,12 @@ class KernelSummary(NamedTuple):
 
 def facts_of(kernel: Kernel) -> KernelSummary:
     """The facts of a kernel."""
-    kinds: frozenset[BufferKind] = frozenset(b.kind for b in kernel_buffers(kernel))
-    draws = any(isinstance(s, Op) and s.op == "seed" for t in kernel.tasks for s in task_blocks(t))
-    writes = writes_of(s for t in kernel.tasks for s in walk(t.body))
-    written = frozenset(_written(p.buffer) for p, _, _ in writes if isinstance(p.buffer.owner, ArgDecl))
-    places = (p for t in kernel.tasks for p in (*written_places(t.body), *(r.place for r in t.reductions)))
-    stores = tuple(dict.fromkeys((p.buffer, p.offset) for p in places if p.buffer.kind == "field"))
+    kinds: frozenset[BufferKind] = frozenset([b.kind for b in kernel_buffers(kernel)])
+    draws = has_op(kernel, "seed")
+    writes = writes_of([s for t in kernel.tasks for s in walk(t.body)])
+    written = frozenset([_written(p.buffer) for p, _, _ in writes if isinstance(p.buffer.owner, ArgDecl)])
+    places = [p for t in kernel.tasks for p in (*written_places(t.body), *[r.place for r in t.reductions])]
+    stores = tuple(dict.fromkeys([(p.buffer, p.offset) for p in places if p.buffer.kind == "field"]))
     return KernelSummary(replace(kernel, tasks=[]), kinds, draws, written, stores)
 
 

@@ -15,12 +15,8 @@ from typing import Literal, Union
 
 from .types import DType, i32
 
-_ids = count(1)
-
-
-def new_id() -> int:
-    """A number that no node of this process has; later ones are larger."""
-    return next(_ids)
+new_id = count(1).__next__
+"""Gives a number that no node of this process has; later ones are larger."""
 
 
 @dataclass(frozen=True, slots=True)

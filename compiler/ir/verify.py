@@ -364,7 +364,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def verified(lowered: bool = True) -> Callable[[F], F]:
     """Decorator of a pass: check what it returns (a kernel, or an object with one), or the task that it edits in place.
 
-    A pass in place that returns False has changed nothing, so it is not checked; the pass over the kernel that runs it is.
+    A pass in place that returns False or 0 has changed nothing, so it is not checked; the pass over the kernel that runs it is.
     Nothing is done unless ``QDRUN_VERIFY`` is set. ``lowered``: whether break, continue and return are gone by then.
     """
 
@@ -372,7 +372,7 @@ def verified(lowered: bool = True) -> Callable[[F], F]:
         @functools.wraps(pass_)
         def checked(*args: Any, **kwargs: Any) -> Any:
             out = pass_(*args, **kwargs)
-            if out is not False and os.environ.get("QDRUN_VERIFY", "") not in ("", "0"):
+            if (out is None or out) and os.environ.get("QDRUN_VERIFY", "") not in ("", "0"):
                 _verify_result(out, args, lowered)
             return out
 

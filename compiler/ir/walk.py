@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable
 
 from .nodes import (
     Assert,
@@ -28,12 +27,16 @@ from .nodes import (
 )
 
 
-def walk(block: Block) -> Iterator[Stmt]:
-    """Every statement of the block and of the blocks inside it, in program order. The cost of a step does not depend on the depth."""
+def walk(block: Block) -> list[Stmt]:
+    """Every statement of the block and of the blocks inside it, in program order. The cost of a step does not depend on the depth.
+
+    A list, because passes walk every block many times and an iterator in Python costs a call for each statement.
+    """
+    found: list[Stmt] = []
     open_blocks = [iter(block)]
     while open_blocks:
         for s in open_blocks[-1]:
-            yield s
+            found.append(s)
             if isinstance(s, If):
                 open_blocks += (iter(s.orelse), iter(s.then))
                 break
@@ -42,6 +45,7 @@ def walk(block: Block) -> Iterator[Stmt]:
                 break
         else:
             open_blocks.pop()
+    return found
 
 
 def inner_blocks(s: Stmt) -> tuple[Block, ...]:
@@ -78,9 +82,14 @@ def operands(s: Stmt) -> tuple[Operand, ...]:
     return ()
 
 
-def task_blocks(task: Task) -> Iterator[Stmt]:
+def task_blocks(task: Task) -> list[Stmt]:
     """Every statement of a task, its prologue first."""
-    return chain(walk(task.prologue), walk(task.body))
+    return walk(task.prologue) + walk(task.body)
+
+
+def has_op(kernel: Kernel, *codes: str) -> bool:
+    """Whether a kernel has an operation with one of these codes."""
+    return any([isinstance(s, Op) and s.op in codes for task in kernel.tasks for s in task_blocks(task)])
 
 
 def stored_locals(block: Block) -> set[Local]:
@@ -90,14 +99,27 @@ def stored_locals(block: Block) -> set[Local]:
 
 def place_of(s: Stmt) -> Place | None:
     """The memory that one statement touches."""
-    if isinstance(s, GlobalStore):
-        return s.place
-    if isinstance(s, Op) and s.op == "gload":
-        assert isinstance(s.attr, Place)
-        return s.attr
-    if isinstance(s, Op) and s.op == "atomic":
-        return atomic_of(s)[0]
-    return None
+    if s.__class__ is Op:
+        return s.attr if s.op == "gload" else s.attr[0] if s.op == "atomic" else None  # type: ignore[union-attr, return-value, index]
+    return s.place if isinstance(s, GlobalStore) else None
+
+
+def places_of(task: Task) -> list[Place]:
+    """The places that a task touches, in order of first use."""
+    return _places(task_blocks(task))
+
+
+def _places(statements: Iterable[Stmt]) -> list[Place]:
+    found: dict[Place, None] = {}
+    for s in statements:
+        if isinstance(s, Op):
+            if s.op == "gload":
+                found[s.attr] = None  # type: ignore[index]
+            elif s.op == "atomic":
+                found[atomic_of(s)[0]] = None
+        elif isinstance(s, GlobalStore):
+            found[s.place] = None
+    return list(found)
 
 
 def atomic_of(s: Op) -> tuple[Place, str]:
@@ -116,17 +138,15 @@ def index_of(s: Stmt) -> tuple[Operand, ...]:
 
 def written_places(block: Block) -> set[Place]:
     """The places that a block stores to or updates atomically."""
-    out: set[Place] = set()
-    for s in walk(block):
-        place = place_of(s)
-        if place is not None and not (isinstance(s, Op) and s.op == "gload"):
-            out.add(place)
-    return out
+    return set(_places([s for s in walk(block) if not (isinstance(s, Op) and s.op == "gload")]))
 
 
 def meets(s: Stmt) -> bool:
     """Whether a statement waits for the other threads of its block, or of its wave."""
-    return isinstance(s, Op) and s.op in ("barrier", "shuffle", "ballot")
+    return isinstance(s, Op) and s.op in _MEETINGS
+
+
+_MEETINGS = frozenset(("barrier", "shuffle", "ballot"))
 
 
 LANE_VALUES = "values of lanes"
@@ -143,18 +163,21 @@ def meets_in_grid(task: Task) -> bool:
     return any(isinstance(s, Op) and s.op == "barrier" and s.attr == "grid" for s in walk(task.body))
 
 
+FENCES = frozenset(("barrier", "fence"))
+"""Operations whose order among the accesses to memory is seen by other threads."""
+
+
 def is_fence(s: Stmt) -> bool:
     """Whether the order of a statement and the accesses to memory before and after it is seen by other threads."""
-    return isinstance(s, Op) and s.op in ("barrier", "fence")
+    return isinstance(s, Op) and s.op in FENCES
 
 
 def cooperates(task: Task) -> bool:
     """Whether the iterations of a task meet in blocks: it has a barrier, an operation of a wave, or memory that they share."""
-    for s in walk(task.body):
-        place = place_of(s)
-        if meets(s) or (place is not None and place.buffer.kind == "block"):
-            return True
-    return False
+    statements = walk(task.body)
+    return any([isinstance(s, Op) and s.op in _MEETINGS for s in statements]) or any(
+        [place.buffer.kind == "block" for place in _places(statements)]
+    )
 
 
 def fills_blocks(task: Task) -> bool:
@@ -200,7 +223,8 @@ class Written:
 
     def __init__(self, *blocks: Block) -> None:
         self._known: dict[int, set[Local | Place]] = {}
-        self._everything = {p for block in blocks for s in walk(block) if (p := place_of(s)) is not None}
+        self._blocks = blocks
+        self._all: list[Place] = []
         for block in blocks:
             self._visit(block)
 
@@ -211,7 +235,12 @@ class Written:
     def _visit(self, block: Block) -> set[Local | Place]:
         out: set[Local | Place] = set()
         for s in block:
-            if isinstance(s, LocalStore):
+            if isinstance(s, Op):
+                if s.op == "atomic":
+                    out.add(atomic_of(s)[0])
+                elif s.op in FENCES:
+                    out.update(self._everything())
+            elif isinstance(s, LocalStore):
                 out.add(s.local)
             elif isinstance(s, If):
                 out |= self._visit(s.then)
@@ -220,24 +249,23 @@ class Written:
                 out |= self._visit(s.body)
             elif isinstance(s, GlobalStore):
                 out.add(s.place)
-            elif isinstance(s, Op) and s.op == "atomic":
-                out.add(atomic_of(s)[0])
-            elif is_fence(s):
-                out |= self._everything
         self._known[id(block)] = out
         return out
+
+    def _everything(self) -> list[Place]:
+        if not self._all:
+            self._all = _places(s for block in self._blocks for s in walk(block))
+        return self._all
 
 
 def kernel_places(kernel: Kernel) -> list[Place]:
     """The places of a kernel in order of first use: the order in which their buffers are numbered."""
     seen: dict[Place, None] = {}
     for task in kernel.tasks:
-        for s in task_blocks(task):
-            place = place_of(s)
-            if place is not None:
-                seen.setdefault(place)
-                if place.pool is not None:
-                    seen.setdefault(place.pool.slots)
+        for place in places_of(task):
+            seen.setdefault(place)
+            if place.pool is not None:
+                seen.setdefault(place.pool.slots)
         for r in task.reductions:
             seen.setdefault(r.place)
     return list(seen)

@@ -29,7 +29,7 @@ from ..ir.nodes import (
     Stmt,
     Task,
 )
-from ..ir.walk import task_blocks
+from ..ir.walk import operands, task_blocks
 
 Replace = Callable[[Operand], Operand]
 
@@ -67,7 +67,7 @@ class _Cloner:
 
     def values(self, xs: tuple[Operand, ...]) -> tuple[Operand, ...]:
         """The copies of operands."""
-        return tuple(map(self.value, xs))
+        return tuple([self.ops.get(x, x) if x.__class__ is Op else x for x in xs])  # type: ignore[arg-type]
 
     def task(self, t: Task) -> Task:
         """Everything of a task, in the order in which it is defined."""
@@ -139,6 +139,14 @@ class _Cloner:
     def stack(self, s: Stack) -> Stack:
         """The copy of a stack, also of one that the task does not list."""
         return self.stacks.get(s, s)
+
+
+def substitute(s: Stmt, known: Mapping[Op, Operand]) -> None:
+    """Replace the values that a statement reads itself by what ``known`` has for them. Most statements read none of these."""
+    for x in s.args if isinstance(s, Op) else operands(s):
+        if isinstance(x, Op) and x in known:
+            replace_operands(s, lambda x: known.get(x, x) if isinstance(x, Op) else x)
+            return
 
 
 def replace_operands(s: Stmt, f: Replace) -> None:

@@ -12,14 +12,14 @@ from ..ir.builder import StatementBuilder
 from ..ir.nodes import Block, CellBlocks, Const, GlobalStore, Kernel, Op, Operand, Place, Task
 from ..ir.types import i32
 from ..ir.verify import verified
-from ..ir.walk import atomic_of, index_of, inner_blocks, place_of, task_blocks
+from ..ir.walk import atomic_of, index_of, inner_blocks, place_of, places_of
 from .clone import clone_kernel
 
 
 @verified()
 def in_blocks(kernel: Kernel) -> Kernel:
     """The kernel with accesses to blocks, where it has places in levels with a budget."""
-    if not any(_pool(s) for task in kernel.tasks for s in task_blocks(task)):
+    if not any([place.pool for task in kernel.tasks for place in places_of(task)]):
         return kernel
     out, made = clone_kernel(kernel), _Blocks()
     for task in out.tasks:

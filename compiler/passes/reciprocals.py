@@ -22,8 +22,8 @@ _PASSES_ON = frozenset(("add", "sub", "mul", "neg", "select"))
 def share_reciprocals(kernel: Kernel) -> Kernel:
     """Rewrite the divisions of a simplified reverse kernel, in place."""
     for task in kernel.tasks:
-        statements = list(walk(task.body))
-        if any(_is_reciprocal(s) for s in statements):
+        statements = walk(task.body)
+        if any([isinstance(s, Op) and s.op == "div" and _is_reciprocal(s) for s in statements]):
             _rewrite(task.body, _exact(statements, _adjoints(statements)))
     return kernel
 

@@ -18,7 +18,7 @@ from ..ir.builder import StatementBuilder, convert
 from ..ir.nodes import Block, Const, GlobalStore, Kernel, Local, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.types import u1
 from ..ir.walk import atomic_of, index_of, inner_blocks, is_fence, place_of, walk
-from .clone import clone_task, replace_operands
+from .clone import clone_task, substitute
 from .dependence.access import WriteSet, overlap
 from .dependence.indexing import Linear, extents, held_axes, linear
 from .simplify.simplify import simplify_in_place
@@ -108,7 +108,7 @@ class _TaskRewriter:
         values: dict[Op, Op] = {}
         loop.body[:] = _rewritten(loop.body, set(map(id, read)), carried, values)
         for s in walk(loop.body):
-            replace_operands(s, lambda x: values.get(x, x) if isinstance(x, Op) else x)
+            substitute(s, values)
         local = _replace(loop.body, place, found[0])
         end = StatementBuilder(loop.body)
         end.store(carried, end.load(local))
@@ -247,7 +247,7 @@ def _replace(block: Block, place: Place, element: _Element) -> Local:
     middle = _rewritten(block[first : last + 1], set(map(id, element.accesses)), local, values)
     block[first : last + 1] = [*before, *middle, *after]
     for s in walk(block):
-        replace_operands(s, lambda x: values.get(x, x) if isinstance(x, Op) else x)
+        substitute(s, values)
     return local
 
 

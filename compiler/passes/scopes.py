@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..ir.nodes import Block, Const, If, Local, LocalStore, Loop, Op, Operand
 from ..ir.walk import operands
-from .clone import replace_operands
+from .clone import substitute
 
 _CHEAP = frozenset(("add", "sub", "mul", "neg", "cast"))
 
@@ -47,7 +47,7 @@ class _Exporter:
         mine: list[Op] = []
         for s in block:
             for x in operands(s):
-                if isinstance(x, Op) and self._is_local_value(x) and x not in self._visible and x not in self._exported:
+                if isinstance(x, Op) and x not in self._visible and self._is_local_value(x) and x not in self._exported:
                     if self._repeats(x):
                         self._repeated[x] = x.args  # those of its definition may become loads
                     else:
@@ -71,7 +71,7 @@ class _Exporter:
         for s in block:
             swap: dict[Op, Op] = {}
             for x in operands(s):
-                if not isinstance(x, Op) or not self._is_local_value(x) or x in self._visible or x in swap:
+                if not isinstance(x, Op) or x in self._visible or not self._is_local_value(x) or x in swap:
                     continue
                 if x in self._exported:
                     local = self._exported[x]
@@ -79,8 +79,7 @@ class _Exporter:
                 else:
                     swap[x] = Op(x.op, self._repeated[x], x.dtype, x.attr, x.loc)
                 out.append(swap[x])
-            if swap:
-                replace_operands(s, lambda x, swap=swap: swap.get(x, x) if isinstance(x, Op) else x)
+            substitute(s, swap)
             out.append(s)
             if isinstance(s, Op):
                 self._visible.add(s)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from ..ir.builder import StatementBuilder, const_i64
 from ..ir.nodes import Block, Buffer, Const, If, Kernel, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.types import DType, i32, i64, u1, u8, u32
-from ..ir.walk import LANE_VALUES, walk
+from ..ir.walk import LANE_VALUES, has_op, walk
 from .clone import clone_kernel
 from .shuffles import in_memory
 
 
 def through_memory(kernel: Kernel) -> Kernel:
     """The kernel without marked operations; itself if it has none."""
-    if not any(_marked(s) for task in kernel.tasks for s in walk(task.body)):
+    if not has_op(kernel, "shuffle", "ballot") or not any([_marked(s) for task in kernel.tasks for s in walk(task.body)]):
         return kernel
     out = clone_kernel(kernel)
     for task in out.tasks:

@@ -1,5 +1,9 @@
 """Compilation grows with the kernel, not with its square. Counted in calls of functions, which depend on nothing but the input."""
 
+import json
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -167,6 +171,17 @@ def test_values_that_are_used_twice_are_looked_at_once(tmp_path, step, use):
             primal = pipeline.simplified(pipeline.lowered(read_function(scope["k"]), {}, LowerOptions()))
             counts.append(calls(reverse_kernel, primal)[1])
         assert counts[1] < 8 * counts[0], counts
+
+
+def test_first_calls_stay_small():
+    """In a new process: the first launch, which also emits the native launcher, then a kernel of the same process."""
+    ask = "import json; from benchmarks.first_calls import python_calls as p; print(json.dumps([p('elementwise'), p('recurrence')]))"
+    env = {**os.environ, "QDRUN_VERIFY": "0"}  # the checks of passes are no part of a user's calls
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, env=env)
+    first, second = json.loads(done.stdout)
+    assert 0 < first["launch"] <= 12_500
+    assert 0 < second["launch"] <= 6_500
+    assert 0 < second["gradient"] <= 25_000
 
 
 def test_walking_costs_the_same_at_any_depth():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ir.types import DType, f16, f32, f64, i64, u1
-from .target import Target, llvm_type
+from .target import LLVM_TYPES, Target
 
 ROLLED = '!"llvm.loop.unroll.runtime.disable"'
 """A loop is not unrolled unless its count is a literal."""
@@ -118,7 +118,7 @@ class Fn:
     # -- types
     def ty(self, dtype: DType, v: bool) -> str:
         """A register type."""
-        return f"<{self.lanes} x {llvm_type(dtype)}>" if v else llvm_type(dtype)
+        return f"<{self.lanes} x {LLVM_TYPES[dtype.name]}>" if v else LLVM_TYPES[dtype.name]
 
     def vec(self, scalar: str, v: bool) -> str:
         """A scalar LLVM type, widened to all lanes if varying."""
@@ -131,7 +131,7 @@ class Fn:
 
     def lit(self, text: str, dtype: DType, v: bool) -> str:
         """A scalar literal's text for use at this shape."""
-        return f"splat ({llvm_type(dtype)} {text})" if v else text
+        return f"splat ({LLVM_TYPES[dtype.name]} {text})" if v else text
 
     # -- calls
     def intrinsic(self, name: str, dtype: DType, v: bool, *args: str, extra: str = "", extra_ty: str = "") -> str:
@@ -140,7 +140,7 @@ class Fn:
         types = ", ".join([ty] * len(args) + ([extra_ty] if extra_ty else []))
         self.module.declare(full, f"declare {ty} @{full}({types})")
         tail = f", {extra_ty} {extra}" if extra_ty else ""
-        return self.t(f"call {ty} @{full}({', '.join(f'{ty} {a}' for a in args)}{tail})")
+        return self.t(f"call {ty} @{full}({', '.join([f'{ty} {a}' for a in args])}{tail})")
 
     def broadcast(self, reg: str, scalar: str) -> str:
         """Broadcast one value to all lanes as a vector."""

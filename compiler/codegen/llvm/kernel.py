@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from ...ir.nodes import Kernel, Op, Task
 from ...ir.walk import conditional_locals, walk, written_places
 from ..abi import CTX_LAUNCHES, CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
@@ -26,8 +24,9 @@ _HELPERS = frozenset("print record launch memset launch_together parallel_for pa
 
 def symbol(kernel: Kernel) -> str:
     """The name of the entry function, which no other function has."""
-    name = re.sub(r"\W", "_", kernel.name, flags=re.ASCII)
-    return f"qd_{name}_" if name in _HELPERS or re.search(r"_\w*\d$", name) else f"qd_{name}"
+    name = "".join([c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in kernel.name])
+    like_helper = name in _HELPERS or ("_" in name and name[-1].isdigit())
+    return f"qd_{name}_" if like_helper else f"qd_{name}"
 
 
 def exports_of(kernel: Kernel, batched: bool) -> list[str]:

@@ -32,8 +32,11 @@ def analyse(task: Task, same: frozenset[Op] = frozenset(), apart: frozenset[Op] 
     return shapes
 
 
+_VARYING = frozenset(("iter", "atomic", "stack_get", "shuffle", "ballot"))
+
+
 def _per_trial(s: Op) -> bool:
-    return s.op == "gload" and isinstance(s.attr, Place) and s.attr.per_trial
+    return isinstance(s.attr, Place) and s.attr.per_trial
 
 
 def _block(block: Block, control: bool, varying: set[Op | Local | Loop], same: frozenset[Op]) -> None:
@@ -43,12 +46,16 @@ def _block(block: Block, control: bool, varying: set[Op | Local | Loop], same: f
     for s in block:
         match s:
             case Op():
-                own = (
-                    s.attr in varying
-                    if s.op == "load"
-                    else s.op in ("iter", "atomic", "stack_get", "shuffle", "ballot") or _per_trial(s)
-                )
-                if (own or any(map(varies, s.args))) and s not in same:
+                if s in varying:  # as an earlier round has found
+                    continue
+                if s.op == "load":
+                    own = s.attr in varying
+                else:
+                    own = s.op in _VARYING or (s.op == "gload" and _per_trial(s))
+                if not own:
+                    for x in s.args:
+                        own = own or (isinstance(x, Op) and x in varying)
+                if own and s not in same:
                     varying.add(s)
             case LocalStore():
                 if control or varies(s.value):

@@ -18,6 +18,7 @@ from typing import Any
 from ...errors import QdrunError
 from ..library import functions
 from .parse import FunctionSource, read_function
+from .trees import children_of, nodes_of
 
 _LITERALS = (int, float, bool, str, type(None))
 _PURE = frozenset((len, range, tuple, list, str, zip, enumerate, reversed, sorted, abs, divmod))
@@ -78,8 +79,8 @@ class _Reader:
 
     def __init__(self, source: FunctionSource, owner: Any, first: str, depth: int) -> None:
         self._source, self._owner, self._first, self._depth = source, owner, first, depth
-        stored = (n.id for n in ast.walk(source.tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load))
-        self._own = {*stored, *(a.arg for a in ast.walk(source.tree.args) if isinstance(a, ast.arg))}
+        stored = [n.id for n in source.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)]
+        self._own = {*stored, *[a.arg for a in nodes_of(source.tree.args) if isinstance(a, ast.arg)]}
 
     def all_of(self, nodes: list[Any]) -> bool:
         """Whether all of these statements or expressions are free of effects."""
@@ -97,7 +98,7 @@ class _Reader:
                 return self._callee(node.func) and self.all_of([*node.args, *node.keywords])
             case ast.Expr(value=ast.Constant()):
                 return True
-        return isinstance(node, _NODES) and self.all_of(list(ast.iter_child_nodes(node)))
+        return isinstance(node, _NODES) and self.all_of(children_of(node))
 
     def _value(self, name: str) -> Any:
         try:

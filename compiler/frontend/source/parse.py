@@ -18,6 +18,7 @@ from ...errors import QdrunNameError, QdrunSyntaxError
 from ...ir.nodes import Loc
 from ...ir.threads import new_lock, once
 from .texts import lines_of
+from .trees import nodes_of
 
 Watcher = Callable[["FunctionSource", str, str, Any], None]
 _watcher: ContextVar[Watcher | None] = ContextVar("qdrun_watcher", default=None)
@@ -49,6 +50,11 @@ class FunctionSource:
     first: int
     lines: tuple[str, ...]
     given: Mapping[str, Any] = field(default_factory=dict)
+
+    @once
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the definition; see ``nodes_of``."""
+        return nodes_of(self.tree)
 
     @property
     def name(self) -> str:
@@ -99,9 +105,11 @@ class FunctionSource:
         """The location of ``node`` in the user's file. A node over several lines is marked to the end of its first."""
         row = getattr(node, "lineno", 2) - 2  # the tree was read under an added first line
         text = self.lines[row] if 0 <= row < len(self.lines) else ""
-        begin = _column(text, getattr(node, "col_offset", 0))
-        one_line = getattr(node, "end_lineno", None) == getattr(node, "lineno", None)
-        end = _column(text, getattr(node, "end_col_offset", None) or 0) if one_line else len(text.rstrip())
+        begin, end = min(getattr(node, "col_offset", 0), len(text)), getattr(node, "end_col_offset", None) or 0
+        if not text.isascii():
+            begin, end = _column(text, begin), _column(text, end)
+        if getattr(node, "end_lineno", None) != getattr(node, "lineno", None):
+            end = len(text.rstrip())
         return Loc(self.file, self.first + row, begin, max(end, begin + 1), text.rstrip("\n"), kernel)
 
     def lookup(self, name: str) -> Any:
@@ -170,22 +178,30 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
     fn: Any = inspect.unwrap(getattr(function, "__func__", function))
     if not isinstance(fn, FunctionType):
         raise QdrunSyntaxError(f"{fn!r} is not a Python function", hint="decorate a function written with `def`")
-    try:
-        lines, first, file = lines_of(fn)
-    except (OSError, TypeError):
-        raise QdrunSyntaxError(
-            f"the source of `{fn.__name__}` cannot be found", hint="define it in a file (not in exec or an interactive prompt)"
-        ) from None
-    tree = _definition(fn, "".join(lines))
-    return FunctionSource(fn, tree, file, first, tuple(lines))
+    for tokenised in (False, True):
+        try:
+            lines, first, file = lines_of(fn, tokenised)
+        except (OSError, TypeError):
+            raise QdrunSyntaxError(
+                f"the source of `{fn.__name__}` cannot be found",
+                hint="define it in a file (not in exec or an interactive prompt)",
+            ) from None
+        tree = _definition(fn, "".join(lines))
+        if tree is not None:
+            return FunctionSource(fn, tree, file, first, tuple(lines))
+    is_lambda = fn.__name__ == "<lambda>"
+    hint = "write it with `def`" if is_lambda else "write a plain `def` (no async, no lambda) on lines of its own"
+    raise QdrunSyntaxError(f"`{fn.__name__}` is not written as a `def`", hint=hint)
 
 
 _parsing = new_lock(sys.modules[__name__], "_parsing")
 """Python 3.11 counts the depth of trees per interpreter: two threads that parse at once end with a ``SystemError`` now and then."""
 
 
-def _definition(fn: FunctionType, text: str) -> ast.FunctionDef:
-    """Parse the lines of a function as they stand; an ``if`` above them makes any indentation legal and keeps the columns."""
+def _definition(fn: FunctionType, text: str) -> ast.FunctionDef | None:
+    """Parse the lines of a function as they stand; an ``if`` above them makes any indentation legal and keeps the columns. None: they are
+    not one ``def``.
+    """
     try:
         lead = "if 1:\n" if text[:1].isspace() else "\n"
         with _parsing:
@@ -193,11 +209,4 @@ def _definition(fn: FunctionType, text: str) -> ast.FunctionDef:
     except SyntaxError:
         body = []
     found = body[0].body[0] if body and isinstance(body[0], ast.If) else body[0] if body else None
-    if not isinstance(found, ast.FunctionDef) or found.name != fn.__name__:
-        hint = (
-            "write it with `def`"
-            if fn.__name__ == "<lambda>"
-            else "write a plain `def` (no async, no lambda) on lines of its own"
-        )
-        raise QdrunSyntaxError(f"`{fn.__name__}` is not written as a `def`", hint=hint)
-    return found
+    return found if isinstance(found, ast.FunctionDef) and found.name == fn.__name__ else None

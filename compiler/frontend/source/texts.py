@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
-from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType
 from typing import Any
@@ -34,29 +33,60 @@ class _Text:
             whole: CodeType | None = compile("".join(lines), file, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):  # a cell of a notebook, say
             whole = None
-        self._blocks: dict[int, list[str]] = {}  # by their first lines; each trial of a job reads its kernels
+        self._blocks: dict[tuple[int, bool], list[str]] = {}  # by their first lines; each trial of a job reads its kernels
         self._codes: dict[tuple[str, int], list[CodeType]] = {}
         for code in () if whole is None else _within(whole):
-            self._codes.setdefault((code.co_qualname, code.co_firstlineno), []).append(_plain(code))
+            self._codes.setdefault((code.co_qualname, code.co_firstlineno), []).append(code)
 
     def holds(self, code: CodeType) -> bool:
         """Whether it compiles to this code."""
-        return _plain(code) in self._codes.get((code.co_qualname, code.co_firstlineno), ())
+        known = self._codes.get((code.co_qualname, code.co_firstlineno), ())
+        return _plain(code) in [_plain(one) for one in known]
 
-    def block(self, code: CodeType) -> list[str]:
-        """The lines of a function."""
+    def block(self, code: CodeType, tokenised: bool) -> list[str]:
+        """The lines of a function; see ``lines_of``."""
         first = code.co_firstlineno
-        if first not in self._blocks:
-            self._blocks[first] = inspect.getblock(self.lines[first - 1 :])
-        return self._blocks[first]
+        known = self._blocks.get((first, tokenised))
+        if known is None:
+            rest = self.lines[first - 1 :]
+            known = inspect.getblock(rest) if tokenised else rest[: _length(rest, _last_line(code) - first)]
+            self._blocks[first, tokenised] = known
+        return known
+
+
+def _last_line(code: CodeType) -> int:
+    """The last line that some code was compiled from. Expressions without code, and what is never reached, may follow."""
+    lines = [end for _, end, _, _ in code.co_positions() if end] or [line for _, _, line in code.co_lines() if line]
+    return max([code.co_firstlineno, *lines, *[_last_line(part) for part in code.co_consts if isinstance(part, CodeType)]])
+
+
+def _length(lines: list[str], inside: int) -> int:
+    """The number of lines of the block that begins with the first: it ends where a line behind ``inside`` is indented no deeper."""
+    indent, end = _indent(lines[0]), inside + 1
+    for k in range(end, len(lines)):
+        text = lines[k].strip()
+        if text and not text.startswith("#"):
+            if _indent(lines[k]) <= indent:
+                break
+            end = k + 1
+    return end
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 _texts: dict[tuple[str, str], list[_Text]] = {}  # by the file, and the module that was made of it
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
-def lines_of(fn: FunctionType) -> Found:
+def lines_of(fn: FunctionType, tokenised: bool = False) -> Found:
     """The lines of a function, decorators included.
+
+    Args:
+        fn: the function.
+        tokenised: find the last line by ``inspect.getblock``, whose tokeniser makes thousands of calls, instead of by indentation, which
+            may cut a string or a bracket that spans lines. Such lines do not parse.
 
     Raises:
         OSError, TypeError: they are not known.
@@ -69,7 +99,7 @@ def lines_of(fn: FunctionType) -> Found:
         known = _texts.get(key, [])
     found = next((text for text in reversed(known) if text.holds(code)), None)
     if found is not None:
-        return found.block(code), code.co_firstlineno, file
+        return found.block(code, tokenised), code.co_firstlineno, file
     linecache.checkcache(file)
     latest = _look(key, fn)
     if latest.lines and not latest.holds(code) and _as_written(fn):
@@ -84,7 +114,7 @@ def lines_of(fn: FunctionType) -> Found:
                 hint="start again: the process runs the old code, and its lines no longer exist",
             )
     if latest.holds(code):
-        return latest.block(code), code.co_firstlineno, file
+        return latest.block(code, tokenised), code.co_firstlineno, file
     return (*inspect.getsourcelines(fn), file)
 
 
@@ -100,17 +130,17 @@ def _look(key: tuple[str, str], fn: FunctionType) -> _Text:
     return known[-1]
 
 
-def _within(code: CodeType) -> Iterator[CodeType]:
+def _within(code: CodeType) -> list[CodeType]:
     """All code in some code."""
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            yield part
-            yield from _within(part)
+    found = [code]
+    for one in found:  # the list grows meanwhile
+        found += [part for part in one.co_consts if isinstance(part, CodeType)]
+    return found[1:]
 
 
 def _plain(code: CodeType) -> CodeType:
     """Code without the columns of its statements, which Python may leave out (``-X no_debug_ranges``)."""
-    parts = tuple(_plain(part) if isinstance(part, CodeType) else part for part in code.co_consts)
+    parts = tuple([_plain(part) if isinstance(part, CodeType) else part for part in code.co_consts])
     return code.replace(co_linetable=b"", co_consts=parts)
 
 

@@ -15,6 +15,7 @@ import ast
 from collections.abc import Callable
 
 from ...errors import QdrunTypeError
+from .trees import nodes_of
 
 Is = Callable[[ast.expr], bool]
 
@@ -103,7 +104,7 @@ def _call(at: ast.stmt, tile: ast.expr, name: str, args: list[ast.expr]) -> ast.
         name += "_of" if len(args) == (5 if name == "_column" else 6) else ""
     base = ast.copy_location(ast.Name(tile.id, ast.Load()), tile) if isinstance(tile, ast.Name) else tile
     made = ast.Call(ast.Attribute(base, name, ast.Load()), args, [])
-    for x in ast.walk(made):
+    for x in nodes_of(made):
         if not hasattr(x, "lineno"):
             ast.copy_location(x, at)
     return made

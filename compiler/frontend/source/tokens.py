@@ -11,6 +11,7 @@ import enum
 import hashlib
 import sys
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -92,7 +93,7 @@ class Tokens:
         if isinstance(value, DType):
             return "dtype", value.name
         if cls is tuple or cls is list:
-            return cls.__name__, tuple(self.of(x, _step(path, "item", k)) for k, x in enumerate(value))
+            return cls.__name__, tuple([self.of(x, _step(path, "item", k)) for k, x in enumerate(value)])
         if cls is dict:
             return "dict", tuple((self.of(k, None), self.of(x, _step(path, "item", k))) for k, x in value.items())
         if isinstance(value, (np.generic, np.ndarray)):
@@ -135,8 +136,8 @@ class Tokens:
         if key is not None:
             return "key", cls.__qualname__, self.of(key(value), None)
         if is_dataclass(value):
-            names = [f.name for f in fields(value) if f.name != "name"]
-            return "data", cls.__qualname__, tuple((n, self.of(getattr(value, n), _step(path, "attr", n))) for n in names)
+            parts = [(n, self.of(getattr(value, n), _step(path, "attr", n))) for n in _members(cls) if n != "name"]
+            return "data", cls.__qualname__, tuple(parts)
         raise NoToken(f"a {cls.__qualname__}")
 
     def _template(self, value: Any, path: Path | None) -> Token:
@@ -193,8 +194,14 @@ class Tokens:
         cls = type(value)
         if not is_dataclass(value) or is_ours(cls):
             return "object", cls.__module__, cls.__qualname__, before
-        parts = tuple((f.name, self.of(getattr(value, f.name), _step(path, "attr", f.name))) for f in fields(value))
+        parts = tuple([(n, self.of(getattr(value, n), _step(path, "attr", n))) for n in _members(cls)])
         return "object", cls.__module__, cls.__qualname__, before, parts  # the front end may read a dataclass as a struct
+
+
+@cache
+def _members(cls: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields."""
+    return tuple([f.name for f in fields(cls)])  # type: ignore[arg-type]
 
 
 def _step(path: Path | None, kind: str, key: Any) -> Path | None:
@@ -254,21 +261,21 @@ def _find_names() -> None:
     """Note each function, class and intrinsic that a module of this package defines, and static methods for kernels."""
     prefix = PACKAGE + ".compiler."
     ours: dict[type, bool] = {}  # ten thousand names have a few hundred types
-    for name in sorted(n for n in list(sys.modules) if n.startswith(prefix) and n not in _seen_modules):
+    for name in sorted([n for n in list(sys.modules) if n.startswith(prefix) and n not in _seen_modules]):
         module = sys.modules[name]
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             continue
         _seen_modules.add(name)
         for attribute, value in list(vars(module).items()):
-            if not callable(value):
+            if id(value) in _named or not callable(value):  # most names of a module are imports
                 continue
             cls = value if isinstance(value, type) else type(value)
             if cls not in ours:
-                ours[cls] = is_ours(cls)
+                ours[cls] = cls.__module__.startswith(prefix)
             if ours[cls]:
-                _named.setdefault(id(value), (name, attribute))
+                _named[id(value)] = name, attribute
                 for key, method in vars(value).items() if isinstance(value, type) else ():
                     if isinstance(method, staticmethod) and hasattr(method.__func__, "__qd_lower__"):
                         _named.setdefault(id(method.__func__), (name, f"{attribute}.{key}"))
             elif getattr(value, "__module__", "") == name:
-                _named.setdefault(id(value), (name, attribute))
+                _named[id(value)] = name, attribute

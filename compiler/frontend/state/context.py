@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from ...errors import QdrunCompilationError, QdrunNameError, QdrunSyntaxError, QdrunTypeError
@@ -31,6 +31,24 @@ ExprHandler = Callable[["Context", Any], Any]
 StmtHandler = Callable[["Context", Any], "str | None"]
 Stop = tuple[Block | None, frozenset[Place]]
 """A block whose reads carry no gradient (None: the whole kernel), and of which places."""
+
+
+class LocatedCode:
+    """The block of ``Context.at``. A class, because a generator as a context manager makes twice the calls."""
+
+    __slots__ = ("_b", "_before", "_loc")
+
+    def __init__(self, b: FrontBuilder, loc: Loc) -> None:
+        self._b, self._before, self._loc = b, b.loc, loc
+
+    def __enter__(self) -> Loc:
+        self._b.loc = self._loc
+        return self._loc
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._b.loc = self._before
+        if isinstance(error, QdrunCompilationError) and error.loc is None:
+            raise type(error)(error.what, self._loc, error.hint) from error.__cause__
 
 
 @dataclass(eq=False)
@@ -67,19 +85,9 @@ class Context:
         """The function that is being lowered."""
         return self.frames[-1]
 
-    @contextmanager
-    def at(self, node: ast.AST) -> Iterator[Loc]:
+    def at(self, node: ast.AST) -> LocatedCode:
         """Set the location of emitted statements, and of errors without one, to ``node``."""
-        before = self.b.loc
-        loc = self.b.loc = self.frame.source.loc(node, self.options.name)
-        try:
-            yield loc
-        except QdrunCompilationError as e:
-            if e.loc is not None:
-                raise
-            raise type(e)(e.what, loc, e.hint) from e.__cause__
-        finally:
-            self.b.loc = before
+        return LocatedCode(self.b, self.frames[-1].source.loc(node, self.options.name))
 
     def expr(self, node: ast.expr) -> Any:
         """The value of an expression.

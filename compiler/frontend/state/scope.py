@@ -15,6 +15,7 @@ from ...ir.threads import once
 from ..advice import after_loop
 from ..markers import ATOMIC_CODES, Ref, Template, atomic_cas
 from ..source.parse import FunctionSource
+from ..source.trees import nodes_in, nodes_of
 from ..values.tensor import TensorRef
 from ..values.values import StructForm
 
@@ -110,13 +111,13 @@ class Frame:
     @once
     def assigned(self) -> frozenset[str]:
         """The names that the function assigns, those of loop indices among them."""
-        loops = (n.target for n in ast.walk(self.source.tree) if isinstance(n, ast.For))
-        return frozenset(self.stores) | {n.id for target in loops for n in ast.walk(target) if isinstance(n, ast.Name)}
+        loops = [n.target for n in self.source.nodes if isinstance(n, ast.For)]
+        return frozenset(self.stores) | {n.id for n in nodes_in(loops) if isinstance(n, ast.Name)}
 
     @once
     def has_methods_called(self) -> frozenset[str]:
         """The names of which a method is called, or a method of a part: a method may change the struct that it is called on."""
-        calls = (n.func for n in ast.walk(self.source.tree) if isinstance(n, ast.Call))
+        calls = [n.func for n in self.source.nodes if isinstance(n, ast.Call)]
         return frozenset(_root(f.value) for f in calls if isinstance(f, ast.Attribute))
 
     def find(self, name: str) -> Binding | None:
@@ -132,13 +133,13 @@ class Frame:
         Raises:
             QdrunNameError: a loop around this one reads such a variable first.
         """
-        for name in (n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)):
+        for name in [n.id for n in nodes_of(node.target) if isinstance(n, ast.Name)]:
             binding = self.find(name)
             if binding is None or binding.stale:
                 continue
             binding.stale = True
-            around = (n for n in ast.walk(self.source.tree) if isinstance(n, (ast.For, ast.While)) and n is not node)
-            if any(_reads_first(n.body, name) and any(inner is node for inner in ast.walk(n)) for n in around):
+            around = [n for n in self.source.nodes if isinstance(n, (ast.For, ast.While)) and n is not node]
+            if any(_reads_first(n.body, name) and any([inner is node for inner in nodes_of(n)]) for n in around):
                 raise QdrunNameError(
                     f"`{name}` is a variable, which the index of this loop would change", hint=after_loop(name)
                 )
@@ -199,7 +200,7 @@ def _reads_first(statements: list[ast.stmt], name: str) -> bool:
         parts: list[ast.AST | None] = [s]
         if isinstance(s, (ast.Assign, ast.AnnAssign)):
             parts = [s.value, s]
-        found = (n for part in parts if part is not None for n in ast.walk(part) if isinstance(n, ast.Name) and n.id == name)
+        found = [n for n in nodes_in(filter(None, parts)) if isinstance(n, ast.Name) and n.id == name]
         first = min(found, key=lambda n: (n.lineno, n.col_offset), default=None)
         if first is not None:
             return isinstance(first.ctx, ast.Load) or isinstance(s, ast.AugAssign)
@@ -208,7 +209,7 @@ def _reads_first(statements: list[ast.stmt], name: str) -> bool:
 
 def last_mentions(statements: list[ast.stmt]) -> dict[str, int]:
     """The position of the last statement that mentions each name."""
-    return {n.id: k for k, s in enumerate(statements) for n in ast.walk(s) if isinstance(n, ast.Name)}
+    return {n.id: k for k, s in enumerate(statements) for n in nodes_of(s) if isinstance(n, ast.Name)}
 
 
 @dataclass(eq=False)
@@ -226,9 +227,10 @@ def count_stores(frame: Frame) -> Counter[str]:
     place that gave the name its first value. A change of an item counts under ``name[]`` as well.
     """
     stores: Counter[str] = Counter()
-    for node in ast.walk(frame.source.tree):
-        _count_assigned(stores, node)
-        if isinstance(node, ast.Call):
+    for node in frame.source.nodes:
+        if isinstance(node, _ASSIGNING):
+            _count_assigned(stores, node)
+        elif isinstance(node, ast.Call):
             for arg in _written_arguments(frame, node):
                 _count(stores, arg, 2)
     return stores
@@ -237,10 +239,13 @@ def count_stores(frame: Frame) -> Counter[str]:
 def assigned_names(statements: list[ast.stmt]) -> set[str]:
     """The names that some statements, or those inside of them, assign, or of which they change a part."""
     stores: Counter[str] = Counter()
-    for s in statements:
-        for node in ast.walk(s):
+    for node in nodes_in(statements):
+        if isinstance(node, _ASSIGNING):
             _count_assigned(stores, node)
     return set(stores)
+
+
+_ASSIGNING = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)
 
 
 def _count_assigned(stores: Counter[str], node: ast.AST) -> None:

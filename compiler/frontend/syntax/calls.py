@@ -34,6 +34,7 @@ from ..python_calls import call_python, trace_python
 from ..regions import checkpoint, graph_do_while, refuse_stage
 from ..source.keywords import positional
 from ..source.tokens import is_leaf
+from ..source.trees import nodes_in
 from ..state.context import Context, describe, is_runtime, is_static
 from ..values.structs import StructMethod, StructTensor
 from ..values.tensor import TensorRef
@@ -218,7 +219,7 @@ def _peek(cx: Context, node: ast.expr) -> Any:
 def _returns_inside(statements: list[ast.stmt]) -> bool:
     """Whether a function may return before the end of its body."""
     nested = [s for s in statements if not isinstance(s, ast.Return)]
-    return any(isinstance(n, ast.Return) for s in nested for n in ast.walk(s))
+    return any([isinstance(n, ast.Return) for n in nodes_in(nested)])
 
 
 def _fill(cx: Context, node: ast.Call, func: ast.Attribute) -> bool:

@@ -15,6 +15,7 @@ from ...ir.nodes import Const, Exit, If, Local, LocalStore, Loop, Op, Operand
 from ...ir.types import DType, i32, i64, limits, u64
 from ...passes.exits import leaves
 from ..markers import Grouped, NDRange, RangeSpec, static
+from ..source.trees import nodes_in, nodes_of
 from ..state.context import Context, describe, is_runtime
 from ..state.scope import LoopState, assigned_names
 from ..values import ops
@@ -210,7 +211,7 @@ def bind_index(cx: Context, node: ast.For, space: IterationSpace, indices: list[
     cx.frame.hide(node)
     bind_names(cx, target, value, LOOP_INDEX)
     assigned = assigned_names(node.body)
-    for name in (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and n.id in assigned):
+    for name in [n.id for n in nodes_of(target) if isinstance(n, ast.Name) and n.id in assigned]:
         binding = cx.frame.find(name)
         assert binding is not None
         first = binding.value
@@ -351,7 +352,7 @@ def own_exits(body: list[ast.stmt], kinds: tuple[type[ast.stmt], ...] = (ast.Bre
 
 def own_returns(body: list[ast.stmt]) -> bool:
     """Whether a loop body has a ``return``."""
-    return any(isinstance(n, ast.Return) for s in body for n in ast.walk(s))
+    return any([isinstance(n, ast.Return) for n in nodes_in(body)])
 
 
 def _refuse_break_of_nest(cx: Context, node: ast.For) -> None:

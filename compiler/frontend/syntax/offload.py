@@ -22,6 +22,7 @@ from ...passes.clone import clone_block
 from ...passes.dependence.access import writes_of
 from ...passes.dependence.indexing import most_trips
 from ..markers import RangeSpec
+from ..source.trees import nodes_in
 from ..state.bindings import can_repeat, clone
 from ..state.context import Context
 from ..values import ops
@@ -90,7 +91,7 @@ def top_for(cx: Context, node: ast.For) -> str | None:
 
 def _leaves_at_run_time(body: list[ast.stmt]) -> bool:
     """Whether an unrolled loop is left under a condition that is perhaps not known now, and has no loops or calls that run in parallel."""
-    nodes = [n for s in body for n in ast.walk(s)]
+    nodes = nodes_in(body)
     calls = [n.value.func for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
     if any(isinstance(n, (ast.For, ast.With)) for n in nodes) or not all(_name(f).startswith("atomic_") for f in calls):
         return False

@@ -14,6 +14,7 @@ from ..library.functions import lookup
 from ..markers import outer
 from ..source.tiles import assignment
 from ..source.tiles import update as update_of_tile
+from ..source.trees import nodes_of
 from ..state.context import Context, describe, is_runtime, rounded
 from ..state.scope import Binding, LoopState, Rematerialized, StructVar, Temporary
 from ..values import ops
@@ -280,7 +281,7 @@ def _entry(cx: Context, node: ast.expr, op: str) -> Target | None:
         raise QdrunTypeError("entries of a sparse matrix are added to in a kernel", hint="write A[i, j] += v, or -= v")
     method = ast.Attribute(node.value, "entry", ast.Load())
     place = ast.Subscript(ast.Attribute(node.value, "values", ast.Load()), ast.Call(method, pair, []), ast.Load())
-    for made in ast.walk(place):
+    for made in nodes_of(place):
         ast.copy_location(made, node) if not hasattr(made, "lineno") else None
     return target_of(cx, place, "an assignment")
 

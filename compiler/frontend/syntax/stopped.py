@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Block, Kernel, Op, Place
 from ...ir.walk import walk
-from ...passes.clone import replace_operands
+from ...passes.clone import substitute
 from ..markers import stop_grad
 from ..source.keywords import positional
 from ..state.context import Context, Stop, describe, is_runtime
@@ -87,7 +87,7 @@ def _detach(block: Block, loads: set[Op], known: dict[Op, Op]) -> Block:
     """The block with a ``detach`` behind each of the loads, which later statements read instead."""
     out: Block = []
     for s in block:
-        replace_operands(s, lambda x: known.get(x, x) if isinstance(x, Op) else x)
+        substitute(s, known)
         out.append(s)
         for inner in ("then", "orelse", "body"):
             if hasattr(s, inner):

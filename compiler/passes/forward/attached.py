@@ -16,7 +16,7 @@ from itertools import chain
 from ...errors import DifferentiationError
 from ...ir.nodes import Block, Local, LocalStore, Op, Operand, Stmt, Task
 from ...ir.walk import inner_blocks, operands, walk
-from ..clone import replace_operands
+from ..clone import substitute
 
 AGAIN = "again"
 """The attribute of a ``detach`` whose operand has a derivative that a second one must see."""
@@ -55,7 +55,7 @@ def settle(tasks: Iterable[Task], later: dict[Op, Operand]) -> None:
 
 def _replace(statements: Iterable[Stmt], by: dict[Op, Operand]) -> None:
     for s in statements:
-        replace_operands(s, lambda x: by.get(x, x) if isinstance(x, Op) else x)
+        substitute(s, by)
 
 
 def _blocks(block: Block) -> Iterable[Block]:

@@ -8,7 +8,7 @@ from ...ir.builder import StatementBuilder, const_i64
 from ...ir.nodes import Block, GlobalStore, Loop, Op, Operand, Task
 from ...ir.types import i64
 from ...ir.walk import atomic_of, inner_blocks, operands, walk
-from ..clone import clone_task, replace_operands
+from ..clone import clone_task, replace_operands, substitute
 from ..dependence.access import WriteSet
 from ..dependence.indexing import extents, own_element
 
@@ -75,7 +75,7 @@ def _candidates(task: Task) -> list[Op]:
 def _split(block: Block, apart: set[Op], known: dict[Op, Op]) -> None:
     out: Block = []
     for s in block:
-        replace_operands(s, lambda x: known.get(x, x) if isinstance(x, Op) else x)
+        substitute(s, known)
         for inner in inner_blocks(s):
             _split(inner, apart, known)
         if isinstance(s, Op) and s in apart:

@@ -13,16 +13,17 @@ from ...ir.alias import Aliases
 from ...ir.nodes import Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.ops import COMMUTATIVE, TABLE
 from ...ir.verify import verified
-from ...ir.walk import Written, is_fence, place_of, task_blocks
-from ..clone import replace_head, replace_operands
+from ...ir.walk import FENCES, Written, place_of, places_of
+from ..clone import replace_head, substitute
 
 Key = tuple[object, ...]
+_DIFFERENT_EACH_TIME = FENCES | {"atomic", "stack_get", "shuffle", "ballot"}
 
 
 @verified(lowered=False)
-def cse_in_place(task: Task) -> bool:
-    """Merge the common subexpressions of one task; whether there were any."""
-    merger = _Merger(task)
+def cse_in_place(task: Task, aliases: Aliases | None = None) -> bool:
+    """Merge the common subexpressions of one task; whether there were any. ``aliases``: of its places, and perhaps of others."""
+    merger = _Merger(task, aliases or Aliases(places_of(task)))
     with_prologue = len(merger.log)
     merger.block(task.prologue)
     replace_head(task, merger.value)
@@ -37,8 +38,8 @@ def key_of(x: Operand) -> object:
 
 
 class _Merger:
-    def __init__(self, task: Task) -> None:
-        self.aliases = Aliases(p for p in map(place_of, task_blocks(task)) if p is not None)
+    def __init__(self, task: Task, aliases: Aliases) -> None:
+        self.aliases = aliases
         self.same: dict[Op, Op] = {}  # merged value -> remaining value
         self.available: dict[Key, Op] = {}
         self.log: list[Key] = []  # keys in the order in which they became available
@@ -77,7 +78,8 @@ class _Merger:
 
     def stays(self, s: Stmt) -> bool:
         """Process a statement; False when an earlier value takes its place."""
-        replace_operands(s, self.value)
+        if self.same:
+            substitute(s, self.same)
         match s:
             case Op():
                 return self.op(s)
@@ -105,9 +107,9 @@ class _Merger:
             place = place_of(s)
             assert place is not None
             self.wrote((place,))
-        if is_fence(s):
+        if s.op in FENCES:
             self.wrote(self.aliases.all)
-        if s.op in ("atomic", "stack_get", "shuffle", "ballot") or is_fence(s):
+        if s.op in _DIFFERENT_EACH_TIME:
             return True
         key = self.key(s)
         earlier = self.available.get(key)
@@ -120,8 +122,10 @@ class _Merger:
 
     def key(self, s: Op) -> Key:
         """The key of an operation: operations with equal keys compute the same value."""
-        args = [key_of(a) for a in s.args]
+        args = [a if a.__class__ is Op else key_of(a) for a in s.args]
         if s.op in COMMUTATIVE:
-            args.sort(key=lambda a: a.id if isinstance(a, Op) else -1)
+            x, y = s.args
+            if isinstance(x, Op) and (not isinstance(y, Op) or y.id < x.id):
+                args.reverse()
         version = 0 if TABLE[s.op].pure else self.versions.get(s.attr, 0)  # type: ignore[arg-type]
         return (s.op, s.dtype, s.attr, version, *args)

@@ -27,17 +27,20 @@ from ...ir.nodes import (
     Task,
 )
 from ...ir.verify import verified
-from ...ir.walk import inner_blocks, operands, task_blocks
+from ...ir.walk import operands, task_blocks
+
+VALUES, STATEMENTS, OVERWRITTEN = 1, 2, 3
+"""What a run of the pass drops: values only; other statements, too; also stores that are overwritten, whose values may be dead then."""
 
 
 @verified(lowered=False)
-def dce_in_place(task: Task, keep_slopes: bool = False) -> bool:
-    """Drop the dead code of one task; whether there was any. ``keep_slopes``: a number keeps the ``attach`` of its derivative."""
-    needed = _Needed(task, keep_slopes)
-    dropped = [_sweep(block, needed) for block in (task.prologue, task.body)]
+def dce_in_place(task: Task, keep_slopes: bool = False) -> int:
+    """Drop the dead code of one task; what was dropped, 0 for nothing. ``keep_slopes``: a number keeps the ``attach`` of its derivative."""
+    marked = _Needed(task, keep_slopes).marked
+    dropped = max(_sweep(task.prologue, marked), _sweep(task.body, marked))
     stores = _DeadStores(task, {r.local for r in task.reductions})
     stores.block(task.body)
-    return any(dropped) or stores.dropped
+    return OVERWRITTEN if stores.dropped else dropped
 
 
 class _Needed:
@@ -63,7 +66,7 @@ class _Needed:
             self._values(r.index)
             self._local(r.local)
         for s in task_blocks(task):
-            if _is_effect(s) or s in kept_loops:
+            if s.op in _EFFECT_OPS if isinstance(s, Op) else _is_effect(s) or s in kept_loops:
                 self._mark(s)
         while self._todo:
             self._spread(self._todo.pop())
@@ -88,7 +91,8 @@ class _Needed:
 
     def _values(self, values: tuple[Operand, ...]) -> None:
         for x in values:
-            if isinstance(x, Op) and id(x) in self._around:  # indices and launch parameters are not listed in a block
+            # indices and launch parameters are not listed in a block
+            if isinstance(x, Op) and id(x) in self._around and id(x) not in self.marked:
                 self._mark(x)
 
     def _local(self, local: Local) -> None:
@@ -99,36 +103,43 @@ class _Needed:
 
     def _spread(self, s: Stmt) -> None:
         """Mark what a needed statement needs."""
-        self._values(operands(s))
-        if isinstance(s, Op) and s.op == "load":
-            assert isinstance(s.attr, Local)
-            self._local(s.attr)
-        if isinstance(s, Loop) and s.exit is not None:
-            self._local(s.exit)
+        if isinstance(s, Op):
+            if s.args:
+                self._values(s.args)
+            elif s.op == "load":
+                self._local(s.attr)  # type: ignore[arg-type]
+        else:
+            self._values(operands(s))
+            if isinstance(s, Loop) and s.exit is not None:
+                self._local(s.exit)
         around = self._around[id(s)]
-        if around is not None:
+        if around is not None and id(around) not in self.marked:
             self._mark(around)
 
 
+_EFFECT_OPS = frozenset(("atomic", "barrier", "fence", "mark"))
+_EFFECTS = (GlobalStore, Assert, Print, StackPut, Overflow, ClaimRow, Exit)
+
+
 def _is_effect(s: Stmt) -> bool:
-    match s:
-        case Op():
-            return s.op in ("atomic", "barrier", "fence", "mark")
-        case Loop():
-            return s.end is None
-        case GlobalStore() | Assert() | Print() | StackPut() | Overflow() | ClaimRow() | Exit():
-            return True
-    return False
+    return s.end is None if isinstance(s, Loop) else isinstance(s, _EFFECTS)
 
 
-def _sweep(block: Block, needed: _Needed) -> bool:
-    """Remove unused statements. Returns whether there were any."""
-    size = len(block)
-    block[:] = [s for s in block if id(s) in needed.marked]
-    dropped = len(block) != size
+def _sweep(block: Block, marked: set[int]) -> int:
+    """Remove unused statements; returns which."""
+    dropped = 0
+    kept: Block = []
     for s in block:
-        for inner in inner_blocks(s):
-            dropped |= _sweep(inner, needed)
+        if id(s) not in marked:
+            dropped = max(dropped, VALUES if isinstance(s, Op) else STATEMENTS)
+            continue
+        kept.append(s)
+        if isinstance(s, If):
+            dropped = max(dropped, _sweep(s.then, marked), _sweep(s.orelse, marked))
+        elif isinstance(s, Loop):
+            dropped = max(dropped, _sweep(s.body, marked))
+    if len(kept) != len(block):
+        block[:] = kept
     return dropped
 
 
@@ -144,21 +155,23 @@ class _DeadStores:
 
     def block(self, block: Block) -> None:
         """Drop the block's dead stores; afterwards the set holds what may be read from the block's beginning on."""
-        kept: Block = []
+        dead: set[int] = set()
         for s in reversed(block):
-            if isinstance(s, LocalStore) and s.local not in self._live:
-                self.dropped = True
-                continue
-            self._stmt(s)
-            kept.append(s)
-        block[:] = reversed(kept)
+            if isinstance(s, Op):
+                if s.op == "load":
+                    self._set(s.attr, True)  # type: ignore[arg-type]
+            elif isinstance(s, LocalStore) and s.local not in self._live:
+                dead.add(id(s))
+            else:
+                self._stmt(s)
+        if dead:
+            self.dropped = True
+            block[:] = [s for s in block if id(s) not in dead]
 
     def _stmt(self, s: Stmt) -> None:
         match s:
             case LocalStore():
                 self._set(s.local, False)
-            case Op(op="load", attr=Local() as local):
-                self._set(local, True)
             case If():
                 mark = len(self._changes)
                 self.block(s.orelse)
@@ -181,7 +194,7 @@ class _DeadStores:
                     self._set(local, True)
 
     def _set(self, local: Local, live: bool) -> None:
-        if (local in self._live) != live:
+        if (local in self._live) is not live:
             self._live.symmetric_difference_update((local,))
             self._changes.append(local)
 

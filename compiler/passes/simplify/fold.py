@@ -16,7 +16,7 @@ from ...ir.nodes import Assert, Block, Const, Exit, If, Loop, Op, Operand, Stmt,
 from ...ir.ops import COMMUTATIVE, COMPARE, TABLE, is_function
 from ...ir.types import DType, u1
 from ...ir.verify import verified
-from ..clone import replace_head, replace_operands
+from ..clone import replace_head, substitute
 
 _FOLDABLE = frozenset(code for code, info in TABLE.items() if info.pure and info.arity > 0)
 _INVERSE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
@@ -54,7 +54,8 @@ class _Folder:
 
     def stmt(self, s: Stmt) -> Block:
         """The statements that take the place of one."""
-        replace_operands(s, self.value)
+        if self.known:
+            substitute(s, self.known)
         match s:
             case Op() if s.op in _FOLDABLE:
                 before = (s.op, s.args)
@@ -110,7 +111,10 @@ def _never_runs(s: Loop) -> bool:
 
 def fold_op(s: Op) -> Operand | None:
     """The operand that ``s`` is equal to, if there is one; else ``s`` may be rewritten in place to a simpler form."""
-    if all(isinstance(a, Const) for a in s.args):
+    for a in s.args:
+        if a.__class__ is Op:
+            break
+    else:
         return _compute(s)
     if s.op in COMMUTATIVE and isinstance(s.args[0], Const):
         s.args = (s.args[1], s.args[0])

@@ -12,8 +12,8 @@ from typing import Any
 from ...ir.alias import Aliases
 from ...ir.nodes import Block, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.verify import verified
-from ...ir.walk import Written, is_fence, place_of, task_blocks
-from ..clone import replace_head, replace_operands
+from ...ir.walk import FENCES, Written, place_of, places_of
+from ..clone import replace_head, substitute
 from .cse import key_of
 
 Index = tuple[object, ...]
@@ -21,9 +21,9 @@ Form = tuple[bool, ...]
 
 
 @verified(lowered=False)
-def forward_in_place(task: Task) -> bool:
-    """Forward the stores of one task; whether any load went."""
-    forwarder = _Forwarder(task)
+def forward_in_place(task: Task, aliases: Aliases | None = None) -> bool:
+    """Forward the stores of one task; whether any load went. ``aliases``: of its places, and perhaps of others."""
+    forwarder = _Forwarder(task, aliases or Aliases(places_of(task)))
     forwarder.block(task.prologue)
     replace_head(task, forwarder.value)
     forwarder.locals.clear()
@@ -33,8 +33,8 @@ def forward_in_place(task: Task) -> bool:
 
 
 class _Forwarder:
-    def __init__(self, task: Task) -> None:
-        self.aliases = Aliases(p for p in map(place_of, task_blocks(task)) if p is not None)
+    def __init__(self, task: Task, aliases: Aliases) -> None:
+        self.aliases = aliases
         self.known: dict[Op, Operand] = {}  # a load and the value that it is
         self.locals: dict[Local, Operand] = {}
         # by the axes that hold literals, then by the literals: elements of one form with other literals are other elements
@@ -86,7 +86,8 @@ class _Forwarder:
 
     def stays(self, s: Stmt) -> bool:
         """Process a statement; False when it is a load of a known value."""
-        replace_operands(s, self.value)
+        if self.known:
+            substitute(s, self.known)
         match s:
             case Op():
                 return self.op(s)
@@ -138,7 +139,7 @@ class _Forwarder:
             place = place_of(s)
             assert place is not None
             self.clobber(place)
-        elif is_fence(s):
+        elif s.op in FENCES:
             for place in self.aliases.all:
                 self.set(self.cells, place, None)
         if found is None:

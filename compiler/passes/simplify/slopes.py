@@ -6,7 +6,7 @@ For kernels that are compiled as they are: a primal, or a gradient that has been
 from __future__ import annotations
 
 from ...ir.nodes import Kernel, Op, Operand, Task
-from ...ir.walk import task_blocks, walk
+from ...ir.walk import has_op, task_blocks
 from ..clone import clone_kernel, replace_head, replace_operands
 from .dce import dce_in_place
 
@@ -15,7 +15,7 @@ _MARKS = ("attach", "detach")
 
 def without_slopes(kernel: Kernel) -> Kernel:
     """The kernel without ``attach`` and ``detach``, with the same results; ``kernel`` itself, when it has none."""
-    if not any(_is_mark(s) for task in kernel.tasks for s in task_blocks(task)):
+    if not has_op(kernel, *_MARKS):
         return kernel
     out = clone_kernel(kernel)
     for task in out.tasks:
@@ -26,7 +26,7 @@ def without_slopes(kernel: Kernel) -> Kernel:
 
 def without_unused_slopes(kernel: Kernel) -> Kernel:
     """The kernel without slopes that only second derivatives need; ``kernel`` itself, when it has no ``attach``."""
-    if not any(isinstance(s, Op) and s.op == "attach" for task in kernel.tasks for s in task_blocks(task)):
+    if not has_op(kernel, "attach"):
         return kernel
     out = clone_kernel(kernel)
     for task in out.tasks:
@@ -46,5 +46,5 @@ def _value(x: Operand) -> Operand:
 
 def _drop(task: Task) -> None:
     replace_head(task, _value)
-    for s in [*walk(task.prologue), *walk(task.body)]:
+    for s in task_blocks(task):
         replace_operands(s, _value)
