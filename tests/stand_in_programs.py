@@ -29,6 +29,7 @@ class Card:
         names: the calls since the last time.
         allocates: the call that makes a block.
         waits: the calls that wait for the device.
+        frees: the call that frees a block in the order of a stream; empty: there is none.
         fail_work: has the work that comes next end the device.
         failure: what is said of this.
         refuse_launch: has the next launch refused.
@@ -46,6 +47,7 @@ class Card:
     failure: str
     refuse_launch: Callable[[], None]
     refusal: str
+    frees: str = ""
 
     def start(self, **options: Any) -> Any:
         return qd.init(**{"arch": getattr(qd, self.arch), "default_fp": qd.f32} | options)
@@ -158,6 +160,7 @@ class StandInPrograms:
             names = card.names()
             assert heaps == sorted(heaps) and heaps[0] > 0
             assert names.count(card.allocates) >= 3 and not card.waits & {*names}
+            assert not card.frees or names.count(card.frees) >= 2
             qd.sync()
 
     def test_a_gradient_has_the_bits_of_the_cpu(self, running):

@@ -53,6 +53,7 @@ def card(rocm):
         library=rocm,
         names=lambda: [call.name for call in rocm.calls()],
         allocates="hipMallocFromPoolAsync",
+        frees="hipFreeAsync",
         waits={"hipStreamSynchronize", "hipFree"},
         fail_work=lambda: rocm.run(lambda launch: 719),
         failure="it was stopped by the device (a trap, or a fault without a name) (hipErrorLaunchFailure)",
