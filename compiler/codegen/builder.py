@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 _BITS = {"i64": 64, "ptr": 64, "i32": 32, "i16": 16, "i8": 8, "i1": 1, "double": 64, "float": 32}
 _ANNOTATIONS = {"Ptr": "ptr", "I64": "i64", "I32": "i32", "I1": "i1"}
@@ -63,7 +63,8 @@ class Value:
     __gt__, __ge__ = _operator("icmp sgt", "i1"), _operator("icmp sge", "i1")
     below, above = _operator("icmp ult", "i1"), _operator("icmp ugt", "i1")  # unsigned
 
-    __eq__, __ne__ = _operator("icmp eq", "i1"), _operator("icmp ne", "i1")  # type: ignore[assignment]
+    __eq__: ClassVar[Callable[[Value, Operand], Value]] = _operator("icmp eq", "i1")  # type: ignore[assignment]
+    __ne__: ClassVar[Callable[[Value, Operand], Value]] = _operator("icmp ne", "i1")  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self.ty} {self.text} is known when the code runs: use f.if_(..), and & for and")
