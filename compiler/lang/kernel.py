@@ -17,7 +17,7 @@ from ..program.plans.kernel_plan import KernelPlan, kernel_plan
 from ..program.plans.remedies import remedies
 from ..program.program import CURRENT, Program, current_program
 from ..program.variant import Variant
-from ..runtime.native.launch import Natives, install
+from ..runtime.native.launch import NativeCalls, Natives, install
 from ..tape.heap_plan import HeapPlan
 from ..tape.machine import Machine
 from .args.arrays import check_memory
@@ -197,7 +197,7 @@ class KernelFunction:
         executable = variant.executable
         if program.tangents:
             _ = variant.tangent
-        if recording is None and variant.native and current_program().second_order is None and native_functions():
+        if recording is None and variant.native and current_program().second_order is None and native_calls():
             enter(current_program().native_launches, self.token, executable, bound, self._answer(executable))
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -301,7 +301,7 @@ class KernelGradient:
             and variant.native
             and (budget, program.second_order) == (None, None)
             and not (gradient.stores.asks or variant.before())
-            and native_functions()
+            and native_calls()
         ):
             enter(current_program().native_gradients, self.kernel.token, gradient, bound)
 
@@ -392,12 +392,19 @@ class KernelGradient:
 
 
 @functools.cache
-def native_functions() -> Mapping[str, int]:
-    """The addresses of the functions that launch natively; none where this interpreter's calls cannot be native. From the first time on,
-    calls look for a native launch.
+def native_calls() -> NativeCalls | None:
+    """The native code of this process; None where this interpreter's calls cannot be native. From the first time on, calls look for a
+    native launch.
     """
     classes = KernelFunction, KernelGradient, _Taped, BoundKernel, BoundGradient, GradientOfBound
     return install(Natives(CURRENT, Program, *classes, Ndarray))
+
+
+@functools.cache
+def log_functions() -> Mapping[str, int]:
+    """The addresses of the functions of logs (``NativeCalls.log_functions``); none where calls cannot be native."""
+    native = native_calls()
+    return {} if native is None else native.log_functions()
 
 
 @overload

@@ -23,7 +23,7 @@ from ...program.recorders import CustomFunction
 from ..args.frozen import copied, frozen_arguments
 from ..data.field import Field
 from ..data.ndarray import Ndarray
-from ..kernel import native_functions
+from ..kernel import log_functions
 from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode, refuse_second_order
 from .custom import Replaced
 from .grad_check import GradCheck
@@ -394,7 +394,7 @@ class Tape(PathsOfTape):
             fill_loss(loss_gradient(self.loss), 1)
         others = self._given.shown or self._overwritten.unkept or self.check
         is_plain = found is not None and self.log.is_plain and not (others or found.loses())
-        wanted = is_plain and program.known_tapes.wants(program, self.log.launches, id(self.loss)) and native_functions()
+        wanted = is_plain and program.known_tapes.wants(program, self.log.launches, id(self.loss)) and log_functions()
         copies = kept.logged() if wanted else None
         was, program.replaying = program.replaying, True
         try:

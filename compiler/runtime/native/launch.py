@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...codegen.abi import arg_words
+from ...codegen.builder import NativeModule
 from ...ir.nodes import ArgDecl
 from ...ir.threads import new_lock
 from ...ir.types import DType, f32, f64, u1, u64
 from .. import jit
 from ..cache import load_cached
 from ..compiled import Compiled
-from . import launch_ir, pack_ir, slots_ir
+from . import launch_ir, pack_ir, slots_ir, walk_ir
 from .guard import Guard
 from .objects import TYPE_SLOTS, layout_problem, offsets, slot_offset
 from .watch import Watch
@@ -75,12 +76,37 @@ class Natives:
     host_type: type
 
 
-def install(natives: Natives) -> Mapping[str, int]:
+@dataclass(frozen=True)
+class NativeCalls:
+    """The native code of this process.
+
+    Attributes:
+        offsets: where it finds what it reads of objects.
+        process: see ``pack_ir.P_WORDS``.
+    """
+
+    offsets: Mapping[str, int]
+    process: ctypes.Array[ctypes.c_int64]
+
+    def load(self, made: NativeModule, name: str) -> Mapping[str, int]:
+        """Compile a module, for ever: the addresses of its functions."""
+        api = (n for n in made.imports if n.startswith("Py"))
+        imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in api}
+        imports["qd_process"] = ctypes.addressof(self.process)
+        # level 2 takes a third longer, for loops of few turns, and launches are no faster
+        code, _ = load_cached(made.text, name, list(made.exports), imports, opt_level=1)
+        code.make_immortal()
+        return code.addresses
+
+    def log_functions(self) -> Mapping[str, int]:
+        """The functions of the logs of tapes; see ``LaunchLog``."""
+        return self.load(walk_ir.log_module(self.offsets), "log")
+
+
+def install(natives: Natives) -> NativeCalls | None:
     """Make calls of kernels native: the methods of the classes become builtins.
 
-    Returns:
-        The addresses of the native functions. Empty: this interpreter's objects are not laid out as the launcher expects, and calls stay
-        in Python.
+    None: this interpreter's objects are not laid out as the launcher expects, and calls stay in Python.
     """
     wrapper, view = (getattr(natives.host_type, name, None) for name in ("wrapper_type", "view_type"))
     slots = {
@@ -101,16 +127,9 @@ def install(natives: Natives) -> Mapping[str, int]:
     found = {name: at for name, at in slots.items() if at is not None}
     with _lock:
         if layout_problem() is not None or len(found) < len(slots) or not same:
-            return {}
-        process = _process(natives, wrapper, view)
-        made = slots_ir.launcher_module(offsets() | found)
-        api = (n for n in made.imports if n.startswith("Py"))
-        imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in api}
-        imports["qd_process"] = ctypes.addressof(process)
-        # level 2 takes a third longer, for loops of few turns, and launches are no faster
-        code, _ = load_cached(made.text, "launcher", list(made.exports), imports, opt_level=1)
-        code.make_immortal()
-    functions = code.addresses
+            return None
+        made = NativeCalls(offsets() | found, _process(natives, wrapper, view))
+        functions = made.load(slots_ir.launcher_module(made.offsets), "launcher")
     _set_slots(natives.kernel, functions["launch"], functions["bind"])
     _set_slots(natives.gradient, functions["reverse"])
     _set_slots(natives.bound_kernel, functions["launch_bound"])
@@ -119,7 +138,7 @@ def install(natives: Natives) -> Mapping[str, int]:
     _set_slots(natives.taped, functions["launch_taped"])
     for cls in (natives.kernel, natives.gradient_of_bound):
         _write(cls, "flags", cls.__flags__ | _METHOD_DESCRIPTOR)
-    return functions
+    return made
 
 
 def _process(natives: Natives, wrapper: type | None, view: type | None) -> ctypes.Array[ctypes.c_int64]:

@@ -10,24 +10,7 @@ from __future__ import annotations
 from ...codegen.abi import CTX_WEIGHT
 from ...codegen.builder import I64, Builder, Ptr, Value, external, function
 from .guard_ir import disjoint, prepared
-from .log_ir import (
-    C_ARGS,
-    C_COPIES,
-    C_COUNT,
-    C_GRADIENT,
-    C_WORDS,
-    L_AT,
-    L_KEPT,
-    L_LAUNCHES,
-    L_MOST,
-    NO_GRADIENT,
-    follows,
-    keep,
-    next_launch,
-    note,
-    put_back,
-    reversed_launch,
-)
+from .log_ir import C_COPIES, L_FOLLOWS, L_KEEP, L_KEPT, L_NOTE, next_launch
 from .pack_ir import (
     A_KEY,
     A_KIND,
@@ -209,11 +192,14 @@ def go(f: Builder, table: Ptr, buffer: Ptr, words: I64, flag: Ptr) -> None:
 @function("ptr")
 def go_logged(f: Builder, table: Ptr, buffer: Ptr, words: I64, flag: Ptr, logged: Ptr, kernel: Ptr, args: Ptr) -> None:
     """``go``, and note it in the log. ``logged``: the launch of the log; null: no log is open."""
-    with f.if_(logged != 0):
-        f.call(keep, logged.words(C_COPIES), table[T_STATE][S_LOG][L_KEPT])
+    with f.if_(logged == 0):
+        f.ret(f.call(go, table, buffer, words, flag))
+    log = table[T_STATE][S_LOG]
+    f.call_address(log[L_KEEP], "void", logged.words(C_COPIES), log[L_KEPT])
     result = f.call(go, table, buffer, words, flag)
-    with f.if_((logged != 0) & (result != PYTHON)):
-        f.call(note, table[T_STATE][S_LOG], logged, kernel, args, result)
+    now = table[T_STATE][S_LOG]
+    with f.if_((now != 0) & (result != PYTHON)):
+        f.call_address(now[L_NOTE], "void", now, logged, kernel, args, result)
     f.ret(result)
 
 
@@ -239,7 +225,7 @@ def attempt(f: Builder, launch: Ptr, kernel: Ptr, args: Ptr, n: I64, which: I64)
             f.leave()
         row.value, slot.value = arg.words(A_WORDS), place.words(arg[A_SIZE])
     with f.if_(logged.value != 0), f.if_(packed.value):
-        packed.value = f.call(follows, logged.value, buffer.words(1))
+        packed.value = f.call_address(table[T_STATE][S_LOG][L_FOLLOWS], "i1", logged.value, buffer.words(1))
     result = f.var(PYTHON, "ptr")
     with f.if_(packed.value):
         with f.if_(count == 0):
@@ -291,29 +277,3 @@ def native(f: Builder, kernel: Ptr, at: I64, which: I64, args: Ptr, n: I64) -> N
     result = f.call(first_launch, program, kernel, at, which, args, n)
     f.call(dec_ref, program)
     f.ret(result)
-
-
-@function("i64")
-def walk_back(f: Builder, log: Ptr) -> None:
-    """Launch the gradients of a log from ``L_AT`` down to its first launch. Returns ``L_AT``, where Python must run one; 0: all have run.
-
-    -1: one has raised, and ``L_AT`` counts it.
-    """
-    buffer = f.stack(log[L_MOST] + 1)
-    with f.loop():
-        at = log[L_AT]
-        f.ret(0, when=at == 0)
-        launch = log[L_LAUNCHES].words((at - 1) * C_WORDS)
-        table = launch[C_GRADIENT]
-        f.call(put_back, launch.words(C_COPIES), log[L_KEPT], 0)
-        with f.if_(table != NO_GRADIENT):
-            f.ret(at, when=table == 0)
-            flag, count = table[T_FLAGS].words(F_SLOW), launch[C_COUNT]
-            f.ret(at, unless=flag[0] == 0)
-            buffer[0] = table[T_CONTEXT]
-            f.copy(buffer.words(1), launch[C_ARGS], count << 3)
-            result = f.call(go, table, buffer, count + 1, flag)
-            f.ret(at, when=result == PYTHON)
-            f.ret(-1, when=result == 0)
-            f.call(dec_ref, result)
-        f.call(reversed_launch, log, at)

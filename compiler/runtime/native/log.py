@@ -39,9 +39,12 @@ from .log_ir import (
     L_AT,
     L_COUNT,
     L_FAILED,
+    L_FOLLOWS,
+    L_KEEP,
     L_KEPT,
     L_LAUNCHES,
     L_MOST,
+    L_NOTE,
     L_THREAD,
     L_WORDS,
     M_WORDS,
@@ -152,7 +155,7 @@ class LaunchLog:
 
     Args:
         launches: in their order.
-        functions: the addresses of the native functions, by name, see ``launch.install``.
+        functions: the addresses of the native functions, by name, see ``launch.NativeCalls.log_functions``.
         last: what is copied after all launches, and put back after all gradients.
         nbytes: of all copies.
     """
@@ -188,6 +191,8 @@ class LaunchLog:
         self._head = (ctypes.c_int64 * L_WORDS)()
         self._head[L_COUNT], self._head[L_MOST] = len(launches), max(counts, default=0)
         self._head[L_LAUNCHES] = ctypes.addressof(self._rows)
+        for word, name in ((L_FOLLOWS, "follows"), (L_KEEP, "keep"), (L_NOTE, "note")):
+            self._head[word] = functions[name]
         at_head = ctypes.c_void_p
         self._walk_back = ctypes.PYFUNCTYPE(ctypes.c_int64, at_head)(functions["walk_back"])
         self._reversed = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["reversed_launch"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ...codegen.builder import I64, Builder, Ptr, Value, Variable, external, function
 
 # a log: the number of the next launch, how many there are, where they are, the thread that launches, whether a launch has raised, the most
-# words of arguments that one has, the memory of the copies
-L_AT, L_COUNT, L_LAUNCHES, L_THREAD, L_FAILED, L_MOST, L_KEPT, L_WORDS = range(8)
+# words of arguments that one has, the memory of the copies; the addresses of ``follows``, ``keep`` and ``note``, which only programs with a
+# log load
+L_AT, L_COUNT, L_LAUNCHES, L_THREAD, L_FAILED, L_MOST, L_KEPT, L_FOLLOWS, L_KEEP, L_NOTE, L_WORDS = range(11)
 
 # a launch of a log: its table and that of its gradient, how many words its arguments have, where they are, where the bits of them are
 # that are compared, how many objects were given with the kernel, where they are kept, how many marks it has, where they are; its copies,

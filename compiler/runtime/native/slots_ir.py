@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ...codegen.builder import I64, Builder, NativeFunction, NativeModule, Ptr, Value, external, function
-from .launch_ir import F_CLOSED, F_SLOW, PYTHON, dec_ref, inc_ref, native, walk_back
-from .log_ir import first_changed, forget, keep, put_back, reversed_launch
+from .launch_ir import F_CLOSED, F_SLOW, PYTHON, dec_ref, inc_ref, native
 from .pack_ir import P_BOUND, P_NONE, P_SLOW, has_type, length, member, process
 
 _call = external("PyObject_Call", "ptr", "ptr", "ptr", "ptr")
@@ -97,9 +96,7 @@ _SLOTS = (
 )
 """Calls of kernels, of their gradients, and of both bound to an object."""
 
-_OF_LOGS = walk_back, reversed_launch, first_changed, forget, keep, put_back
 
-
-def launcher_module(offsets: dict[str, int]) -> NativeModule:
+def launcher_module(offsets: Mapping[str, int]) -> NativeModule:
     """The launcher's module for an interpreter whose objects have these byte offsets."""
-    return NativeModule((*_SLOTS, *_OF_LOGS), offsets)
+    return NativeModule(_SLOTS, offsets)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....runtime.native.guard import word_numbers
 from ....runtime.native.log import NO_COPIES, LaunchLog
-from ...kernel import native_functions
+from ...kernel import log_functions
 from ..logged_launches import known_tape
 from .repeats import Trace
 
@@ -95,7 +95,7 @@ class WindowLogs:
 
     def _made(self, launches: Launches, trace: Trace, kept: KeptElements | None) -> tuple[KnownTape, Numbers] | None:
         """The log of a window, and where its numbers are."""
-        functions = native_functions()
+        functions = log_functions()
         copies = NO_COPIES if kept is None else kept.logged()
         if not functions or copies is None:
             return None
