@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.program.memory import known_tapes
 from qdrun.compiler.program.memory.known_tapes import KnownTapes
 from qdrun.compiler.program.program import current_program
 
@@ -26,7 +27,9 @@ array = qd.types.ndarray(dtype=qd.f64, ndim=1)
 
 
 @pytest.fixture(autouse=True)
-def no_program():
+def small_tapes(monkeypatch):
+    """Make logs of tapes of a few launches, too."""
+    monkeypatch.setattr(known_tapes, "WORTH", 0)
     yield
     qd.reset()
 
@@ -387,6 +390,13 @@ def test_an_array_that_python_changes_after_its_launch_is_refused_as_in_a_new_ta
     assert run().log.known is not None
     with pytest.raises(qd.DataAccessError, match=r"`weigh` needs the values of the argument `w` read here, but Python changed"):
         run(change=True, more=left)
+
+
+def test_a_log_is_made_of_a_tape_that_was_recorded_often_enough_to_be_worth_it(monkeypatch):
+    monkeypatch.setattr(known_tapes, "WORTH", 10)
+    scene = Scene(True)
+    followed = [scene.run([("step", 0, 0.5), ("step", 1, 0.5), ("total", 2)])[0].log.known is not None for _ in range(6)]
+    assert followed == [False] * 4 + [True] * 2
 
 
 def test_an_earlier_tape_keeps_its_launches_when_a_later_one_follows_the_same_log():

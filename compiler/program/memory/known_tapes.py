@@ -13,6 +13,8 @@ from ...runtime.native.log import LaunchLog
 
 MOST_LAUNCHES = 1 << 14
 MOST_TAPES = 16
+WORTH = 256
+"""Launches in the same tapes, one after the other, after which a log is made: the first one of a process may be compiled for it."""
 
 V = TypeVar("V")
 Launches = Sequence[tuple[Any, tuple[Any, ...], dict[str, Any]]]
@@ -77,7 +79,8 @@ class KnownTapes:
             _put(self._seen, key, seen._replace(times=0, wanted=2 * seen.wanted))
 
     def wants(self, program: Any, launches: Launches, loss: int) -> bool:
-        """Whether to make a log of a tape that was recorded: it is recorded for the second time. To make one takes longer than a check.
+        """Whether to make a log of a tape that was recorded: it is recorded for the second time at least, and has many launches or was
+        recorded often. To make one takes longer than a check.
 
         Args:
             program: of the tape.
@@ -88,7 +91,7 @@ class KnownTapes:
         if not usable or not 0 < len(launches) <= MOST_LAUNCHES:
             return False
         key = launches[0][0].token, loss
-        seen = self._seen.get(key, _Seen(len(launches), 0, 2))
+        seen = self._seen.get(key, _Seen(len(launches), 0, max(2, -(-WORTH // len(launches)))))
         seen = _Seen(len(launches), seen.times + 1 if seen.launches == len(launches) else 1, seen.wanted)
         _put(self._seen, key, seen)
         return seen.times >= seen.wanted
