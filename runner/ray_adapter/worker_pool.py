@@ -23,7 +23,7 @@ UNEXPECTED, NODE_DIED = "The actor died unexpectedly", "The actor died because i
 HEAD_S = 2.0
 TOLD_S = 2.0
 """Seconds to wait for the results of a dead worker, which may have been on a lost node."""
-FLUSH_S = 2.0
+FLUSH_S = 5.0
 LEFT_S = 0.5
 """Seconds to wait for the files of a dead worker."""
 LOOK_EVERY_S = 2.0
