@@ -1,5 +1,6 @@
 """Tapes that were recorded before: their launches follow a log natively, their gradients are walked natively, and nothing else changes."""
 
+import contextlib
 import gc
 import random
 import sys
@@ -390,6 +391,37 @@ def test_an_array_that_python_changes_after_its_launch_is_refused_as_in_a_new_ta
     assert run().log.known is not None
     with pytest.raises(qd.DataAccessError, match=r"`weigh` needs the values of the argument `w` read here, but Python changed"):
         run(change=True, more=left)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("times", [1, 4])
+def test_gradients_run_again_where_nothing_was_overwritten_and_are_refused_where_copies_are_used_up(times, inside):
+    scene = Scene(True)
+    for script, again in (
+        ([("step", 0, 0.5), ("total", 1)], True),
+        ([("bend", 0.5), ("bend", 0.7), ("total_of_state",)], False),
+    ):
+        for _ in range(times):
+            tape, _ = scene.run(script)
+        assert (tape.log.known is not None) == (times > 2)
+        first = scene.x.grad.to_numpy(), scene.q.grad.to_numpy()
+        if inside:
+            with pytest.raises(qd.QdrunRuntimeError) if not again else contextlib.nullcontext(), qd.ad.Tape(scene.loss) as tape:
+                for what, *numbers in script:
+                    getattr(scene, f"do_{what}")(*numbers)
+                tape.grad()
+                scene.loss.grad.fill(0)
+                first = scene.x.grad.to_numpy(), scene.q.grad.to_numpy()
+        else:
+            scene.loss.grad.fill(0)
+            with (
+                contextlib.nullcontext()
+                if again
+                else pytest.raises(qd.QdrunRuntimeError, match="the copies are used up\n  do: record")
+            ):
+                tape.grad()
+        if again:
+            np.testing.assert_array_equal(scene.x.grad.to_numpy()[0], 2 * first[0][0])
 
 
 def test_a_log_is_made_of_a_tape_that_was_recorded_often_enough_to_be_worth_it(monkeypatch):

@@ -377,6 +377,7 @@ class Tape(PathsOfTape):
             )
         assert self._overwritten is not None
         kept = self._overwritten.kept
+        self.log.begin_reverse(bool(kept))
         self.log.refuse_changed()
         found = None if log is not None else self._checked(program)
         if not kept:  # else each launch is checked when memory is what it was

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...errors import OutOfMemory
+from ...errors import OutOfMemory, QdrunRuntimeError
 from ...program.memory.given_arrays import changed_array, read_again
 from ...program.memory.kept import TAPE
 from ...runtime.base import Allocation
@@ -48,7 +48,7 @@ class TapeLog:
         self._launches: list[Launch] = []
         self._steps: list[tuple[int, int | None]] = []  # launches before, time step
         self._followed: int | None = None  # launches that have followed ``known``, once it is closed
-        self._tried = False
+        self._tried = self._spent = False
         self._copies: Allocation | None = None
 
     def __len__(self) -> int:
@@ -94,6 +94,19 @@ class TapeLog:
     def step_begins(self, step: int | None) -> None:
         """The launches from now on are those of a time step; None: of none."""
         self._steps.append((len(self), step))
+
+    def begin_reverse(self, keeps: bool) -> None:
+        """The gradients of the launches run next. ``keeps``: copies of what launches overwrite are put back on the way.
+
+        Raises:
+            QdrunRuntimeError: they have run before, and the copies are used up.
+        """
+        if self._spent:
+            raise QdrunRuntimeError(
+                "the gradients of this tape were run already, and its launches overwrite what they need: the copies are used up"
+                "\n  do: record the launches in another tape"
+            )
+        self._spent = keeps or (self.known is not None and self.known.nbytes > 0)
 
     # ---- queries
     def place_of(self, number: int) -> tuple[int, int | None]:
