@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -480,6 +481,7 @@ def _last_words(journal: Journal) -> None:
     if not journal.closed:
         journal.write("finished", sync=True, state="lost")
         journal.close()
+    print(f"next: qdrun resume {journal.folder.uri}", file=sys.stderr, flush=True)
 
 
 def metadata(folder: RunFolder, prepared: Prepared) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.lang.autograd.overwrites import Use, Uses, add_use, all_uses, first_conflict
+from qdrun.compiler.program.memory import known_tapes
 from qdrun.compiler.program.memory.memory_regions import MemoryRegion, may_meet
 from qdrun.compiler.program.memory.overwritten import Overwritten
 from qdrun.tests.call_count import calls
@@ -379,6 +380,7 @@ def test_two_buffers_are_told_apart_by_a_remainder_of_the_step(fields):
 
 
 def test_a_tape_that_is_recorded_again_is_not_checked_again(fields, monkeypatch):
+    monkeypatch.setattr(known_tapes, "WORTH", 0)
     x, _, loss, step, total = fields
     looked: list[int] = []
     launching = Overwritten.launching
@@ -396,7 +398,8 @@ def test_a_tape_that_is_recorded_again_is_not_checked_again(fields, monkeypatch)
 
 
 @pytest.mark.parametrize("how", ["kernel", "index", "number", "python", "array"])
-def test_a_tape_that_leaves_the_one_before_is_checked(fields, how):
+def test_a_tape_that_leaves_the_one_before_is_checked(fields, how, monkeypatch):
+    monkeypatch.setattr(known_tapes, "WORTH", 0)
     _, _, loss, _, _ = fields
     x = qd.field(qd.f64, shape=(5, N), needs_grad=True)
     a, b, c, d = (qd.ndarray(qd.f64, N, needs_grad=True) for _ in range(4))
