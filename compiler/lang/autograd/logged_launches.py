@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...program.memory.effects import Effect, Kind, accesses_of, spot_of
 from ...program.memory.given_arrays import read_again
 from ...program.memory.known_tapes import KnownTape, Launches
-from ...program.memory.memory_regions import MemoryRegion, memory_base
+from ...program.memory.memory_regions import MemoryRegion, RegionTable, memory_base
 from ...runtime.native.launch import NativeLaunch
 from ...runtime.native.log import NOTHING_KEPT, GivenArray, LaunchLog, LoggedLaunch, TapeCopies
 
@@ -55,8 +55,10 @@ class _Accesses:
 
     def __init__(self, launches: list[tuple[Any, Call]]) -> None:
         self._known: dict[object, frozenset[int]] = {}
-        self._written = {spot for variant, call in launches for spot, _ in self._spots("writes", variant, call)}
-        self._views = {spot.base for spot in self._written if spot.layout}  # with what overlaps with them in other ways
+        self._written = RegionTable[bool]()
+        for variant, call in launches:
+            for spot, _ in self._spots("writes", variant, call):
+                self._written.put(spot, True)
 
     def deciding(self, variant: Any, call: Call) -> frozenset[int]:
         """The scalar arguments that decide indices in memory that a launch writes to, by ``ArgDecl.index``."""
@@ -64,14 +66,9 @@ class _Accesses:
         found = self._known.get(key)
         if found is None:
             spots = [*self._spots("writes", variant, call), *self._spots("repeats", variant, call)]
-            forms = [form for spot, effect in spots if self._meets_writes(spot) for form in effect.forms if form]
+            forms = [form for spot, effect in spots if any(self._written.overlapping(spot)) for form in effect.forms if form]
             found = self._known[key] = frozenset(arg for form in forms for arg in form.arguments)
         return found
-
-    def _meets_writes(self, spot: MemoryRegion) -> bool:
-        if spot.layout or spot.base in self._views:
-            return spot.base in self._views or any(spot.base == written.base for written in self._written)
-        return spot in self._written
 
     @staticmethod
     def _spots(kind: Kind, variant: Any, call: Call) -> Iterator[tuple[MemoryRegion, Effect]]:

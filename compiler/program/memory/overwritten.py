@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import QdrunRuntimeError
-from ...frontend.markers import Template
 from ...ir.nodes import ArgDecl
 from .effects import Effects, Numbers, Part, PendingReads, pattern_of
 from .kept import Elements, KeptElements, Region, elements_of, tensor_elements
@@ -52,7 +51,6 @@ class Overwritten:
         quick_writes: functions that take ``flat`` of launches whose gradient the tape does not run.
         unkept: launches and assignments, by their time, of elements that cannot be copied.
         bound: the last launch whose arguments only binding tells apart.
-        known: the tape with which all launches so far agree, so that they overwrite nothing.
 
     Args:
         program: whose launches they are.
@@ -69,7 +67,6 @@ class Overwritten:
         self._alike: dict[object, _Alike] = {}
         self._regions: dict[object, _Regions] = {}
         self._same: dict[object, Effects] = {}  # by variant and arrays, which they keep alive
-        self._templates: dict[int, tuple[Any, list[int]]] = {}  # kernels, and the positions of their compile-time arguments
         self._now: list[tuple[MemoryRegion, IndexPattern]] = []  # what the gradient of the launch that runs reads again
         self._of_types: dict[object, _OfTypes | None] = {}
         self._held: list[Any] = []  # what these keys name by identity
@@ -157,12 +154,8 @@ class Overwritten:
     def _effects(
         self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flat: tuple[Any, ...] | None, reverse: bool
     ) -> tuple[Effects, Any, _Alike | None]:
-        known = self._templates.get(id(kernel))
-        if known is None:
-            params = kernel.binder.params
-            known = self._templates[id(kernel)] = kernel, [k for k, p in enumerate(params) if p.annotation is Template]
-        templates = known[1]
-        if flat is None or any(type(flat[k]) in _NUMBERS for k in templates if k < len(flat)):  # a kernel for each number
+        if flat is None or any(type(x) in _NUMBERS for x, compiled in zip(flat, kernel.binder.is_template) if compiled):
+            # a kernel for each number
             variant, bound = kernel.variant(args, kwargs)
             self.bound = variant, bound.call
             return self._of_variant(variant, bound.call, reverse), bound.call, None

@@ -31,10 +31,10 @@ class Guard:
         self._head = (ctypes.c_int64 * guard_ir.G_WORDS)()
         at, decls = word_numbers(args), {d.index: d for d in args}
         rows = [row for pair in apart for k in pair for row in (at[k], decls[k].ndim, _element_bytes(decls[k]))]
-        self._pairs = _words(rows)
+        self._pairs = word_array(rows)
         self._head[guard_ir.G_PAIRS] = len(rows) // 6
         self._head[guard_ir.G_PAIRS_AT] = ctypes.addressof(self._pairs)
-        self._compared = _words(())
+        self._compared = word_array(())
 
     @property
     def address(self) -> int:
@@ -57,7 +57,7 @@ class Guard:
         values += [x for pair in counters for x in pair]
         head = self._head
         if len(values) != len(self._compared):
-            self._compared = _words(values)
+            self._compared = word_array(values)
         else:
             self._compared[:] = values
         head[guard_ir.G_COMPARED], head[guard_ir.G_COMPARED_AT] = len(values) // 2, ctypes.addressof(self._compared)
@@ -80,5 +80,6 @@ def _element_bytes(d: ArgDecl) -> int:
     return size
 
 
-def _words(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+def word_array(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    """Memory of 8-byte words with these values; it has an address also where there are none."""
     return (ctypes.c_int64 * max(1, len(values)))(*values)

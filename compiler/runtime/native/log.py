@@ -18,6 +18,7 @@ import numpy as np
 
 from ...codegen.abi import arg_words
 from ...ir.nodes import ArgDecl
+from .guard import word_array
 from .launch import NativeLaunch
 from .launch_ir import S_LOG
 from .log_ir import (
@@ -173,7 +174,7 @@ class LaunchLog:
         self._copies = [_CopyTable(x.kept) for x in launches]
         self._last = _CopyTable(last)
         marks = [_marks(x) for x in launches]
-        self._marks = (ctypes.c_int64 * sum(map(len, marks)))(*chain.from_iterable(marks))
+        self._marks = word_array([*chain.from_iterable(marks)])
         self._has_marks, self._takes_others = any(marks), any(x.given for x in launches)
         rows: list[int] = []
         at, kept, marked = 0, ctypes.addressof(self._kept), ctypes.addressof(self._marks)
@@ -187,7 +188,7 @@ class LaunchLog:
             row[C_COPIES:] = copies.words
             at, kept, marked = at + 8 * count, kept + 8 * (1 + launch.objects), marked + 8 * len(mine)
             rows += row
-        self._rows = (ctypes.c_int64 * len(rows))(*rows)
+        self._rows = word_array(rows)
         self._head = (ctypes.c_int64 * L_WORDS)()
         self._head[L_COUNT], self._head[L_MOST] = len(launches), max(counts, default=0)
         self._head[L_LAUNCHES] = ctypes.addressof(self._rows)
@@ -303,14 +304,12 @@ class _CopyTable:
 
     def __init__(self, kept: KeptRuns) -> None:
         self.kept = kept
-        rows = [int(x) for run in kept.runs for x in run]
-        self._runs = (ctypes.c_int64 * max(1, len(rows)))(*rows)
-        addresses = [ctypes.addressof(counter) for counter in kept.counters]
-        self._counters = (ctypes.c_int64 * max(1, len(addresses)))(*addresses)
+        self._runs = word_array([int(x) for run in kept.runs for x in run])
+        self._counters = word_array([ctypes.addressof(counter) for counter in kept.counters])
         self.words = [0] * 4
         self.words[K_RUNS], self.words[K_RUNS_AT] = len(kept.runs), ctypes.addressof(self._runs)
-        self.words[K_COUNTERS], self.words[K_COUNTERS_AT] = len(addresses), ctypes.addressof(self._counters)
-        self._table = (ctypes.c_int64 * 4)(*self.words)
+        self.words[K_COUNTERS], self.words[K_COUNTERS_AT] = len(kept.counters), ctypes.addressof(self._counters)
+        self._table = word_array(self.words)
 
     @property
     def address(self) -> int:

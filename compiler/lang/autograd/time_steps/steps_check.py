@@ -168,6 +168,7 @@ class WindowAccesses:
         self._timed: list[Timed] = []
         self._host_writes: list[HostWrite] = []
         self._next = 0
+        self._skips = False  # windows were skipped
         self._reads, self._writes, self._loads, self._dropped = _Seen(), _Seen(), _Seen(), _Seen()
         self._variants: dict[int, Variant] = {}
         self._alive: list[Any] = []  # arrays of others: an address means an array only as long as it lives
@@ -221,8 +222,7 @@ class WindowAccesses:
         """A window whose launches are those of windows that were checked, but for numbers that decide no index in what steps write."""
         if self._timed:
             self._look()
-        for seen in (self._reads, self._loads):
-            seen.read_all(lambda spot: not self._inside(spot) and spot not in self._writes)
+        self._skips = True
         self._done += len(ends) - 1
         self._serials[-1:] = [end.serial for end in ends]
         self._next += ends[-1].launches + 1
@@ -372,6 +372,8 @@ class WindowAccesses:
                 array that is no part of the window; names the array and the line.
         """
         self._look()
+        for seen in (self._reads, self._loads) if self._skips else ():
+            seen.read_all(lambda spot: not self._inside(spot) and spot not in self._writes)
         reads, loads = self._reads.table(), self._loads.table()
         for spot, write in self._writes.uses(0):
             if self._inside(spot):
