@@ -6,6 +6,7 @@ A fork copies locks as they are, and the threads that would open them are not in
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -33,16 +34,42 @@ def new_lock(owner: object, name: str) -> threading.RLock:
     return threading.RLock()
 
 
-def _after_fork() -> None:
-    """In the child, whose one thread keeps what it held itself: a ``with`` refers to the lock that it has taken."""
-    for reference in _locks.keyrefs():
-        owner = reference()
-        for name in () if owner is None else _locks[owner]:
-            object.__setattr__(owner, name, threading.RLock())
+class _Forks:
+    """Replaces the locks in a forked child.
+
+    The collector rests until then: a destructor that it calls may take a lock that no thread opens.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._count, self._collects = threading.Lock(), 0, False
+
+    def before(self) -> None:
+        with self._lock:
+            if not self._count:
+                self._collects = gc.isenabled()
+                gc.disable()
+            self._count += 1
+
+    def after_in_parent(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count and self._collects:
+                gc.enable()
+
+    def after_in_child(self) -> None:
+        """The one thread of the child keeps what it held itself: a ``with`` refers to the lock that it has taken."""
+        self._lock, self._count = threading.Lock(), 0
+        for reference in _locks.keyrefs():
+            owner = reference()
+            for name in () if owner is None else _locks[owner]:
+                object.__setattr__(owner, name, threading.RLock())
+        if self._collects:
+            gc.enable()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    _forks = _Forks()
+    os.register_at_fork(before=_forks.before, after_in_parent=_forks.after_in_parent, after_in_child=_forks.after_in_child)
 
 
 class Turns:

@@ -1,5 +1,6 @@
 """Several threads of one process: one specialisation for each call, lists that grow while they are read, forks while others compile."""
 
+import gc
 import os
 import re
 import signal
@@ -133,6 +134,7 @@ def test_a_child_has_every_lock_anew_whatever_threads_of_its_parent_held():
             for one in reversed(locks):
                 one.release()
 
+        gc.collect()  # a destructor that the collector calls in this thread would wait for the other one
         holder = threading.Thread(target=hold)
         holder.start()
         held.wait()
@@ -142,6 +144,59 @@ def test_a_child_has_every_lock_anew_whatever_threads_of_its_parent_held():
             over.set()
             holder.join()
         assert status == 0 and work(x)
+
+
+COLLECTING_FORK = """
+import gc, os, signal, threading
+
+class Locked:
+    def __init__(self):
+        self.lock, self.itself = threads.new_lock(self, "lock"), self
+    def __del__(self):
+        with self.lock:
+            pass
+
+def litter():
+    kept.clear()  # what is left is a cycle, which only the collector frees
+
+def allocate():
+    signal.alarm(20)
+    [[] for _ in range(100_000)]
+
+os.register_at_fork(before=litter, after_in_child=allocate)  # earlier than the compiler's: the last one before, the first one after
+from qdrun.compiler.ir import threads
+
+kept, held, over = [Locked()], threading.Event(), threading.Event()
+
+def hold(lock):
+    with lock:
+        held.set()
+        over.wait()
+
+holder = threading.Thread(target=hold, args=(kept[0].lock,))
+holder.start()
+held.wait()
+gc.collect()
+child = os.fork()
+if child == 0:
+    os._exit(0 if gc.isenabled() else 1)
+status = os.waitpid(child, 0)[1]
+over.set()
+holder.join()
+gc.disable()
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+print(status, gc.isenabled())
+"""
+
+
+@needs_fork
+def test_the_collector_rests_in_a_child_until_its_locks_are_open(tmp_path):
+    path = tmp_path / "fork.py"
+    path.write_text(COLLECTING_FORK)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split() == ["0", "False"], done.stderr
 
 
 @needs_fork
