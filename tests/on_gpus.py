@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.program import state
 
 VULKAN = os.environ.get("QDRUN_TEST_VULKAN", "llvmpipe")
 T = TypeVar("T")
@@ -42,9 +41,7 @@ def keep_tapes_in_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     """All tapes lie in the heap, short ones too, which plans for Vulkan have on chip."""
     from qdrun.compiler.runtime.vulkan import kind
 
-    machine, target = state.machine, kind.spirv_target
-    heap = {"shared": 0, "block": 1, "cache": 0, "most": 0, "small": 0}
-    monkeypatch.setattr(state, "machine", lambda *args, **options: replace(machine(*args, **options), **heap))
+    target = kind.spirv_target
     monkeypatch.setattr(kind, "spirv_target", lambda *args: replace(target(*args), tapes_on_chip=False))
 
 

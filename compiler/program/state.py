@@ -392,6 +392,8 @@ class ProgramState:
         if device.on_host:
             return cpu(device.threads, lanes.width, lanes.fewer)
         own = machine(device.arch, fast_math=self.options.fast_math)
+        if not device.tapes_on_chip:
+            own = own.all_in_heap()
         return replace(own, wide=device.wide_states, trial_lanes=max(own.trial_lanes, self.options.gpu_lanes))
 
     def machine(self, arch: str) -> Machine | None:

@@ -132,6 +132,7 @@ class Device(ABC):
     approximates: bool = False  # ``fast_math`` changes the compiled code
     process_bytes: ProcessBytes | None = None  # what a process takes of it beside its programs, where that was measured
     wide_states: bool = True  # gradients may keep f64 and i64
+    tapes_on_chip: bool = False  # compiled kernels have their tapes in on-chip memory, unless a plan says otherwise
     link: Link | None = None  # of a device with memory of its own
     client: DeviceClient | None = None  # the program, once it is attached
     ahead: int = (

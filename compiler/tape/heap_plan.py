@@ -92,8 +92,8 @@ class HeapPlan:
 
     @property
     def far(self) -> frozenset[str]:
-        """The names of the tapes in the heap of a device with on-chip memory, see ``codegen.gpu.grid.rows.name_of``."""
-        tapes = ((t, k.name) for t in self.tasks if t.block for p in t.loops for k in p.stacks if k.kind == "tape")
+        """The names of the tapes in the heap, see ``codegen.gpu.grid.rows.name_of``. Without on-chip memory: all tapes."""
+        tapes = ((t, k.name) for t in self.tasks for p in t.loops for k in p.stacks if k.kind == "tape")
         return frozenset(f"{t.position}:{name}" for t, name in tapes if name not in t.shared)
 
     @property

@@ -73,6 +73,10 @@ class Machine:
         """``width``, or its default."""
         return self.width or self.lanes
 
+    def all_in_heap(self) -> Machine:
+        """The same device with all tapes in the heap."""
+        return replace(self, shared=0, block=1, cache=0, most=0, small=0)
+
     @property
     def rows(self) -> int:
         """Rows of a parallel task with all workers busy."""

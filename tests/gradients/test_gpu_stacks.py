@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import PLANS
 
 import qdrun as qd
+from qdrun.compiler.program import state
 from qdrun.compiler.program.plans import gradient_plans
 from qdrun.compiler.tape.machine import CUDA_SHARED, machine
 
@@ -243,3 +244,16 @@ def test_a_plan_without_a_device_is_the_plan_on_it():
         case = Case(where, qd.f32)
         texts.append([case.kernels[name].grad.plan(*args, **asked).to_json() for name, args in LAUNCHES])
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("arch", ["emulated", "amdgpu"])
+@pytest.mark.parametrize("own", [{"shared": 0}, {"shared": CUDA_SHARED, "block": 128}, {"shared": 8, "block": 64}], ids=str)
+def test_code_and_plan_agree_on_what_lies_on_chip(monkeypatch, arch, own):
+    """Whatever a device's parameters say: a target without tapes on chip has none, and a plan without any has all in the heap."""
+    args = (12,)
+    want = Case("cpu", qd.f64).gradient("two", args)
+    monkeypatch.setattr(state, "machine", lambda *args, **options: replace(machine(*args, **options), **own))
+    there = Case(arch, qd.f64)
+    values, gradient, plan, heap = there.gradient("two", args)
+    assert np.array_equal(values, want[0]) and np.array_equal(gradient, want[1])
+    assert heap == plan.bytes and any(t.shared for t in plan.tasks) == (own["shared"] == CUDA_SHARED and arch == "emulated")

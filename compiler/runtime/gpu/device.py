@@ -87,6 +87,7 @@ class GpuDevice(GpuGraphs, Device):
         self._finalizer.atexit = False  # then everything goes with the process
         self._target = kind.target(self.info)
         self.approximates, self.wide_states = bool(self._target.approximations), self._target.doubles
+        self.tapes_on_chip = self._target.tapes_on_chip
         self.lanes, self.grid_barrier = self._target.lanes, self._target.grid_barrier is not None
         self.dlpack: tuple[int, int] | None = None if kind.dlpack is None else (kind.dlpack, self.info.index)
         self.link = self
@@ -365,16 +366,15 @@ class GpuDevice(GpuGraphs, Device):
         return self._compile(kernel, options, frozenset())
 
     def variant(self, compiled: Compiled, far: frozenset[str], source: Source | None = None) -> GpuKernel:
-        """The same kernel with some tapes in the heap. Without any it is ``compiled`` itself, which has all tapes on chip. Its context
-        fits, but for the words of ``fill_context``.
+        """The same kernel with some tapes in the heap; its context fits, but for the words of ``fill_context``.
 
         Args:
             compiled: the result of ``compile`` or ``restore``.
-            far: the names of these tapes, see ``codegen.gpu.grid.rows.name_of``.
+            far: the names of these tapes, see ``codegen.gpu.grid.rows.name_of``. Empty, or no tape is on chip: ``compiled`` itself.
             source: returns the kernel and the options of its compilation, for a restored one.
         """
         assert isinstance(compiled, GpuKernel)
-        if not far:
+        if not far or not self.tapes_on_chip:
             return compiled
         known = compiled.gpu.variants.get(far)
         if known is None:
