@@ -234,7 +234,10 @@ def test_a_nan_that_wins_takes_the_gradient():
     assert f["y"].grad.to_numpy().tolist() == [0.0, 0.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize(("line", "do"), [("y[i] *= x[i]", "launch it in a qd.ad.Tape"), ("s[None] *= x[i]", "multiply in a")])
+@pytest.mark.parametrize(
+    ("line", "do"),
+    [("y[i] *= x[i]", "launch its loop as a kernel of its own in a qd.ad.Tape"), ("s[None] *= x[i]", "multiply in a")],
+)
 def test_a_factor_of_zero_is_refused_at_run_time(line, do):
     """Without a tape; for ``s`` in a tape, too."""
     k, f = make(["for i in x:", f"    {line}"])
@@ -307,3 +310,43 @@ def test_a_product_over_launches_on_a_tape():
         step(1)
         total()
     np.testing.assert_allclose(x.grad.to_numpy(), 1.5 * x.to_numpy()[::-1])
+
+
+def test_a_factor_of_zero_after_another_loop_needs_a_kernel_of_its_own():
+    start()
+    x, y, loss = field(4, rng=np.random.default_rng(1), name="x"), field(4, name="y"), field(name="loss")
+    x[2] = 0.0
+
+    @qd.kernel
+    def first():
+        for i in x:
+            y[i] = 1.0 + x[i]
+
+    @qd.kernel
+    def second():
+        for i in x:
+            y[i] *= x[i]
+
+    @qd.kernel
+    def both():
+        for i in x:
+            y[i] = 1.0 + x[i]
+        for i in x:
+            y[i] *= x[i]
+
+    @qd.kernel
+    def total():
+        for i in x:
+            loss[None] += y[i]
+
+    with (
+        pytest.raises(qd.QdrunAssertionError, match=r"do: launch its loop as a kernel of its own in a qd.ad.Tape"),
+        qd.ad.Tape(loss),
+    ):
+        both()
+        total()
+    with qd.ad.Tape(loss):
+        first()
+        second()
+        total()
+    np.testing.assert_allclose(x.grad.to_numpy(), 1.0 + 2.0 * x.to_numpy())

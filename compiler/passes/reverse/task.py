@@ -47,7 +47,7 @@ _ZERO_FACTOR = (
     "a factor of `{0}[..] *= value` is zero, and its gradient divides by it; do: {1}multiply in a variable, in a serial loop, and store the"
     " product once"
 )
-_IN_A_TAPE = "launch it in a qd.ad.Tape, which keeps the other factors of such an element; or "
+_IN_A_TAPE = "launch its loop as a kernel of its own in a qd.ad.Tape, which keeps the other factors; or "
 
 
 class Reverse:
