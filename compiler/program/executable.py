@@ -133,9 +133,8 @@ class Executable:
             self._draw(recording)
         call.words[0:8] = self.context_address.to_bytes(8, "little")
         if recording is not None:
-            added = recording.add(self, self._set, self.program.place, call)
+            recording.add(self, self._set, self.program.place, call)
             if device.records:  # else its driver records what it is given
-                recording.rows[device.record(self.compiled, call.words, self.context, self.status_address, added.seed)] = added
                 self.context[CTX_LAUNCHES] += 1  # what it stores to is not what it was for plans
                 return
         with self.program.running(), call.provided(self.written):

@@ -40,7 +40,7 @@ class Graph:
     """
 
     def __init__(self, program: Program, recording: Recording, device: Any, handle: int, invariant: Invariant) -> None:
-        self.program, self.name, self.launches = program, recording.name, len(recording.launched)
+        self.program, self.name, self.launches = program, recording.name, len(recording.launches)
         self.once, self.assumes = invariant.kernels, invariant.assumes
         self._recording, self._device, self._handle = recording, device, handle
         at = 8 * CTX_LAUNCHES
@@ -58,7 +58,7 @@ class Graph:
         self._heap = {plane: self.program.heap_memory(plane) for plane in PLANES if plane in planes}
         self._fields = {memory.serial: memory for e in recording.executables for memory in e.owners.values()}.values()
         self._workers = self._most_workers()
-        self._draws = {launch.executable: launch.seed for launch in recording.launched if launch.seed is not None}
+        self._draws = {launch.executable: launch.seed for launch in recording.launches if launch.seed is not None}
         self._end = weakref.finalize(self, device.drop_graph, handle)
         self._end.atexit = False
 
@@ -107,7 +107,7 @@ class Graph:
 
     def _most_workers(self) -> int:
         """The number of threads that may run it at once: the most adstack rows that one of its launches needs."""
-        threads = [t.params["threads"] for x in self._recording.launched if x.plan for t in x.plan.tasks if t.stride]
+        threads = [t.params["threads"] for x in self._recording.launches if x.plan for t in x.plan.tasks if t.stride]
         for plane, words in self._device.row_words(self._handle).items():
             memory = self._heap.get(plane)
             threads += [memory.nbytes // (words * PLANE_BYTES[plane])] if memory is not None and words else []
@@ -126,7 +126,7 @@ class Graph:
     def _raise(self, failed: int) -> None:
         """Raise what launches have reported on the CPU. ``failed``: what ``_run`` gives."""
         if failed >= 0:
-            self._recording.rows[failed].raise_status()
+            self._recording.raise_status(failed)
         elif self.program.trials is not None and self._device.on_host:
             state = self.program.trial_state
             if any([e.take_status() for e in self._recording.executables]) and state is not None:
@@ -212,7 +212,7 @@ def record(program: Program, name: str, function: Callable[[], object]) -> Graph
     """The launches of a function as a graph that is called so. See ``capture``, also for what is raised."""
     device = _device(program, name)
     with program.running(), program.alone(), device.lock:
-        recording = Recording(name, program.heap_memory, device.records, device.expect)
+        recording = Recording(name, program.heap_memory, device.records, device.on_host)
         with _recorded(program, device, recording) as made:
             function()
         return Graph(program, recording, device, *made[0])
@@ -243,13 +243,14 @@ def _recorded(program: Program, device: Any, recording: Recording) -> Iterator[l
     """
     made: list[tuple[int, Invariant]] = []
     drawn, last_seed = program.launches, program.last_seed
-    device.begin_graph(*_memories(program))
+    device.begin_graph(recording.write, *_memories(program))
     program.recording = recording
     try:
         yield made
+        recording.settled()
         program.recording = None
-        invariant = Invariant() if program.trials is None else find_invariant(program, recording, device.recorded_writes)
-        made.append((device.end_graph(invariant.once), invariant))
+        invariant = find_invariant(program, recording)
+        made.append((device.end_graph(recording.steps, invariant.once), invariant))
     except BaseException:
         program.recording = None
         with suppress(DeviceError):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
+from ..codegen.abi import CTX_LAUNCHES, CTX_SEED
 from ..errors import QdrunRuntimeError
+from ..ir.byte_bounds import byte_bounds
 from ..ir.threads import Living
 from ..runtime.base import Allocation
-from ..runtime.recording import Unrecordable
+from ..runtime.compiled import Compiled
+from ..runtime.recording import RecordedLaunch, RecordedWrite, Unrecordable
 from ..tape.heap_plan import HeapPlan
 from .call import Call
 
@@ -20,20 +23,6 @@ if TYPE_CHECKING:
     from ..ir.nodes import Buffer
 
 _FIRST = "run the function once before it is captured"
-
-
-class CompiledCode(Protocol):
-    """The code of a kernel."""
-
-    @property
-    def messages(self) -> Any:
-        """Its asserts and other checks; false: it cannot fail."""
-        ...
-
-    @property
-    def prints(self) -> Any:
-        """Its print statements; false: none."""
-        ...
 
 
 class Launchable(Hashable, Protocol):
@@ -53,7 +42,7 @@ class Launchable(Hashable, Protocol):
         ...
 
     @property
-    def compiled(self) -> CompiledCode:
+    def compiled(self) -> Compiled:
         """Its code."""
         ...
 
@@ -90,35 +79,12 @@ LaunchPlace = tuple[Locates, int]
 """A tape, and the number of a launch in it."""
 
 
-class RecordedLaunch(NamedTuple):
-    """A launch of a graph: the kernel, the plan of a gradient, the number of its seed in the graph where it draws random numbers, its
-    place in a tape, and its arguments.
-    """
-
-    executable: Launchable
-    plan: HeapPlan | None
-    seed: int | None
-    place: LaunchPlace | None
-    call: Call
-
-    def raise_status(self) -> None:
-        """Raise what the launch has reported."""
-        try:
-            self.executable.raise_status(self.plan)
-        except QdrunRuntimeError as error:
-            if self.place is not None:
-                tape, number = self.place
-                tape.locate(error, number)
-            raise
-
-
 class Recording:
     """The launches of a recorded function and everything that they use, so that a graph never runs on freed memory or stale plans.
 
     Attributes:
         thread: the one that records; launches of others wait.
-        launched: the launches, in their order.
-        rows: of a device that says which launch has failed: the launches by what it calls them.
+        steps: the launches, in their order, and what Python writes in between, unless a driver records it.
         executables: what was launched, with the code that was launched.
         gradients: each gradient launch with its arguments, its budget and its plan.
         written: fields and ndarrays that Python writes to in between.
@@ -129,20 +95,15 @@ class Recording:
         name: of the function.
         heap_memory: gives each plane of the program's heap that there is.
         draws: whether its launches may draw random numbers: each launch of the graph sets their seeds.
-        expect: tells the device that Python writes to memory, and its name.
+        on_host: whether Python can write to its memory without a step.
     """
 
-    def __init__(
-        self,
-        name: str,
-        heap_memory: Callable[[str], Allocation | None],
-        draws: bool,
-        expect: Callable[[np.ndarray, str], None],
-    ) -> None:
+    def __init__(self, name: str, heap_memory: Callable[[str], Allocation | None], draws: bool, on_host: bool) -> None:
         self.name, self.thread, self._heap_memory, self._draws = name, threading.get_ident(), heap_memory, draws
-        self._expect = expect
-        self.launched: list[RecordedLaunch] = []
-        self.rows: dict[int, RecordedLaunch] = {}
+        self._on_host = on_host
+        self.steps: list[RecordedLaunch | RecordedWrite] = []
+        self._contexts: dict[bytes, np.ndarray] = {}
+        self._expected: list[tuple[int, int, str]] = []  # memory that Python is about to write, and its name
         self.seeds: dict[int, int] = {}  # the numbers of the seeds that were drawn, by what they were
         self._seeds_before: dict[Launchable, int | None] = {}
         self.executables: dict[Launchable, object] = {}
@@ -199,11 +160,36 @@ class Recording:
                 "capture a function that launches the kernel, too",
             )
 
-    def add(self, executable: Launchable, plan: HeapPlan | None, place: LaunchPlace | None, call: Call) -> RecordedLaunch:
-        """The kernel is recorded."""
+    def add(self, executable: Launchable, plan: HeapPlan | None, place: LaunchPlace | None, call: Call) -> None:
+        """The kernel is recorded.
+
+        Raises:
+            Unrecordable: see ``settled``.
+        """
+        self.settled()
         seed = self.seeds[executable.last_seed] if executable.draws and executable.last_seed is not None else None
-        self.launched.append(RecordedLaunch(executable, plan, seed, place, call))
-        return self.launched[-1]
+        context = executable.context.copy()
+        if seed is None:
+            context[CTX_LAUNCHES] = context[CTX_SEED] = 0  # others launch the same kernel meanwhile
+            context = self._contexts.setdefault(context.tobytes(), context)
+        self.steps.append(RecordedLaunch(executable, executable.compiled, call, bytes(call.words), context, plan, seed, place))
+
+    @property
+    def launches(self) -> list[RecordedLaunch]:
+        """The launches, in their order."""
+        return [step for step in self.steps if isinstance(step, RecordedLaunch)]
+
+    def raise_status(self, number: int) -> None:
+        """Raise what a launch has reported. ``number``: of the step."""
+        launch = self.steps[number]
+        assert isinstance(launch, RecordedLaunch)
+        try:
+            launch.executable.raise_status(launch.plan)
+        except QdrunRuntimeError as error:
+            if launch.place is not None:
+                tape, place = launch.place
+                tape.locate(error, place)
+            raise
 
     def plan(self, gradient: LaunchableGradient, call: Call, budget: int | None) -> HeapPlan:
         """The plan of a gradient that is about to be recorded.
@@ -252,7 +238,26 @@ class Recording:
         del index, source, parts
         if self.thread == threading.get_ident():
             self.written[id(tensor)] = tensor
-            self._expect(tensor._form, tensor.name)
+            if self._on_host:
+                self._expected.append((*byte_bounds(tensor._form), tensor.name))
+
+    def write(self, write: RecordedWrite) -> None:
+        """What Python writes is recorded."""
+        low, high = next(write.spans)
+        self._expected = [e for e in self._expected if e[1] <= low or high <= e[0]]
+        self.steps.append(write)
+
+    def settled(self) -> None:
+        """Check that all intended writes were recorded.
+
+        Raises:
+            Unrecordable: an element that was read before the recording was written.
+        """
+        if self._expected:
+            raise Unrecordable(
+                f"Python has written to `{self._expected[0][2]}` through an element, or a view, that it had before the recording, while a"
+                " graph is recorded\n  do: write to the field itself, as in x[i] = ..; what was written is in the field"
+            )
 
     def keep(self, *arguments: object) -> None:
         """Arguments that must live as long as the graph."""
@@ -262,7 +267,7 @@ class Recording:
         """Keep none of them alive."""
         self.kept.clear()
         self.bound.clear()
-        self.launched.clear()
+        self.steps.clear()
 
     def _refuse(self, what: str, do: str) -> NoReturn:
         raise QdrunRuntimeError(f"{what}, while the graph of `{self.name}` is recorded\n  do: {do}")

@@ -188,7 +188,7 @@ class Device(ABC):
 
     @property
     def records(self) -> bool:
-        """Whether launches of a graph are given to ``record``; else a driver records what it is given."""
+        """Whether a graph is made of the steps that the program records; else its driver records what it is given."""
         return self.on_host or self.trials is not None
 
     @property
@@ -318,15 +318,8 @@ class Device(ABC):
         """The error of a launch that the driver refused with this code."""
         return QdrunRuntimeError(f"kernel `{kernel}` reported status {-code}, which it does not define: memory was overwritten")
 
-    def record(self, compiled: Compiled, words: bytearray, context: np.ndarray, status: int, seed: int | None) -> int:
-        """Record a launch, where a driver does not record what it is given. The number by which a failure of it is known."""
-        raise NotImplementedError(self.name)
-
     def keep_source(self, compiled: Compiled, source: Callable[[], tuple[Kernel, CompileOptions]]) -> None:  # noqa: B027
         """The source of a compiled kernel of a batched program, for a device that compiles it again in recorded launches."""
-
-    def expect(self, form: np.ndarray, name: str) -> None:  # noqa: B027
-        """While a graph is recorded, Python is about to write to an array that is called so."""
 
     @abstractmethod
     def _allocate(self, nbytes: int, category: str) -> Allocation:

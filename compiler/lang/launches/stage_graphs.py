@@ -14,6 +14,7 @@ from ...errors import DeviceError, QdrunRuntimeError
 from ...program.graph import Graph, record
 from ...program.program import Program
 from ...runtime.gpu.driver import DeviceFlag
+from ...runtime.recording import RecordedLaunch
 from ..data.ndarray import Ndarray
 from .flags import word_of
 from .stages import LaunchStage, Pause, Stage, StageLoop
@@ -76,10 +77,10 @@ class RecordedCall:
     def _launch(self, work: LaunchStage) -> None:
         recording = self._program.recording
         assert recording is not None
-        before = len(recording.launched)
+        before = len(recording.steps)
         self._kernels[work](*self._values)
-        for launch in recording.launched[before:]:
-            if launch.executable.compiled.messages:
+        for launch in recording.steps[before:]:
+            if isinstance(launch, RecordedLaunch) and launch.compiled.messages:
                 self._device.pause_graph(DeviceFlag(int(launch.executable.context[CTX_STATUS_DEVICE]), 8), FAILED)
 
     def _loop(self, loop: StageLoop) -> None:

@@ -24,7 +24,7 @@ from ...ir.byte_bounds import byte_bounds
 from ...ir.nodes import Buffer, Op, Place
 from ...ir.walk import index_of, place_of, task_blocks
 from ...passes.dependence.argument_forms import Form, forms
-from ...runtime.recording import ALL_TRIALS, RecordedWrite, RunOnce, SharedPart
+from ...runtime.recording import ALL_TRIALS, RecordedLaunch, RecordedWrite, RunOnce, SharedPart
 from ..call import Call
 from ..memory.data_versions import Stored, stored_keys
 from ..memory.memory_regions import memory_base, memory_of
@@ -69,33 +69,28 @@ class _Access:
         return tuple(found)
 
 
-def find_invariant(program: Any, recording: Recording, writes: Sequence[RecordedWrite]) -> Invariant:
-    """The invariant launches of a recording of a batched program.
-
-    Args:
-        program: see above; ``TrialState.same`` tells which fields are the same in all trials.
-        recording: that has ended, with ``rows``.
-        writes: of Python, in the recording.
-    """
+def find_invariant(program: Any, recording: Recording) -> Invariant:
+    """The invariant launches of a recording, which has ended. ``TrialState.same`` tells which fields are the same in all trials."""
     trials = program.trials
-    if trials is None or trials.padded == trials.width or not recording.rows:
+    if trials is None or trials.padded == trials.width or not recording.launches:
         return Invariant()
-    return _Search(program, recording, writes).found()
+    return _Search(program, recording).found()
 
 
 class _Search:
     """Drops what is not invariant, until nothing is left to drop."""
 
-    def __init__(self, program: Any, recording: Recording, writes: Sequence[RecordedWrite]) -> None:
-        self._writes = writes
-        self._rows = sorted((row, launch) for row, launch in recording.rows.items() if row >= 0)
+    def __init__(self, program: Any, recording: Recording) -> None:
+        steps = list(enumerate(recording.steps))
+        self._writes = writes = [(k, step) for k, step in steps if isinstance(step, RecordedWrite)]
+        self._launches = [(k, step) for k, step in steps if isinstance(step, RecordedLaunch)]
         self._accesses: dict[Launchable, list[_Access]] = {}
         gradients = {gradient for gradient, *_ in recording.gradients}
-        every = dict.fromkeys(launch.executable for _, launch in self._rows)
+        every = dict.fromkeys(launch.executable for _, launch in self._launches)
         self._stored = {e: {(memory_base(e.owners[b]), offset) for b, offset in e.lazy.stores} for e in every}
         self._kernels = {e for e in every if e not in gradients and _may_be(e)}
         mine = [f for f in program.root.fields() if not f.role and f.per_trial]
-        begin = min((row for row, _ in self._rows), default=0)
+        begin = min(k for k, _ in self._launches)
         self._parts: dict[Stored, SharedPart] = {}
         for tensor in mine:
             part = _part(tensor)
@@ -105,7 +100,11 @@ class _Search:
         self._same: dict[Stored, Any] = {}
         for tensor in program.trial_state.same:
             part = _part(tensor)
-            if touched.isdisjoint(stored_keys(tensor)) and part is not None and not any(map(part.meets, writes)):
+            if (
+                touched.isdisjoint(stored_keys(tensor))
+                and part is not None
+                and not any(part.meets(write) for _, write in writes)
+            ):
                 self._same |= dict.fromkeys(stored_keys(tensor), tensor)
 
     def found(self) -> Invariant:
@@ -114,13 +113,12 @@ class _Search:
             pass
         if not self._kernels:
             return Invariant()
-        launches = [(row, launch.executable) for row, launch in self._rows if launch.executable in self._kernels]
+        launches = [(k, launch.executable) for k, launch in self._launches if launch.executable in self._kernels]
         used = {a.key for e in self._kernels for a in self._of(e)}
         parts = tuple(sorted({p for key, p in self._parts.items() if key in used}, key=lambda part: part.address))
         assumes = {id(x): x for key, x in self._same.items() if key in used}
-        rows = {row for row, _ in launches}
-        rows.update(row for write in self._writes if any(part.meets(write) for part in parts) for row in write.rows)
-        once = RunOnce(frozenset(rows), parts)
+        writes = [k for k, write in self._writes if any(part.meets(write) for part in parts)]
+        once = RunOnce(frozenset([*writes, *(k for k, _ in launches)]), parts)
         return Invariant(once, Counter(e.name for _, e in launches), tuple(assumes.values()))
 
     def _drop_by_places(self) -> bool:
@@ -145,7 +143,7 @@ class _Search:
         """Drop a kernel that writes to an element after another launch may have read it."""
         moved = {key for e in self._kernels for key in self._stored[e]}
         seen: dict[Stored, np.ndarray] = {}
-        for _, launch in self._rows:
+        for _, launch in self._launches:
             stays = launch.executable not in self._kernels
             for a in self._of(launch.executable):
                 if a.key not in moved or not (a.loads if stays else a.stores):
@@ -169,9 +167,10 @@ class _Search:
 
 def _may_be(executable: Launchable) -> bool:
     """Whether all launches of a kernel with the same memory behave alike: none fails, draws, or is given numbers per trial."""
-    if executable.draws or executable.returns or executable.compiled.messages or executable.lazy.written:
+    lazy = executable.lazy
+    if executable.draws or executable.returns or executable.compiled.messages or lazy.written or not lazy.kernel.tasks:
         return False
-    return not any(d.per_trial for d in executable.lazy.head.args)
+    return not any(d.per_trial for d in lazy.head.args)
 
 
 def _accesses(executable: Launchable) -> Iterable[_Access]:
@@ -204,11 +203,11 @@ def _part(tensor: Any) -> SharedPart | None:
     return SharedPart(address, whole[0].nbytes, whole.itemsize, whole.strides[0])
 
 
-def _filled(part: SharedPart, writes: Sequence[RecordedWrite], begin: int) -> bool:
-    """Whether all of it is filled before the first launch, with the same content for all trials, and never again."""
+def _filled(part: SharedPart, writes: Sequence[tuple[int, RecordedWrite]], begin: int) -> bool:
+    """Whether all of it is filled before step ``begin``, with the same content for all trials, and never again."""
     end = part.address
-    for write in sorted((w for w in writes if part.meets(w)), key=lambda w: w.begin):
-        if not (write.same and write.rows.start < begin and part.holds(write)) or write.begin > end:
+    for k, write in sorted((x for x in writes if part.meets(x[1])), key=lambda x: x[1].to):
+        if not (write.is_uniform and k < begin and part.holds(write)) or write.to > end:
             return False
-        end = max(end, write.end)
+        end = max(end, next(write.spans)[1])
     return end == part.address + part.nbytes

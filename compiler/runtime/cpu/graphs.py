@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,9 @@ import numpy as np
 from ...ir.threads import new_lock
 from ...ir.trials import TrialLayout
 from ..base import Allocation, Device
-from ..compiled import Compiled
-from ..recording import ALL_TRIALS, RecordedWrite, RunOnce, Unrecordable
+from ..recording import ALL_TRIALS, RecordedWrite, RunOnce, Steps, Unrecordable
 from .recorded_memory import SequenceRecorder
-from .sequence import RecordedSequence
-
-STRIDE = "stride."
-"""Launch parameters of this name say how far adstack rows are apart, in words of a plane, divided by the lanes of a row."""
+from .sequence import RecordedSequence, sequence_of
 
 
 class CpuGraphs(Device):
@@ -39,47 +35,29 @@ class CpuGraphs(Device):
         return self._recording_lock
 
     def begin_graph(
-        self, memories: Iterable[Allocation], trials: TrialLayout | None = None, per_trial: Container[int] = ()
+        self,
+        wrote: Callable[[RecordedWrite], None],
+        memories: Iterable[Allocation],
+        trials: TrialLayout | None = None,
+        per_trial: Container[int] = (),
     ) -> None:
-        """From now on what this thread launches and writes is recorded and does not run. Hold ``lock`` until the end.
+        """From now on this thread neither launches nor writes: the program records it. Hold ``lock`` until the end.
 
         Args:
+            wrote: called with what Python writes.
             memories: that Python may write to, beside this device's own.
             trials: those of a batched program.
             per_trial: see ``SequenceRecorder``.
         """
-        self._recorder = SequenceRecorder(self.lock, [*self.allocations(), *memories], trials, per_trial)
+        self._recorder = SequenceRecorder(self.lock, wrote, [*self.allocations(), *memories], trials, per_trial)
 
-    def record(self, compiled: Compiled, words: bytearray, context: np.ndarray, status: int, seed: int | None) -> int:
-        """See ``Device``; the arguments are those of ``SequenceMaker.launch``."""
-        assert self._recorder is not None
-        self._recorder.settled()
-        maker = self._recorder.maker
-        if maker.trials is not None and not compiled.chunk:  # a kernel that does nothing
-            return -1
-        strides = {}
-        if maker.trials is not None:
-            params = compiled.layout.params.items()
-            strides = {word: (name[len(STRIDE) :], compiled.lanes) for (_, name), word in params if name.startswith(STRIDE)}
-        return maker.launch(compiled.chunk or compiled.address, words, context, status, seed, strides)
-
-    def expect(self, form: np.ndarray, name: str) -> None:
-        assert self._recorder is not None
-        self._recorder.expect(form, name)
-
-    @property
-    def recorded_writes(self) -> Sequence[RecordedWrite]:
-        """What Python has written since the recording began."""
-        return () if self._recorder is None else self._recorder.maker.writes
-
-    def end_graph(self, once: RunOnce = ALL_TRIALS) -> int:
+    def end_graph(self, steps: Steps, once: RunOnce = ALL_TRIALS) -> int:
         """The graph of what was recorded. ``once``: what runs once for all trials of a batch."""
         recorder, self._recorder = self._recorder, None
         assert recorder is not None
         recorder.end()
-        recorder.settled()
         handle = next(self._handles)
-        self._sequences[handle] = recorder.maker.made(once)
+        self._sequences[handle] = sequence_of(steps, recorder.trials, once)
         return handle
 
     def cancel_graph(self) -> None:
@@ -93,7 +71,7 @@ class CpuGraphs(Device):
         return self._sequences[handle].run(seeds, self.pool_address, workers)
 
     def row_words(self, handle: int) -> Mapping[str, int]:
-        """See ``SequenceMaker.row_words``, of a graph."""
+        """See ``RecordedSequence``, of a graph."""
         return self._sequences[handle].row_words
 
     def drop_graph(self, handle: int) -> None:

@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...ir.byte_bounds import byte_bounds
 from ...ir.trials import TrialLayout
 from ..mirror import Mirror
-from ..recording import Unrecordable
+from ..recording import RecordedWrite, Unrecordable
 from ..runs import Runs, numbers_of, order_of, runs_of, tile_of
-from .sequence import SequenceMaker
 
 if TYPE_CHECKING:
     from ..base import Allocation
 
 
 class SequenceRecorder:
-    """Records one sequence in the thread that makes it: the link of ``RecordedMemory``, see ``mirror.Link``.
+    """Records what Python writes in the thread that makes it: the link of ``RecordedMemory``, see ``mirror.Link``.
 
     Attributes:
         lock: see ``mirror.Link``; the thread that records holds it.
-        maker: the sequence.
+        wrote: called with each write.
+        trials: those of a batched program.
 
     Args:
         lock: see above.
+        wrote: see above.
         memories: that Python may write to.
-        trials: those of a batched program.
+        trials: see above.
         per_trial: the serial numbers of the memories that each trial has its own part of.
     """
 
@@ -44,13 +44,17 @@ class SequenceRecorder:
     stream = 0
 
     def __init__(
-        self, lock: Any, memories: Iterable[Allocation], trials: TrialLayout | None = None, per_trial: Container[int] = ()
+        self,
+        lock: Any,
+        wrote: Callable[[RecordedWrite], None],
+        memories: Iterable[Allocation],
+        trials: TrialLayout | None = None,
+        per_trial: Container[int] = (),
     ) -> None:
-        self.lock, self.maker = lock, SequenceMaker(trials)
+        self.lock, self.wrote, self.trials = lock, wrote, trials
         self._thread = threading.get_ident()
         self._ended = False
         self._memories = [m for m in memories if m.nbytes and m.view.nbytes and m.mirror is None]
-        self._expected: list[tuple[int, int, str]] = []
         for memory in self._memories:
             groups = trials.padded // trials.width if trials is not None and memory.serial in per_trial else 0
             memory.mirror = RecordedMemory(self, memory, memory.nbytes // groups if groups else 0)
@@ -65,33 +69,10 @@ class SequenceRecorder:
         """Whether it records what this thread does."""
         return not self._ended and self._thread == threading.get_ident()
 
-    # ---- writes that go past the recorder
-    def expect(self, form: np.ndarray, name: str) -> None:
-        """Python is about to write to an array."""
-        low, high = byte_bounds(form)
-        self._expected.append((low, high, name))
-
-    def settled(self) -> None:
-        """Check that all intended writes were recorded.
-
-        Raises:
-            Unrecordable: an element that was read before the recording was written.
-        """
-        if self._expected:
-            name = self._expected[0][2]
-            raise Unrecordable(
-                f"Python has written to `{name}` through an element, or a view, that it had before the recording, while a graph is"
-                " recorded\n  do: write to the field itself, as in x[i] = ..; what was written is in the field"
-            )
-
-    def wrote(self, low: int, high: int) -> None:
-        """Bytes are written by the sequence."""
-        self._expected = [e for e in self._expected if e[1] <= low or high <= e[0]]
-
     # ---- see ``mirror.Link``
     def launches(self) -> int:
-        """The recorded steps."""
-        return len(self.maker)
+        """Nothing is launched."""
+        return 0
 
     def download(self, to: int, source: int, nbytes: int) -> None:
         """A read: of other threads, once the recording has ended."""
@@ -211,10 +192,13 @@ class RecordedMemory(Mirror):
             if rows != count or order_of(to) != order_of(start) or array.size == 0 or bool(self._group) != bool(other._group):
                 self.assign(array, other.read(source))
                 return
-            self._noted(array)
-            aparts = self._group, other._group
-            self._recorder.maker.copy(
-                self.device_address(array), other.device_address(source), run, rows, (step, stride), aparts
+            self._recorder.wrote(
+                RecordedWrite(
+                    self.device_address(array),
+                    Runs(rows, step, run),
+                    group=self._group,
+                    source=(other.device_address(source), stride, other._group),
+                )
             )
 
     def _one(self, array: np.ndarray) -> np.ndarray:
@@ -223,7 +207,7 @@ class RecordedMemory(Mirror):
         Raises:
             Unrecordable: it is no array of all trials.
         """
-        trials = self._recorder.maker.trials
+        trials = self._recorder.trials
         if trials is None:
             return array
         groups = trials.padded // trials.width
@@ -239,13 +223,8 @@ class RecordedMemory(Mirror):
         """``same``: for all trials of a batch."""
         if array.size == 0:
             return
-        rows, step, nbytes = _runs(self._one(array))
-        self._noted(array)
-        self._recorder.maker.write(self.device_address(array), nbytes, content, rows, step, self._group, same)
-
-    def _noted(self, array: np.ndarray) -> None:
-        low, high, _ = self.bounds(array)
-        self._recorder.wrote(self.ptr + low, self.ptr + high)
+        runs = _runs(self._one(array))
+        self._recorder.wrote(RecordedWrite(self.device_address(array), runs, content, self._group, same))
 
 
 def _runs(array: np.ndarray) -> Runs:

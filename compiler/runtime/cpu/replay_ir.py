@@ -13,8 +13,9 @@ from ...codegen.builder import I64, Builder, Ptr, Value, external, function
 
 ROW_WORDS = 3
 # words of a write: how many runs of bytes, bytes of a run, address of the first one, bytes from one to the next, and the same two of the
-# source; for one group of trials also: trials of a group, bytes from one group to the next, and the same of the source
-_RUNS, _BYTES, _TO, _STEP, _FROM, _STRIDE, _WIDTH, _APART, _SOURCE_APART = range(9)
+# source; bytes of the source that repeat in a run; for one group of trials also: trials of a group, bytes from one group to the next, and
+# the same of the source
+_RUNS, _BYTES, _TO, _STEP, _FROM, _STRIDE, _TILE, _WIDTH, _APART, _SOURCE_APART = range(10)
 _memmove = external("memmove", "ptr", "ptr", "ptr", "i64")
 _memset = external("memset", "ptr", "ptr", "i32", "i64")
 
@@ -31,9 +32,11 @@ def qd_replay(f: Builder, rows: Ptr, n: I64) -> None:
 
 
 def _write(f: Builder, args: Value, to: Value, source: Value) -> None:
-    nbytes, step, stride = args[_BYTES], args[_STEP], args[_STRIDE]
-    with f.range(args[_RUNS]) as k:
-        f.call(_memmove, to + k * step, source + k * stride, nbytes)
+    nbytes, step, stride, tile = args[_BYTES], args[_STEP], args[_STRIDE], args[_TILE]
+    tiles = (nbytes + (tile - 1)) // tile
+    with f.range(args[_RUNS]) as k, f.range(tiles) as n:
+        at = n * tile
+        f.call(_memmove, to + k * step + at, source + k * stride, f.min(tile, nbytes - at))
 
 
 def _clear(f: Builder, args: Value, to: Value) -> None:

@@ -1,7 +1,7 @@
 """Launches of the CPU recorded as a list that native code walks, see ``replay_ir``.
 
-Each launch has its own argument words, and a launch context of its own where the plan, or the seed, is another one: what other launches
-do to the context of a kernel afterwards does not concern the list. Status records, temporaries and the heap are the program's.
+Each launch has its own argument words and its own launch context, see ``recording``: what other launches do to the context of a kernel
+afterwards does not concern the list. Status records, temporaries and the heap are the program's.
 
 In a batched program the list is walked for each group of trials: what Python writes is written to a group when its turn comes.
 """
@@ -10,28 +10,34 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from ...codegen.abi import CTX_LAUNCHES, CTX_SEED
+from ...codegen.abi import CTX_SEED, CTX_STATUS
 from ...codegen.builder import NativeModule
 from ...ir.threads import new_lock
 from ...ir.trials import TrialLayout
 from .. import jit
 from ..cache import load_cached
 from ..host_memory import zeroed
-from ..recording import ALL_TRIALS, RecordedWrite, RunOnce
+from ..recording import ALL_TRIALS, RecordedLaunch, RecordedWrite, RunOnce, Steps
 from . import replay_ir
 from .pool import parallel_for_addresses
 
 TILE = 4096
 """Bytes that are kept of a value that fills more of them."""
 
+STRIDE = "stride."
+"""Launch parameters of this name say how far adstack rows are apart, in words of a plane, divided by the lanes of a row."""
+
 Row = tuple[int, int, int]
 """A step of a sequence: code, where its words begin in the data, status record (0: cannot fail)."""
+
+Held = tuple[np.ndarray, list[bytes]]
+"""The words of a sequence, and the contents of its writes."""
 
 _WALK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 _WALK_TRIALS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *(ctypes.c_int64,) * 3)
@@ -52,202 +58,132 @@ def _functions() -> dict[str, int]:
         return _code.addresses
 
 
-class SequenceMaker:
-    """A sequence while it is recorded. ``trials``: those of a batched program. ``writes``: what Python writes."""
+class _Words:
+    """The words of a sequence while it is made.
 
-    def __init__(self, trials: TrialLayout | None = None) -> None:
-        self._functions, self.trials = _functions(), trials
-        self.writes: list[RecordedWrite] = []
-        self._data = bytearray(8)  # the words of everything; the first one is the status of what cannot fail
-        self._rows: list[Row] = []
-        self._pointers: list[tuple[int, int]] = []  # words that shall hold the address of a byte of ``_data``
-        self._contexts: dict[tuple[int, bytes], int] = {}
-        self._seeds: list[tuple[int, int]] = []  # words that shall hold a seed, and the number of that
-        self._strides: dict[
-            int, tuple[str, int]
-        ] = {}  # where words say how far adstack rows are apart: of which plane, and in how many lanes
+    Attributes:
+        seeds: words that shall hold a seed, and its number.
+        contents: what writes refer to.
+    """
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def __init__(self, trials: TrialLayout | None) -> None:
+        self._functions, self._trials = _functions(), trials
+        self._data = bytearray(8)  # the first word is the status of what cannot fail
+        self._pointers: list[tuple[int, int]] = []  # bytes of ``_data`` that shall hold the address of another one
+        self._contexts: dict[int, int] = {}
+        self.seeds: list[tuple[int, int]] = []
+        self.contents: list[bytes] = []
 
-    def launch(
-        self,
-        code: int,
-        words: bytes | bytearray,
-        context: np.ndarray,
-        status: int,
-        seed: int | None,
-        strides: Mapping[int, tuple[str, int]],
-    ) -> int:
-        """Add a launch.
+    def rows(self, steps: Steps) -> list[Row]:
+        """Put the words of steps. A kernel of a batch without tasks has no code, and does nothing."""
+        return [
+            self._write(s) if isinstance(s, RecordedWrite) else self._launch(s)
+            for s in steps
+            if self._trials is None or isinstance(s, RecordedWrite) or s.compiled.chunk
+        ]
 
-        Args:
-            code: the address of the kernel's entry.
-            words: its argument words; the first one is the context's.
-            context: the launch context.
-            status: the address of the status record.
-            seed: the number of the seed of its random numbers, among those of the sequence; None: it draws none.
-            strides: words of the context that say how far adstack rows are apart: the plane, and the lanes of a row.
+    def _launch(self, launch: RecordedLaunch) -> Row:
+        context = self._contexts.get(id(launch.context))
+        if context is None:
+            context = self._contexts[id(launch.context)] = self._put(launch.context.tobytes())
+            if launch.seed is not None:
+                self.seeds.append((context // 8 + CTX_SEED, launch.seed))
+        at = self._put(launch.words)
+        self._pointers.append((at, context))
+        return launch.compiled.chunk or launch.compiled.address, at, int(launch.context[CTX_STATUS])
 
-        Returns:
-            The number of the row.
-        """
-        if seed is None:
-            kept = context.copy()
-            kept[CTX_LAUNCHES] = kept[CTX_SEED] = 0  # others launch the same kernel meanwhile
-            key = id(context), kept.tobytes()
-            new, own = key not in self._contexts, self._contexts.get(key, 0)
-            if new:
-                own = self._contexts[key] = self._put(key[1])
+    def _write(self, write: RecordedWrite) -> Row:
+        (rows, step, nbytes), content, tile = write.runs, write.content, write.runs.nbytes
+        name, source, stride, source_group = "qd_write", 0, 0, 0
+        if write.source is not None:
+            source, stride, source_group = write.source
+        elif not any(content):
+            name = "qd_clear"
         else:
-            new, own = True, self._put(context.tobytes())
-            self._seeds.append((own + 8 * CTX_SEED, seed))
-        if new:
-            self._strides |= {own + 8 * word: where for word, where in strides.items()}
-        at = self._put(words)
-        self._pointers.append((at, own))
-        self._rows.append((code, at, status))
-        return len(self._rows) - 1
-
-    def write(
-        self, to: int, nbytes: int, content: bytes, rows: int = 1, step: int = 0, apart: int = 0, same: bool = False
-    ) -> None:
-        """Add a write of bytes: ``rows`` runs of ``nbytes``, the first one at ``to``, each ``step`` after the one before.
-
-        Args:
-            to: see above.
-            nbytes: see above.
-            content: the bytes of all runs together, or of one run, repeated in each. In a batched program of those of one group of trials,
-                or of all groups, one after another.
-            rows: see above.
-            step: see above.
-            apart: bytes from one group of trials to the next.
-            same: all trials are given the same.
-        """
-        if not (rows and nbytes):
-            return
-        before = len(self._rows)
-        if not any(content):
-            self._add("qd_clear", rows, nbytes, to, step, apart=apart)
-        elif len(content) >= rows * nbytes:
-            source = rows * nbytes if len(content) > rows * nbytes else 0
-            self._add("qd_write", rows, nbytes, to, step, nbytes, content, apart, source)
-        else:
-            for row in range(rows):
-                self._repeat(to + row * step, nbytes, content, apart)
-        dense = rows == 1 or step == nbytes
-        self.writes.append(self._wrote(before, to, rows, nbytes, step, same and dense))
-
-    def _wrote(self, before: int, to: int, rows: int, nbytes: int, step: int, same: bool = False) -> RecordedWrite:
-        return RecordedWrite(range(before, len(self._rows)), to, to + (rows - 1) * step + nbytes, same)
-
-    def copy(self, to: int, source: int, nbytes: int, rows: int, steps: tuple[int, int], aparts: tuple[int, int]) -> None:
-        """Add a copy of memory as it is then. ``steps``, ``aparts``: as in ``write``, of ``to`` and of ``source``."""
-        if rows and nbytes:
-            before = len(self._rows)
-            at = self._add("qd_write", rows, nbytes, to, *steps, b"", *aparts)
-            self._set(at + 32, source)
-            self.writes += (self._wrote(before, at, rows, nbytes, step) for at, step in zip((to, source), steps))
-
-    def _repeat(self, to: int, nbytes: int, tile: bytes, apart: int) -> None:
-        block = tile * max(1, min(TILE, nbytes) // len(tile))
-        whole, rest = divmod(nbytes, len(block))
-        at = self._add("qd_write", whole, len(block), to, len(block), 0, block, apart)
-        if rest:
-            more = self._add("qd_write", 1, rest, to + whole * len(block), 0, 0, b"", apart)
-            self._pointers.append((more + 32, dict(self._pointers)[at + 32]))
-
-    def _add(
-        self,
-        name: str,
-        rows: int,
-        nbytes: int,
-        to: int,
-        step: int,
-        stride: int = 0,
-        content: bytes = b"",
-        apart: int = 0,
-        source_apart: int = 0,
-    ) -> int:
-        words = [rows, nbytes, to, step, 0, stride]
-        if self.trials is not None:
-            words += [self.trials.width, apart, source_apart]
+            if len(content) >= rows * nbytes:
+                stride, source_group = nbytes, rows * nbytes if len(content) > rows * nbytes else 0
+            else:
+                content *= max(1, min(TILE, nbytes) // len(content))
+                tile = len(content)
+            self.contents.append(content)
+            source = np.frombuffer(content, np.uint8).ctypes.data
+        words = [rows, nbytes, write.to, step, source, stride, tile]
+        if self._trials is not None:
+            words += [self._trials.width, write.group, source_group]
             name += "_trials"
-        source = self._put(content)
-        at = self._put(np.array(words, np.int64).tobytes())
-        if content:
-            self._pointers.append((at + 32, source))
-        self._rows.append((self._functions[name], at, 0))
-        return at
+        return self._functions[name], self._put(np.array(words, np.int64).tobytes()), 0
 
-    def _set(self, at: int, value: int) -> None:
-        self._data[at : at + 8] = value.to_bytes(8, "little")
-
-    def _put(self, data: bytes | bytearray) -> int:
+    def _put(self, data: bytes) -> int:
         at = len(self._data)
         self._data += data
         self._data += bytes(-len(data) % 8)
         return at
 
-    def row_words(self) -> dict[str, int]:
-        """Words from one worker's adstack row to the next, by plane, in a batched program: workers are in different launches at one
-        time, so all of them have the rows of the launch that needs most.
-        """
-        words, out = memoryview(self._data).cast("q"), dict[str, int]()
-        for at, (plane, lanes) in self._strides.items():
-            out[plane] = max(out.get(plane, 0), words[at // 8] * lanes)
-        most = max((lanes for _, lanes in self._strides.values()), default=1)
-        return {plane: -(-n // most) * most for plane, n in out.items()}
-
-    def made(self, once: RunOnce = ALL_TRIALS) -> RecordedSequence:
-        """The sequence. ``once``: what runs once for all trials."""
-        first, others = self._parted(once)
+    def placed(self) -> tuple[np.ndarray, int]:
+        """The words, and their address."""
         data = zeroed(len(self._data))
         data[:] = np.frombuffer(self._data, np.uint8)
         words, base = data.view(np.uint64), data.ctypes.data
         for at, target in self._pointers:
             words[at // 8] = base + target
-        apart = self.row_words()
-        for at, (plane, lanes) in self._strides.items():
-            words[at // 8] = apart[plane] // lanes
-        table, head = (self._table(rows, base) for rows in (others, first))
-        if self.trials is None:
-            return RecordedSequence(self._functions["qd_replay"], table, words, self._seeds)
-        return TrialSequence(self._functions["qd_replay_trials"], table, head, words, self._seeds, self.trials, apart)
+        return words, base
 
-    @staticmethod
-    def _table(rows: list[Row], base: int) -> np.ndarray:
-        """Rows as native code reads them. ``base``: the address of the data."""
-        found = [(code, base + at, status or base) for code, at, status in rows]
-        return np.array(found, np.uint64).reshape(-1, replay_ir.ROW_WORDS)
 
-    def _parted(self, once: RunOnce) -> tuple[list[Row], list[Row]]:
-        """The rows that the first group of trials runs before all others; the rows of each group, which begin with copies of that."""
-        if not once.rows:
-            return [], self._rows
-        recorded = len(self._rows)
-        for part in once.parts:
-            self.copy(part.address, part.address, part.nbytes, 1, (0, 0), (part.group, 0))
-        first = [row for k, row in enumerate(self._rows[:recorded]) if k in once.rows]
-        others = [row for k, row in enumerate(self._rows[:recorded]) if k not in once.rows]
-        return first, self._rows[recorded:] + others
+def sequence_of(steps: Steps, trials: TrialLayout | None = None, once: RunOnce = ALL_TRIALS) -> RecordedSequence:
+    """The sequence of some steps. ``trials``: those of a batched program; ``once``: what runs once for all of them."""
+    apart = {} if trials is None else _lay_rows_alike(s for s in steps if isinstance(s, RecordedLaunch) and s.compiled.chunk)
+    made = _Words(trials)
+    first, others = map(made.rows, once.divide(steps))
+    words, base = made.placed()
+    head, table = (
+        np.array([(c, base + at, s or base) for c, at, s in rows], np.uint64).reshape(-1, replay_ir.ROW_WORDS)
+        for rows in (first, others)
+    )
+    functions, held = _functions(), (words, made.contents)
+    if trials is None:
+        return RecordedSequence(functions["qd_replay"], table, held, made.seeds)
+    return TrialSequence(functions["qd_replay_trials"], table, head, held, made.seeds, trials, apart)
+
+
+def _lay_rows_alike(launches: Iterable[RecordedLaunch]) -> dict[str, int]:
+    """Give all launches the adstack rows of the one that needs most: workers are in different launches at one time.
+
+    Returns:
+        Words from one worker's adstack row to the next, by plane.
+    """
+    found = [stride for context in {id(x.context): x for x in launches}.values() for stride in _strides(context)]
+    out = dict[str, int]()
+    for context, word, plane, lanes in found:
+        out[plane] = max(out.get(plane, 0), int(context[word]) * lanes)
+    most = max((lanes for *_, lanes in found), default=1)
+    out = {plane: -(-n // most) * most for plane, n in out.items()}
+    for context, word, plane, lanes in found:
+        context[word] = out[plane] // lanes
+    return out
+
+
+def _strides(launch: RecordedLaunch) -> Iterator[tuple[np.ndarray, int, str, int]]:
+    """Where a context says how far adstack rows are apart: of which plane, and in how many lanes."""
+    for (_, name), word in launch.compiled.layout.params.items():
+        if name.startswith(STRIDE):
+            yield launch.context, word, name[len(STRIDE) :], launch.compiled.lanes
 
 
 class RecordedSequence:
-    """A list of launches and writes that runs as one. ``row_words``: see ``SequenceMaker``; empty: one launch runs at a time."""
+    """A list of launches and writes that runs as one. ``row_words``: see ``_lay_rows_alike``; empty: one launch runs at a time."""
 
     row_words: Mapping[str, int] = MappingProxyType({})
 
-    def __init__(self, code: int, table: np.ndarray, words: np.ndarray, seeds: Sequence[tuple[int, int]]) -> None:
-        self._code, self._table, self._words = code, table, words
-        self._at = np.array([at // 8 for at, _ in seeds], np.int64)
+    def __init__(self, code: int, table: np.ndarray, held: Held, seeds: Sequence[tuple[int, int]]) -> None:
+        self._code, self._table, (self._words, self._contents) = code, table, held
+        self._at = np.array([at for at, _ in seeds], np.int64)
         self._which = np.array([number for _, number in seeds], np.int64)
 
     def run(self, seeds: np.ndarray[Any, np.dtype[np.uint64]], pool: int, workers: int) -> int:
         """Run it; other Python threads go on meanwhile.
 
         Args:
-            seeds: of its random numbers, see ``SequenceMaker.launch``.
+            seeds: of its random numbers.
             pool: the address of the thread pool.
             workers: how many threads may take part.
 
@@ -273,12 +209,12 @@ class TrialSequence(RecordedSequence):
         code: int,
         table: np.ndarray,
         head: np.ndarray,
-        words: np.ndarray,
+        held: Held,
         seeds: Sequence[tuple[int, int]],
         trials: TrialLayout,
         row_words: Mapping[str, int],
     ) -> None:
-        super().__init__(code, table, words, seeds)
+        super().__init__(code, table, held, seeds)
         self.row_words = row_words
         self._tables = table, head  # their memory
         self._frame, self._head = (np.array([rows.ctypes.data, len(rows), trials.width], np.int64) for rows in self._tables)

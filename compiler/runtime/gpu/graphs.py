@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...codegen.abi import RECENT, SCRATCH_FAILED, SCRATCH_PAUSED, TABLE_LAUNCHES, TABLE_RECENT
-from ..recording import ALL_TRIALS, RunOnce, Unrecordable
+from ..recording import ALL_TRIALS, RecordedWrite, RunOnce, Steps, Unrecordable
 from .driver import NO_WORD, Conditions, DeviceFlag
 from .trial_graphs import TrialGraphs
 
@@ -76,17 +76,25 @@ class GpuGraphs(TrialGraphs):
                 for address in waiting:
                     self.memory.free(address)
 
-    def begin_graph(self, memories: object = (), trials: object = None, per_trial: Container[int] = ()) -> None:
+    def begin_graph(
+        self,
+        wrote: Callable[[RecordedWrite], None] | None = None,
+        memories: object = (),
+        trials: object = None,
+        per_trial: Container[int] = (),
+    ) -> None:
         """From now on this thread's launches, fills and copies are recorded and do not run. Hold ``lock`` until the end.
 
         Args:
+            wrote: called with what Python writes, in a batched program; else the driver records it.
             memories: all memory that the host writes to has a mirror already.
             trials: are known.
             per_trial: the serial numbers of the memories that each trial of a batch has its own part of.
         """
         self._alive()
         if self.trials is not None:
-            self._begin_walk(per_trial)
+            assert wrote is not None
+            self._begin_walk(wrote, per_trial)
         else:
             with self._failing():
                 self.driver.capture_begin(self.stream)
@@ -94,10 +102,10 @@ class GpuGraphs(TrialGraphs):
         self.capturing = True
         self.launched_outside()  # what the host knows of the device's memory is not what a launch of the graph will find
 
-    def end_graph(self, once: RunOnce = ALL_TRIALS) -> int:
-        """The graph of what was recorded. ``once``: what runs once for all trials of a batch."""
+    def end_graph(self, steps: Steps = (), once: RunOnce = ALL_TRIALS) -> int:
+        """The graph of what was recorded. ``steps``: of a batch; ``once``: which of them run once for all trials."""
         try:
-            handle = self._captured(once)
+            handle = self._captured(steps, once)
         finally:
             self.capturing = False  # frees what was waiting: not before the end, or it would be part of the graph
             self._marked = self.launches()  # what was recorded has not run
@@ -107,12 +115,12 @@ class GpuGraphs(TrialGraphs):
         self.launched_outside()  # what the host knows of the device's memory from the recording is not so
         return handle
 
-    def _captured(self, once: RunOnce) -> int:
+    def _captured(self, steps: Steps, once: RunOnce) -> int:
         """The handle of what was recorded."""
         if self.trials is None:
             with self._failing():
                 return self.driver.capture_end(self.stream)
-        return self._end_walk(once)
+        return self._end_walk(steps, once)
 
     # ---- what a graph repeats or leaves out
     @property
@@ -172,7 +180,6 @@ class GpuGraphs(TrialGraphs):
     def cancel_graph(self) -> None:
         """Forget what was recorded."""
         if self._capturing:
-            self._rows = None if self._rows is None else []
             self.drop_graph(self.end_graph())
         self.launched_outside()
 

@@ -23,9 +23,8 @@ from ...codegen.llvm.function import LlvmModule
 from ...ir.nodes import Task
 from ...ir.trials import TRIAL_LANES, TrialLayout
 from ..base import Allocation
-from ..compiled import Compiled
 from ..mirror import Mirror
-from ..recording import RecordedWrite, RunOnce
+from ..recording import RecordedLaunch, RecordedWrite, RunOnce, Steps
 from ..runs import Runs
 from .code import GpuCode, GpuKernel
 from .driver import LoadedFunction, Texts
@@ -84,52 +83,6 @@ def shape_of(layout: TrialLayout, tasks: Sequence[Task], asked: int, room: Room)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _KernelNode:
-    """A launch: the kernel, its argument words, its launch context as it was then, and the number of its seed."""
-
-    compiled: GpuKernel
-    words: np.ndarray
-    context: np.ndarray
-    seed: int | None
-
-    def value(self, word: ParamWord) -> int:
-        """A word that the kernel's chunk reads."""
-        assert isinstance(word.what, int)
-        return int((self.context if word.kind == "ctx" else self.words)[word.what])
-
-    def param(self, task: int, name: str) -> int:
-        """A launch parameter of a task."""
-        return int(self.context[self.compiled.layout.params[task, name]])
-
-
-@dataclass(frozen=True, slots=True)
-class _FillNode:
-    """Elements of ``size`` bytes are filled: see ``module.FILL``. ``copies``: with those of the first group of trials."""
-
-    to: int
-    group: int
-    runs: Runs
-    value: int
-    size: int
-    copies: bool = False
-
-    @property
-    def key(self) -> tuple[int, bool]:
-        """What decides its code."""
-        return self.size, self.copies
-
-    def wrote(self, row: int, width: int) -> RecordedWrite:
-        """What it writes, with ``width`` trials in a group."""
-        dense = self.runs.rows == 1 or self.runs.step == width * self.size
-        end = self.to + (self.runs.rows - 1) * self.runs.step + width * self.size
-        return RecordedWrite(range(row, row + 1), self.to, end, dense)
-
-    def words(self) -> list[int]:
-        """In the order of ``FILL``."""
-        return [self.to, self.group, self.runs.rows, self.runs.step, self.value]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Code:
     """The code that walks a table: its function; its chunks, what they have in common, and the number of each; its blocks; the module, to
     be unloaded.
@@ -181,78 +134,57 @@ class TrialGraphs(Pacing):
     _target: GpuTarget
 
     def _begin_trial_graphs(self) -> None:
-        self._rows: list[_KernelNode | _FillNode] | None = None  # of what is being recorded
         self._grouped: list[Mirror] = []  # those of memory that each trial has its own part of
         self._walks: dict[int, TableWalk] = {}
         self._numbers = 0
 
-    def record(self, compiled: Compiled, words: bytearray, context: np.ndarray, status: int, seed: int | None) -> int:
-        """Record a launch; see ``Device``. ``status``: a failure is found in the program's table of failures."""
-        assert self._rows is not None and isinstance(compiled, GpuKernel)
-        given = np.frombuffer(bytes(words), np.uint64)
-        self._rows.append(_KernelNode(compiled, given, context.copy(), seed))
-        return len(self._rows) - 1
+    def _begin_walk(self, wrote: Callable[[RecordedWrite], None], per_trial: Container[int]) -> None:
+        """From now on fills are recorded. ``wrote``, ``per_trial``: see ``Graphs.begin_graph``."""
+        layout = self.trials
+        assert layout is not None
+        groups = layout.padded // layout.width
 
-    def _record_fill(self, to: int, runs: Runs, group: int, value: bytes) -> None:
-        assert self._rows is not None
-        self._rows.append(_FillNode(to, group, runs, int.from_bytes(value, "little"), len(value)))
+        def fill(to: int, runs: Runs, group: int, value: bytes) -> None:
+            of_group = Runs(runs.rows, runs.step, layout.width * len(value))
+            wrote(RecordedWrite(to, of_group, value, group, same=True, size=len(value)))
 
-    def _begin_walk(self, per_trial: Container[int]) -> None:
-        """From now on launches and fills are recorded. ``per_trial``: see ``Graphs.begin_graph``."""
-        assert self.trials is not None
-        self._rows = []
-        groups = self.trials.padded // self.trials.width
         self._grouped = [m.mirror for m in self.allocations() if m.serial in per_trial and m.mirror is not None]
         for mirror in self._grouped:
-            mirror.recorder = len(mirror.view) // groups, self._record_fill
-
-    @property
-    def recorded_writes(self) -> list[RecordedWrite]:
-        """What Python has written since the recording began."""
-        assert self.trials is not None
-        return [r.wrote(k, self.trials.width) for k, r in enumerate(self._rows or []) if isinstance(r, _FillNode)]
+            mirror.recorder = len(mirror.view) // groups, fill
 
     # ---- making
-    def _end_walk(self, once: RunOnce) -> int:
+    def _end_walk(self, steps: Steps, once: RunOnce) -> int:
         """The handle of what was recorded. ``once``: what runs once for all trials."""
-        rows, self._rows = self._rows or [], None
         for mirror in self._grouped:
             mirror.recorder = None
         self._numbers += 1
-        if rows:
-            _lay_rows_alike(rows)
-            first = [r for k, r in enumerate(rows) if k in once.rows]
-            others = [*self._copies(once), *(r for k, r in enumerate(rows) if k not in once.rows)]
+        if steps:
+            _lay_rows_alike(steps)
+            first, others = once.divide(steps)
             with self._failing():
                 self._walks[self._numbers] = self._walk(self._compiled([*first, *others]), first, others)
         return self._numbers
 
-    def _copies(self, once: RunOnce) -> list[_FillNode]:
-        """What brings to a trial what runs once for all of them."""
-        assert self.trials is not None
-        steps = [(part, self.trials.width * part.size) for part in once.parts]
-        return [_FillNode(p.address, p.group, Runs(p.nbytes // step, step, p.size), 0, p.size, True) for p, step in steps]
-
-    def _compiled(self, rows: list[_KernelNode | _FillNode], resident: int = RESIDENT) -> _Code:
+    def _compiled(self, steps: Steps, resident: int = RESIDENT) -> _Code:
         """Compile what a table needs, and load it. ``resident``: see ``TrialShape``."""
         layout = self.trials
         assert layout is not None
         target = replace(self._target, trials=layout.width)
-        launches = [r for r in rows if isinstance(r, _KernelNode)]
-        codes = list(dict.fromkeys(r.compiled.gpu for r in launches))
+        launches = [s for s in steps if isinstance(s, RecordedLaunch)]
+        codes = list(dict.fromkeys(map(_code, launches)))
         sources = [self._source(code) for code in codes]
         room = Room(self.threads, self.info.sms, resident, target.wave, target.block)
         alone = not target.wide_atomics and any(needs_wide_atomics(s.kernel, s.plain) for s in sources)
         tasks = [task for source in sources for task in source.kernel.tasks]
         shape = shape_of(layout, tasks, 1 if alone else self.gpu_lanes, room)
-        fills = sorted({r.key for r in rows if isinstance(r, _FillNode)})
+        fills = sorted({_fill_key(s) for s in steps if isinstance(s, RecordedWrite)})
         module = LlvmModule(target)
-        same = [_same([r for r in launches if r.compiled.gpu is c]) for c in codes]
+        same = [_same([x for x in launches if _code(x) is c]) for c in codes]
         chunks, common = emit_chunks(module, sources, shape, same)
         chunks += (emit_fill(module, size, shape, copies) for size, copies in fills)
         emit_walk(module, chunks, len(common), shape, WALK)
         numbers: dict[object, int] = {code: k for k, code in enumerate([*codes, *fills])}
-        text = trial_text(module, f"the walk of {len(rows)} launches", target, shape)
+        text = trial_text(module, f"the walk of {len(steps)} launches", target, shape)
         wide = 8 * (LAUNCHES + 1 + len(common)) > target.small_bytes
         features = target.wide_features if wide else target.features
         image = self.driver.build(Texts("recorded launches", text, "", WALK, (WALK,), features), self.info, True)
@@ -260,7 +192,7 @@ class TrialGraphs(Pacing):
         gone, function = Unused(self.driver, loaded, len(image.data)), self.driver.function(loaded, WALK)
         if function.local_bytes > SPILLED and resident > FEWER:
             shared(self.identity, self.driver).unused.append(gone)
-            return self._compiled(rows, FEWER)
+            return self._compiled(steps, FEWER)
         return _Code(function, chunks, common, numbers, shape, gone)
 
     def _source(self, code: GpuCode) -> TrialSource:
@@ -268,18 +200,18 @@ class TrialGraphs(Pacing):
         kernel, plain, far = code.trial_source()
         return TrialSource(kernel, plain, far if self._target.tapes_on_chip else tapes_of(kernel))
 
-    def _walk(self, code: _Code, first: list[_KernelNode | _FillNode], others: list[_KernelNode | _FillNode]) -> TableWalk:
-        """The table, and the grid. ``first``: rows that the first group of trials runs before all others."""
+    def _walk(self, code: _Code, first: Steps, others: Steps) -> TableWalk:
+        """The table, and the grid. ``first``: steps that the first group of trials runs before all others."""
         layout, shape = self.trials, code.shape
         assert layout is not None
-        head, (table, numbers) = _table(first, code)[0], _table(others, code)
+        head, (table, numbers) = _table(first, code, layout.width)[0], _table(others, code, layout.width)
         threads, shared_bytes = max(self.threads, shape.block), 0
-        for r in (r for r in others if isinstance(r, _KernelNode)):
-            source = self._source(r.compiled.gpu)
+        for launch in (s for s in others if isinstance(s, RecordedLaunch)):
+            source = self._source(_code(launch))
             for k, task in enumerate(source.kernel.tasks):
                 if task.stacks:
-                    threads = min(threads, r.param(k, "threads"))
-                    near = chip_bytes(task, k, source.far, lambda name, r=r, k=k: r.param(k, name))
+                    threads = min(threads, _param(launch, k, "threads"))
+                    near = chip_bytes(task, k, source.far, lambda name, x=launch, k=k: _param(x, k, name))
                     shared_bytes = max(shared_bytes, near)
         blocks = min(max(1, threads // shape.block), -(-layout.count // shape.trials))
         after, words = len(head), np.concatenate([head, table])
@@ -324,13 +256,30 @@ class TrialGraphs(Pacing):
         shared(self.identity, self.driver).unused.append(walk.code.module)
 
 
-def _lay_rows_alike(rows: list[_KernelNode | _FillNode]) -> None:
+def _code(launch: RecordedLaunch) -> GpuCode:
+    assert isinstance(launch.compiled, GpuKernel)
+    return launch.compiled.gpu
+
+
+def _param(launch: RecordedLaunch, task: int, name: str) -> int:
+    """A launch parameter of a task."""
+    return int(launch.context[launch.compiled.layout.params[task, name]])
+
+
+def _value(launch: RecordedLaunch, word: ParamWord) -> int:
+    """A word that the kernel's chunk reads."""
+    assert isinstance(word.what, int)
+    at = 8 * word.what
+    return int(launch.context[word.what]) if word.kind == "ctx" else int.from_bytes(launch.words[at : at + 8], "little")
+
+
+def _lay_rows_alike(steps: Steps) -> None:
     """Threads are in different launches at one time: the adstack rows of all tasks lie at the same distance, that of the fewest rows."""
     words = [
-        (r.context, word)
-        for r in rows
-        if isinstance(r, _KernelNode)
-        for (_, name), word in r.compiled.layout.params.items()
+        (s.context, word)
+        for s in steps
+        if isinstance(s, RecordedLaunch)
+        for (_, name), word in s.compiled.layout.params.items()
         if name == "rows"
     ]
     fewest = min((context[word] for context, word in words), default=0)
@@ -338,31 +287,44 @@ def _lay_rows_alike(rows: list[_KernelNode | _FillNode]) -> None:
         context[word] = fewest
 
 
-def _same(launches: list[_KernelNode]) -> Callable[[ParamWord], object]:
+def _same(launches: list[RecordedLaunch]) -> Callable[[ParamWord], object]:
     """``Numbers.same`` of a kernel's launches. Seeds are new in each run."""
 
     def value(word: ParamWord) -> object:
-        if (word.kind, word.what) == ("ctx", CTX_SEED) and any(r.seed is not None for r in launches):
+        if (word.kind, word.what) == ("ctx", CTX_SEED) and any(x.seed is not None for x in launches):
             return None
-        values = {r.value(word) for r in launches}
+        values = {_value(x, word) for x in launches}
         return values.pop() if len(values) == 1 else None
 
     return value
 
 
-def _table(rows: list[_KernelNode | _FillNode], code: _Code) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """The words of the launches, and which of them are seeds."""
+def _fill_key(write: RecordedWrite) -> tuple[int, bool]:
+    """What decides the code of a fill: bytes of an element, and whether it copies the elements of the first group of trials."""
+    return write.size, write.source is not None
+
+
+def _fill_words(write: RecordedWrite, width: int) -> list[int]:
+    """The words of a fill in the order of ``module.FILL``. ``width``: trials of a group."""
+    (rows, step, nbytes), element = write.runs, width * write.size
+    if nbytes > element:  # elements without gaps
+        rows, step = nbytes // element, element
+    return [write.to, write.group, rows, step, int.from_bytes(write.content, "little")]
+
+
+def _table(steps: Steps, code: _Code, width: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """The words of the steps, and which of them are seeds."""
     out: list[int] = []
     seeds: list[tuple[int, int]] = []
-    for r in rows:
-        number = code.numbers[r.compiled.gpu if isinstance(r, _KernelNode) else r.key]
-        wanted = code.chunks[number].words
-        if isinstance(r, _KernelNode):
-            if r.seed is not None:
-                seeds += [(len(out) + 2 + k, r.seed) for k, w in enumerate(wanted) if (w.kind, w.what) == ("ctx", CTX_SEED)]
-            words = [r.value(w) for w in wanted]
+    for s in steps:
+        number = code.numbers[_code(s) if isinstance(s, RecordedLaunch) else _fill_key(s)]
+        if isinstance(s, RecordedLaunch):
+            wanted = code.chunks[number].words
+            if s.seed is not None:
+                seeds += [(len(out) + 2 + k, s.seed) for k, w in enumerate(wanted) if (w.kind, w.what) == ("ctx", CTX_SEED)]
+            words = [_value(s, w) for w in wanted]
         else:
-            words = r.words()
+            words = _fill_words(s, width)
         out += [number, 2 + len(words), *words]
     out += [0, 2]  # read, and not run
     return np.array(out, np.uint64), seeds
