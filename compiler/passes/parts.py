@@ -49,7 +49,7 @@ def split(kernel: Kernel, check: Callable[[Kernel], object], batched: bool) -> P
     """
     passed = _Passed(kernel, batched)
     none = Parts((), passed.buffer, 0)
-    if len(kernel.tasks) < 2 or kernel.frees or sum(map(_returns, kernel.tasks)) > 1:
+    if not has_parts(kernel):
         return none
     found: list[Kernel] = []
     begin = 0
@@ -68,6 +68,11 @@ def split(kernel: Kernel, check: Callable[[Kernel], object], batched: bool) -> P
         found.append(longest)
         begin += len(longest.tasks)
     return Parts(tuple(found), passed.buffer, passed.nbytes)
+
+
+def has_parts(kernel: Kernel) -> bool:
+    """Whether it can be split: one part at most may return a value."""
+    return len(kernel.tasks) > 1 and not kernel.frees and sum(map(_returns, kernel.tasks)) <= 1
 
 
 def _returns(task: Task) -> bool:

@@ -18,7 +18,7 @@ from ..ir.nodes import Buffer, Kernel
 from ..ir.threads import new_lock, once
 from ..ir.walk import walk
 from ..options import Arch
-from ..passes.dependence.access import SPLIT, Access, overwritten, writes_of
+from ..passes.dependence.access import IN_A_TAPE, Access, overwritten, writes_of
 from ..passes.dependence.array_flow import StoredValues
 from ..passes.dependence.paths import Broken
 from ..runtime.base import Allocation, next_serial
@@ -264,7 +264,7 @@ class Variant:
             DataAccessError: the gradient needs a value that the kernel overwrites.
         """
         for number, by in () if self.program.before_launch else self.before():
-            raise overwritten(self.replayed()[number], by, f"{SPLIT}; a qd.ad.Tape keeps such values itself").final()
+            raise overwritten(self.replayed()[number], by, IN_A_TAPE).final()
 
     def broken(self) -> tuple[Broken, ...]:
         """The arrays without a gradient in which a gradient is lost."""

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gradient_checks import Point, compile_source, field, ints, start
 
 OVERWRITES = "write to another field (for time steps: give the field a leading time axis), or split the kernel in two"
+IN_A_TAPE = f"{OVERWRITES}; a qd.ad.Tape keeps such values itself"
 STEPS = "put qd.loop_config(serialize=True) before it, or launch the kernel once for each `i`, which is its argument then"
 CROSS = "write to another field, split the loop into two kernels, or run it in order: qd.loop_config(serialize=True)"
 
@@ -45,6 +46,12 @@ REFUSED = {
         2,
         "the gradient needs the value of `x` read here",
         OVERWRITES,
+    ),
+    "what a loop has left and the next one overwrites": (
+        ["for i in x:", "    x[i] = qd.sin(x[i])", "for i in x:", "    x[i] = x[i] * x[i]"],
+        4,
+        "the gradient needs the value of `x` read here, but line 6 (`x[i] = x[i] * x[i]`) overwrites it",
+        IN_A_TAPE,
     ),
     "a neighbour that another iteration writes": (
         ["for i in range(1, 4):", "    y[i] += y[i - 1]"],

@@ -28,6 +28,7 @@ IN_A_LOOP = (
     " a qd.ad.Tape keeps elements between launches"
 )
 SPLIT = "write to another field (for time steps: give the field a leading time axis), or split the kernel in two"
+IN_A_TAPE = f"{SPLIT}; a qd.ad.Tape keeps such values itself"
 
 
 def writes_of(block: Iterable[Stmt]) -> list[Access]:

@@ -15,6 +15,7 @@ from ...tape.sizing import TaskSizing, size_task
 from ..clone import clone_task
 from ..dependence.access import (
     IN_A_LOOP,
+    IN_A_TAPE,
     SPLIT,
     Access,
     LostValueError,
@@ -33,6 +34,7 @@ from ..dependence.collisions import check_stores
 from ..dependence.ordering import AccessOrder
 from ..dependence.paths import Broken, broken_paths
 from ..dependence.store_maps import WritePair
+from ..parts import has_parts
 from ..scalar_replacement import replace_elements
 from ..scopes import export_values
 from .activity import Activity
@@ -251,14 +253,16 @@ class _Reversal:
         writes, number = WriteSet(*self.kernel.tasks), {id(t): k for k, t in enumerate(self.kernel.tasks)}
         owner = {id(s): number[id(t)] for t in self.kernel.tasks for s in walk(t.body)}
         for load, write in self._overwritten:
-            if load[0].buffer.kind == "tmp" or not all(
-                owner[id(w[2])] > number[id(task)] or (owner[id(w[2])] == number[id(task)] and order.initial(access, w))
+            too_late = [  # tasks that read what the launch left
+                owner[id(w[2])] == number[id(task)]
                 for access, (task, order) in zip(self.repeated, self._orders)
                 if overlap(access[0], load[0])
                 for w in writes.meeting(access[0], access[1])
-            ):
-                together = owner.get(id(load[2])) == owner[id(write[2])]
-                raise overwritten(load, line_of(write[2]), IN_A_LOOP if together else SPLIT)
+                if owner[id(w[2])] < number[id(task)] or (owner[id(w[2])] == number[id(task)] and not order.initial(access, w))
+            ]
+            if too_late or load[0].buffer.kind == "tmp":
+                split = IN_A_TAPE if has_parts(self.kernel) else SPLIT
+                raise overwritten(load, line_of(write[2]), IN_A_LOOP if any(too_late) else split)
         by = {id(load[2]): line_of(write[2]) for load, write in self._overwritten}
         self.before = tuple((k, by[id(access[2])]) for k, access in enumerate(self.repeated) if id(access[2]) in by)
 
