@@ -243,3 +243,23 @@ def test_a_choice_by_a_typed_condition_is_a_value_of_its_type():
     told = x[None], y[None]
     unknown(2)
     assert told == (x[None], y[None]) == (float(np.float32(1.659)), float(np.float32(2.0) - np.float32(2.28)))
+
+
+@pytest.mark.parametrize("dtype", [qd.i8, qd.u8, qd.i32, qd.i64, qd.u64])
+def test_an_element_is_the_same_whatever_type_its_index_has(dtype):
+    """A value was forwarded over a store to the same element, whose literal index had another type."""
+    qd.init()
+    x, y = (qd.field(qd.f32, shape=3) for _ in range(2))
+
+    @qd.kernel
+    def run(n: dtype, a: qd.f32):
+        x[0] = 1
+        x[n % 1] = a
+        x[0] /= 1
+        for _ in range(4):
+            y[2] += 1.0
+            y[dtype(2)] += 1.0
+
+    a = float(np.float32(np.random.default_rng().normal()))
+    run(5, a)
+    assert x.to_numpy().tolist() == [a, 0.0, 0.0] and y.to_numpy().tolist() == [0.0, 0.0, 8.0]

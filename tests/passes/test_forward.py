@@ -3,7 +3,8 @@ from irgen import Program, programs
 from irtools import body, f, field, kernel, on_copy
 
 from qdrun.compiler.ir.builder import const_i32
-from qdrun.compiler.ir.types import i32, u1
+from qdrun.compiler.ir.nodes import Const
+from qdrun.compiler.ir.types import i8, i32, i64, u1, u8, u64
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.passes.simplify.forwarding import forward_in_place
 
@@ -101,6 +102,9 @@ def test_memory_is_not_forwarded_over_a_write_that_may_be_to_the_same_element():
     assert over(lambda b: b.gstore(x, ONE, f(1.0)), ONE) == "@y.0[0:i32] = 1.0:f32"
     assert over(lambda b: b.gstore(x, (b.gload(unknown, ZERO),), f(1.0))).endswith("= %1")
     assert over(lambda b: b.atomic("add", x, ONE, f(1.0))).endswith("= %1")
+    for dtype in (i8, u8, i64, u64):  # the element that a literal names does not depend on its type
+        assert over(lambda b, d=dtype: b.gstore(x, (Const(0, d),), f(1.0))) == "@y.0[0:i32] = 1.0:f32"
+        assert over(lambda b, d=dtype: b.gstore(x, (Const(1, d),), f(1.0))) == "@y.0[0:i32] = 3.0:f32"
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,7 +21,7 @@ from ...ir.types import u1
 from ...ir.verify import verified
 from ...ir.walk import atomic_of, cooperates, operands, place_of, task_blocks, walk, written_places
 from ..clone import clone_kernel
-from ..simplify.cse import key_of
+from ..simplify.cse import element_key
 
 MOST = 64
 """A task has at most so many reductions: each costs one word per chunk of iterations."""
@@ -85,13 +85,13 @@ class _ReductionPass:
         codes = {_CODES.get(atomic_of(s)[1], "") for s in atomics}
         if len(atomics) < len(accesses) or len(codes) != 1 or "" in codes or atomic_of(atomics[0])[0].dtype is u1:
             return
-        elements = {tuple(map(key_of, s.args[:-1])) for s in atomics}
+        elements = {element_key(s.args[:-1]) for s in atomics}
         if not all(self.fits(s) for s in atomics) or len(self.task.reductions) + len(elements) > MOST:
             return
         code = cast(Code, codes.pop())
         known: dict[tuple[object, ...], Reduction] = {}
         for s in atomics:
-            place, key = atomic_of(s)[0], tuple(map(key_of, s.args[:-1]))
+            place, key = atomic_of(s)[0], element_key(s.args[:-1])
             if key not in known:
                 index = tuple(map(self.hoist, s.args[:-1]))
                 known[key] = Reduction(Local(place.dtype, place.name), place, index, code, sure=False)

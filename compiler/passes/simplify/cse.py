@@ -37,6 +37,11 @@ def key_of(x: Operand) -> object:
     return (repr(x.value), x.dtype) if isinstance(x, Const) else x
 
 
+def element_key(index: Iterable[Operand]) -> tuple[object, ...]:
+    """Equal for indices that are certainly the same element. The type of a literal decides nothing: ``x[0]`` has two of them."""
+    return tuple(int(x.value) if isinstance(x, Const) else x for x in index)
+
+
 class _Merger:
     def __init__(self, task: Task, aliases: Aliases) -> None:
         self.aliases = aliases

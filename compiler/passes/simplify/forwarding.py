@@ -14,7 +14,7 @@ from ...ir.nodes import Block, GlobalStore, If, Local, LocalStore, Loop, Op, Ope
 from ...ir.verify import verified
 from ...ir.walk import FENCES, Written, place_of, places_of
 from ..clone import replace_head, substitute
-from .cse import key_of
+from .cse import element_key
 
 Index = tuple[object, ...]
 Form = tuple[bool, ...]
@@ -112,7 +112,7 @@ class _Forwarder:
                 self.set(self.cells, other, None)
         if s.place not in self.cells:
             self.set(self.cells, s.place, {})
-        tables, index = self.cells[s.place], tuple(map(key_of, s.index))
+        tables, index = self.cells[s.place], element_key(s.index)
         form, literals = _literals(index)
         for other, table in tables.items():
             if other != form:
@@ -132,7 +132,7 @@ class _Forwarder:
             found = self.locals.get(s.attr)
         elif s.op == "gload":
             assert isinstance(s.attr, Place)
-            index = tuple(map(key_of, s.args))
+            index = element_key(s.args)
             form, literals = _literals(index)
             found = self.cells.get(s.attr, {}).get(form, {}).get(literals, {}).get(index)
         elif s.op == "atomic":
