@@ -249,14 +249,16 @@ class CodeTable:
         self._loaded: weakref.WeakValueDictionary[str, LoadedCode] = weakref.WeakValueDictionary()
         self._making = Turns()
         self._most, self._most_bytes = recent, most_bytes
-        self._recent: OrderedDict[str, LoadedCode] = OrderedDict()  # most recently used last
+        self._recent: OrderedDict[int, LoadedCode] = (
+            OrderedDict()
+        )  # by identity, as code may have several keys; most recently used last
         self._bytes = 0
 
     def get(self, key: str, make: Callable[[], LoadedCode]) -> tuple[LoadedCode, bool]:
         """The code of a key, and whether it was there. Errors of ``make`` go to the caller and are not remembered."""
         with self._lock:
             code = self._loaded.get(key)
-            dropped = self._touch(key, code)
+            dropped = self._touch(code)
             if code is not None:
                 return code, True
         del dropped
@@ -268,18 +270,23 @@ class CodeTable:
             code = make()
             with self._lock:
                 self._loaded[key] = code
-                dropped = self._touch(key, code)
+                dropped = self._touch(code)
             del dropped
             return code, False
 
-    def _touch(self, key: str, code: LoadedCode | None) -> list[LoadedCode]:
+    def know(self, key: str, code: LoadedCode) -> None:
+        """Code that is loaded, by another key."""
+        with self._lock:
+            self._loaded[key] = code
+
+    def _touch(self, code: LoadedCode | None) -> list[LoadedCode]:
         """Mark code as used. Returns evicted code, which the caller releases outside of the lock."""
         dropped: list[LoadedCode] = []
         if code is None or not self._most:
             return dropped
-        if self._recent.pop(key, None) is None:
+        if self._recent.pop(id(code), None) is None:
             self._bytes += len(code.object_bytes)
-        self._recent[key] = code
+        self._recent[id(code)] = code
         while len(self._recent) > self._most or (self._bytes > self._most_bytes):
             dropped.append(self._recent.popitem(last=False)[1])
             self._bytes -= len(dropped[-1].object_bytes)

@@ -178,7 +178,7 @@ def load_code(
         QdrunRuntimeError: LLVM refuses the code; names the kernel.
         DeviceError: the driver refuses it; names the kernel.
     """
-    from_cache = False
+    from_cache, linked = False, str(sorted(imports.items()))
 
     def make() -> GpuCode:
         nonlocal from_cache
@@ -187,8 +187,10 @@ def load_code(
         from_cache = host_known and image.known
         return GpuCode(host, image.data, f"{host.key} {image.key}", texts, driver, shared(place, driver))
 
-    code, known = cache.LOADED.get(key_of(place, texts.device, texts.host, str(sorted(imports.items()))), make)
+    code, known = cache.LOADED.get(key_of(place, texts.device, texts.host, linked), make)
     assert isinstance(code, GpuCode)
+    if not known:
+        cache.LOADED.know(key_of(place, code.key, linked), code)  # what is on disk may be damaged or swept
     return code, known or from_cache
 
 
