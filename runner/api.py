@@ -16,6 +16,7 @@ from .observe.arrays import Arrays
 from .observe.html import SHOWN, line_html
 from .observe.remarks import remarks_of
 from .observe.show import results_html
+from .query.table_file import finished_table
 from .store import status
 from .store.layout import RunFolder, find
 from .store.replay import Replay, replay
@@ -114,8 +115,9 @@ class Results:
 
     @property
     def arrow(self) -> pyarrow.Table:
-        """The rows as a ``pyarrow.Table``."""
-        return table.arrow(self.folder)
+        """The rows as a ``pyarrow.Table``: of a run that has ended its Parquet file, else made of the journal."""
+        found = finished_table(self.folder)
+        return table.arrow(self.folder) if found is None else found
 
     @property
     def pandas(self) -> pandas.DataFrame:

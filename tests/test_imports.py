@@ -88,7 +88,7 @@ for place, name in enumerate(RUNNER):
 ALLOWED["runner.examples"].add("configs")
 # Files that lie lower than the rest of their folder: where bytes are kept, and what the state of a run and its workers tell each other.
 LOWER = {
-    **{f"runner.store.{name}": "runner.store.files" for name in ("files", "interface", "objects", "refusals", "encoding")},
+    **{f"runner.store.{name}": "runner.store.files" for name in ("files", "interface", "objects", "encoding")},
     **{f"runner.engine.{name}": "runner.engine.messages" for name in ("messages", "parts")},
     "runner.optimize.update_rules": "runner.optimize.update_rules",
 }

@@ -8,7 +8,7 @@ import numpy as np
 
 from qdrun.runner.observe.table import rows
 from qdrun.runner.store.attempts import arrays_of
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.replay import record_of, replay
 

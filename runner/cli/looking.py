@@ -166,9 +166,9 @@ def _print_part(part: dict[str, Any], headed: bool) -> None:
 
 def _follow(folder: RunFolder, trial: str | None, attempt: int | None, streams: tuple[str, ...]) -> bool:
     """Print existing and new output until the trial has its row or the run ends. Returns whether there was any output."""
-    from ..observe.listing import Follower
+    from ..observe.listing import LogFollower
 
-    follower, shown = Follower(folder, trial, attempt, streams), ""
+    follower, shown = LogFollower(folder, trial, attempt, streams), ""
     while True:
         over = follower.over()  # asked before the last look, so that nothing is missed
         for part in follower.news():

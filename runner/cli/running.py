@@ -179,10 +179,12 @@ def resume(
         from ..observe import show
         from ..provenance.versions import code_changes
         from ..store.layout import find
+        from ..store.replay import Replayer
         from .confirmation import which_code
 
         folder = find(run, runs)
-        plan = look(folder, failed=failed)
+        reader = Replayer(folder)
+        plan = look(folder, failed=failed, reader=reader)
         data = {"run": folder.name, "state": plan.state, "kept": list(plan.kept)}
         data |= {"retried": dict(plan.retried), "skipped": dict(plan.skipped), "ended": None, "code_changes": []}
         if plan.retried and (dry_run or code is None) and not force:
@@ -208,7 +210,7 @@ def resume(
         else:
             how = {"address": address, "dashboard": dashboard, "quiet": quiet, "timing": timing}
             how |= {"code": which_code(data["code_changes"], code)}
-            done = go_on(folder, config=config, force=force, failed=failed, debug=debug, **how)
+            done = go_on(folder, config=config, force=force, failed=failed, debug=debug, reader=reader, **how)
             if not as_json:
                 print(show.summary_text(done))
         if as_json:

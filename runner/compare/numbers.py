@@ -10,7 +10,8 @@ import numpy as np
 
 from ..observe.arrays import Arrays
 from ..store.layout import RunFolder
-from ..store.replay import Replay, TrialState, replay
+from ..store.replay import Replay, replay
+from ..store.trial_state import TrialState
 
 KINDS = {"gradients": "grad", "outputs": "out"}
 SHOWN = 5

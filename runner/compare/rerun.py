@@ -19,6 +19,7 @@ from ..optimize.rungs import ENDS
 from ..provenance.again import KEPT_OF, prepared_again
 from ..provenance.devices import devices_of, kinds_of
 from ..provenance.kept import differences, kept, options_as_then
+from ..store.follower import Detail
 from ..store.layout import RunFolder
 from ..store.replay import replay
 from ..study.plan import Prepared
@@ -92,7 +93,7 @@ def rerun(
     """
     before = folder.trials()
     chosen = before if trial is None else [one for one in before if one.id == trial]
-    rows = rows_of(folder, replay(folder, light=True))
+    rows = rows_of(folder, replay(folder, Detail.SMALL))
     labels = {str(row["trial"]): str(row.get("code") or "") for row in rows}
     if code is not None:
         chosen = [one for one in chosen if labels[one.id].startswith(code) and labels[one.id]]

@@ -18,7 +18,8 @@ from ..ray_adapter.worker_pool import Workers
 from ..store.attempts import Attempt, pack
 from ..store.columns import BEGUN, ROWS, BatchRows
 from ..store.files import StorageFull
-from ..store.journal import Event, Journal, line_of
+from ..store.follower import Event
+from ..store.journal import Journal, line_of
 from ..store.layout import RunFolder
 from ..study.trials import Trial
 from ..workers.records import numbers_of
@@ -64,6 +65,20 @@ class Inside:
     together: Callable[[m.Launch], BatchColumns | None] = lambda launch: None
     device: Callable[[str], Mapping[str, Any]] = lambda name: {}
     may_use: Callable[[], set[str]] = set
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The existing rows of a resumed run: their number by status, and the smallest loss with the parameters of its trial."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    best: tuple[float, str] | None = None
+
+    def show(self, board: Board) -> Mapping[str, int]:
+        """Put them on the board of the run; gives their numbers."""
+        board.counts.update(self.counts)
+        board.best = self.best
+        return self.counts
 
 
 def with_best(inside: Inside, journal: Journal, row: Event) -> Event:

@@ -17,6 +17,7 @@ from ..config.values import differing
 from ..config.yaml_lines import ConfigError
 from ..observe import table
 from ..observe.timing import Timing
+from ..observe.view import RunWatch
 from ..provenance.again import KEPT_OF, prepared_again
 from ..provenance.inputs import changed
 from ..provenance.kept import kept
@@ -24,17 +25,19 @@ from ..provenance.record import inputs_of
 from ..provenance.versions import CodeChange, adopt, code_for
 from ..ray_adapter.jobs_api import known_dead
 from ..store.attempts import Failure, missing_file, requeued
-from ..store.journal import Journal, read
+from ..store.journal import Journal
 from ..store.layout import TRIALS, ConfigChanged, RunFolder, config_hash
 from ..store.owner import gone_from_here, latest_owner, seems
-from ..store.replay import Replay, TrialState, recover, replay, run_state
+from ..store.replay import DONE, Replay, Replayer, recover, run_state
 from ..store.status import status
 from ..store.summary import current
+from ..store.trial_state import TrialState
 from ..study.plan import Prepared
 from ..study.prepare import prepare
 from ..study.shipping import Shipped
 from ..study.target import input_files
 from ..study.trial_list import Trial, Trials
+from .event_writer import Kept
 from .parts import Charges, TrialAt
 from .session import How, Submitted, attend
 
@@ -60,9 +63,9 @@ class ResumePlan:
     state: str
 
 
-def look(folder: RunFolder, *, failed: bool = False) -> ResumePlan:
-    """Compute the decisions of ``resume`` from the run's folder."""
-    state = replay(folder)
+def look(folder: RunFolder, *, failed: bool = False, reader: Replayer | None = None) -> ResumePlan:
+    """Compute the decisions of ``resume`` from the run's folder. ``reader``: has read its journal so far."""
+    state = (reader or Replayer(folder)).look()
     return _plan(folder, state, failed, run_state(folder, state))
 
 
@@ -78,17 +81,17 @@ def over(folder: RunFolder, plan: ResumePlan) -> Submitted | None:
 
 def _plan(folder: RunFolder, state: Replay, failed: bool, now: str) -> ResumePlan:
     kept, retried, skipped = [], {}, {}
-    there = folder.files.below(TRIALS) if any(t.entry and t.entry.event.get("files") for t in state.trials.values()) else {}
-    for name, trial in state.trials.items():
-        if trial.status == "done":
-            lost = missing_file(trial.entry.event, there) if trial.entry else ""
-            if lost:
-                retried[name] = f"{lost} is not there, or not whole"
-            else:
-                kept.append(name)
-            continue
-        why, again = _judge(trial)
-        (retried if again or failed else skipped)[name] = why
+    rows = {trial.id: trial.entry.event for trial in state.single_rows() if trial.status == "done" and trial.entry}
+    there = folder.files.below(TRIALS) if any(event.get("files") for event in rows.values()) else {}
+    lost = {name: path for name, event in rows.items() if (path := missing_file(event, there))}
+    for place, (name, code) in enumerate(zip(state.ids, state.status.tolist(), strict=True)):
+        if name in lost:
+            retried[name] = f"{lost[name]} is not there, or not whole"
+        elif code == DONE:
+            kept.append(name)
+        else:
+            why, again = _judge(state.state_at(place))
+            (retried if again or failed else skipped)[name] = why
     return ResumePlan(tuple(kept), retried, skipped, now)
 
 
@@ -107,31 +110,11 @@ def _judge(trial: TrialState) -> tuple[str, bool]:
     return f"{trial.status}: {what}", failure == Failure.infrastructure
 
 
-def charges(folder: RunFolder) -> tuple[dict[str, Counter[str]], set[str]]:
-    """Charged failures of trials by class, from the journal, and those that may have killed others.
-
-    A trial that was requeued begins anew. What was lost with a runner is not charged.
-    """
-    charged: dict[str, Counter[str]] = {}
-    alone: set[str] = set()
-    for event in read(folder, slim=True).events:
-        name = str(event.get("trial"))
-        if event["event"] == "retry" and event.get("charged", True):
-            charged.setdefault(name, Counter())[str(event.get("failure"))] += 1
-        elif event["event"] == "retry" and event.get("failure") == Failure.crash:
-            alone.add(name)
-        elif event["event"] == "pardoned":
-            charged.setdefault(name, Counter())[Failure.crash.value] -= 1
-        elif event["event"] == "requeued":
-            charged.pop(name, None)
-    return charged, alone
-
-
-def work_of(folder: RunFolder, state: Replay, plan: ResumePlan) -> list[TrialAt]:
+def work_of(state: Replay, plan: ResumePlan) -> list[TrialAt]:
     """The trials that run again, with the facts about their earlier attempts."""
-    charged, alone = charges(folder)
+    charged, suspects = state.charged, state.suspects
     return [
-        TrialAt(name, state.trials[name].next_number - 1, Charges(charged.get(name, {})), name in alone)
+        TrialAt(name, state.trials[name].next_number - 1, Charges(charged.get(name, {})), name in suspects)
         for name in plan.retried
     ]
 
@@ -150,6 +133,7 @@ def resume(
     shipped: Shipped | None = None,
     asks: str | None = None,
     code: CodeChange | None = None,
+    reader: Replayer | None = None,
 ) -> Submitted:
     """Take a run over and bring it to its end. One that has ended and has nothing left to run stays as it is.
 
@@ -167,30 +151,36 @@ def resume(
         asks: the dashboard of a cluster that the user has named: whether the run's old process still lives there.
         code: where the files of the job have changed: go on with the code that the run keeps, or with the new one.
 
+        reader: has read the journal so far.
+
     Raises:
         CodeChanged: they have, and ``code`` is not given.
         ConfigChanged: the config is another one than the run was made from, or is gone.
         RunAlive: the run is alive.
     """
-    if done := over(folder, look(folder, failed=failed)):
+    reader = Replayer(folder) if reader is None else reader
+    if done := over(folder, look(folder, failed=failed, reader=reader)):
         return done
     prepared, job = config_of(folder, config, force=force, debug=debug, local=address is None, shipped=shipped, code=code)
     now = clock.now()
+    if reader.look().wrong:  # ``config_of`` may have mended the list of trials
+        reader = Replayer(folder)
 
-    def stage(journal: Journal) -> tuple[list[TrialAt], dict[str, int]]:
+    def stage(journal: Journal) -> tuple[list[TrialAt], Kept]:
         adopt(folder, prepared.target)
-        state = recover(folder, journal)
+        state = recover(folder, journal, reader)
         plan = _plan(folder, state, failed, "lost")
         again = {name: why for name, why in plan.retried.items() if state.trials[name].entry is not None}
         if again:
             requeued(journal, again)
-        before = Counter(trial.status for name, trial in state.trials.items() if name not in plan.retried)
-        return work_of(folder, state, plan), dict(before)
+        before = state.counts() - Counter(state.trials[name].status for name in plan.retried)
+        best = RunWatch(folder, prepared.trials, reader).best(reader.look()) if before else None
+        return work_of(state, plan), Kept(dict(before), best)
 
     how = How(timing or Timing(now, now), address, dashboard, quiet)
     gone = _gone(folder, asks)
     groups = [] if debug or prepared.loaded.config.elastic or prepared.target.label else folder.plan()
-    return attend(prepared, job, folder, how, stage, [(group, ()) for group in groups], gone=gone)
+    return attend(prepared, job, folder, how, stage, [(group, ()) for group in groups], gone=gone, reader=reader)
 
 
 def _gone(folder: RunFolder, asks: str | None) -> int:
@@ -314,4 +304,4 @@ def _trials(folder: RunFolder, prepared: Prepared) -> Sequence[Trial]:
     return prepared.trials
 
 
-__all__ = ["ResumePlan", "charges", "config_of", "look", "over", "resume", "work_of"]
+__all__ = ["ResumePlan", "config_of", "look", "over", "resume", "work_of"]

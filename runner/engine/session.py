@@ -32,7 +32,6 @@ from ..observe.live import Display
 from ..observe.notebook import display
 from ..observe.remarks import keep_remarks
 from ..observe.timing import Timing
-from ..observe.view import view_of
 from ..optimize.kept import forget_batches
 from ..private import NotPrivate
 from ..provenance.record import record, record_data
@@ -43,9 +42,9 @@ from ..ray_adapter.known_clusters import DASHBOARD, remember
 from ..ray_adapter.ledger_client import ActorLedger
 from ..ray_adapter.metrics import Metrics
 from ..stops import Stops, counted_signals
-from ..store import space
 from ..store.files import FolderGone, StorageFull, StorageLost
-from ..store.journal import Journal
+from ..store.follower import Detail
+from ..store.journal import Journal, JournalReader
 from ..store.layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder, check_shared, create
 from ..store.owner import OwnerLost, cancel_requests
 from ..store.replay import replay
@@ -53,17 +52,20 @@ from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
 from ..study.target import notes_of
 from ..study.trials import Trial, counted
+from ..upkeep import space
 from ..upkeep.caches import trim
 from ..upkeep.removal import discarding
 from .early_plans import CannotPlan, EarlyPlans, failures_text, refuse
-from .event_writer import Outside
+from .event_writer import Kept, Outside
 from .parts import TrialAt
 from .start import RunCancelled, check_device, run_trials, user, warm
 from .writer_threads import Patience, patiently, storage_lost
 
 ROOM_EVERY_S = 0.5
-Stage = Callable[[Journal], tuple[Sequence[TrialAt] | None, Mapping[str, int]]]
-"""Returns the trials to run after the claim of the journal (None: all), and the number of earlier ends by status."""
+
+
+Stage = Callable[[Journal], tuple[Sequence[TrialAt] | None, Kept]]
+"""Returns the trials to run after the claim of the journal (None: all), and what earlier owners have left."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,11 @@ class Submitted:
     def _rows(self) -> Sequence[table.Row]:
         if isinstance(self.made, ArrowRows):
             return self.made
-        found = None if self.made else replay(self.folder, light=True)
+        found = None if self.made else replay(self.folder, Detail.SMALL)
         rows = list(self.made) if found is None else table.rows_of(self.folder, found)
         first = table.best(rows)
         if first is not None and any(isinstance(value, table.Large) for value in first.values()):
-            found = found or replay(self.folder, light=True)
+            found = found or replay(self.folder, Detail.SMALL)
             at = next(k for k, row in enumerate(rows) if row is first)
             (rows[at],) = table.each_row(self.folder, found, [first])
         return rows
@@ -179,7 +181,7 @@ def submit(
         plans.wait(local=address is None)
     folder = create(prepared, output, more, lambda made: record(made, prepared, job, files or {}))
     with discarding(folder, CannotPlan):
-        done = attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
+        done = attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, Kept()), plans)
     trim()
     return done
 
@@ -193,6 +195,7 @@ def attend(
     plan: Sequence[Planned] | EarlyPlans = (),
     *,
     gone: int = 0,
+    reader: JournalReader | None = None,
 ) -> Submitted:
     """Take a run over and bring it to its end.
 
@@ -204,6 +207,7 @@ def attend(
         stage: the trials to run.
         plan: the plan, if it was made or is being made.
         gone: the owner of the run, if its process is known to be dead: its timeout and its leases need not be waited for.
+        reader: has read the journal so far.
 
     Raises:
         ClusterError: Ray cannot be started or joined; no trial was started.
@@ -213,7 +217,7 @@ def attend(
     timing, state, ours, why, board = how.timing, "failed", True, "", Board(run=folder.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
     with (
-        Journal(folder, gone=gone) as journal,
+        Journal(folder, gone=gone, reader=reader) as journal,
         display(board, quiet=how.quiet) as screen,
         ThreadPoolExecutor(1) as ray_thread,
         HeadWatch(screen.note, lambda: _last_words(journal)) as head,
@@ -221,8 +225,8 @@ def attend(
         beating(journal, board, screen.note),
         _telling(folder, prepared, screen.note, stops),
     ):
-        work, before = stage(journal)
-        _show_kept(board, folder, prepared, before)
+        work, kept = stage(journal)
+        before = kept.show(board)
         if work is not None and not work:
             return _nothing_left(journal, before, timing)
         journal.write("submitted", sync=True, command_t=timing.command_t, code=prepared.target.code)
@@ -237,8 +241,7 @@ def attend(
             _say_ready(journal, screen, capacity, joined=how.address is not None)
             ledger = _ledger(prepared, folder, how.address, planned, capacity, gone=gone > 0, note=screen.note)
             board.metrics = Metrics(folder.name)
-            world = folder, journal, board, screen, timing, ledger
-            outside = lambda workers: Outside(*world, workers, stops.started())  # noqa: E731
+            outside = lambda w: Outside(folder, journal, board, screen, timing, ledger, w, stops.started())  # noqa: E731
             state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
         except (KeyboardInterrupt, RunCancelled) as error:
             state = "cancelled" if isinstance(error, RunCancelled) else "interrupted"
@@ -277,13 +280,6 @@ def _telling(folder: RunFolder, prepared: Prepared, note: Callable[[str], None],
         calling(folder, loaded.config.callbacks, loaded.folder, note, stops),
     ):
         yield
-
-
-def _show_kept(board: Board, folder: RunFolder, prepared: Prepared, before: Mapping[str, int]) -> None:
-    """The existing rows of a resumed run: their number by status, and the best one."""
-    board.counts.update(before)
-    if before:
-        board.best = view_of(folder, trials=prepared.trials).best
 
 
 def _nothing_left(journal: Journal, before: Mapping[str, int], timing: Timing) -> Submitted:

@@ -14,10 +14,11 @@ from typing import Protocol, TypeVar
 
 from ..clock import now
 from ..store.files import StorageFull, StorageLost, StorageUnreachable
-from ..store.journal import SYNC_EVERY_S, Event, Journal
+from ..store.follower import Event
+from ..store.journal import SYNC_EVERY_S, Journal
 from ..store.layout import RunFolder
 from ..store.owner import CancelRequests, Owner, cancel_requests
-from ..store.space import SPARE_BYTES
+from ..upkeep.space import SPARE_BYTES
 
 STALL_S = 5.0
 """Once an event has waited for so long to be written, no more trials are started until the store has taken all of them."""

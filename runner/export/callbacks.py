@@ -23,13 +23,12 @@ from ...compiler.errors import QdrunError
 from ..config.callbacks_section import CALL_S, CallbacksSection
 from ..observe.table import row_of
 from ..stops import Stops, join
-from ..store.columns import ROWS, event_of
+from ..store.columns import ROWS
 from ..store.encoding import plain
-from ..store.journal import Event
+from ..store.follower import Detail, Follower, JournalEntry, each_trial
 from ..store.layout import RunFolder
-from ..store.replay import FINAL
+from ..store.trial_state import FINAL
 from ..study.target import TargetError, laid_out, resolve
-from .feed import Tail
 
 LOOK_EVERY_S = 0.5
 TAIL_BYTES, TAIL_SHOWN, TAIL_S = 1 << 16, 500, 1.0
@@ -77,16 +76,16 @@ class Calls:
     ) -> None:
         self._folder, self._section, self._note = folder, section, note
         self._words = commands_of(section, base)
-        self._tail, self._counts = Tail(folder), Counter[str]()
+        self._journal, self._counts = Follower(folder, Detail.FULL, settled=True), Counter[str]()
         self._trials = {trial.id: trial for trial in folder.found_trials().trials}
         self._failed, self._told = 0, set[str]()
-        for event in self._tail.news():
-            self._rows(event)
+        for entry in self._journal.look().entries:
+            self._rows(entry)
 
-    def look(self) -> None:
-        """Call with what is new in the journal."""
-        for event in self._tail.news():
-            rows = self._rows(event)
+    def look(self, *, last: bool = False) -> None:
+        """Call with what is new in the journal. ``last``: nothing more is waited for."""
+        for entry in self._journal.look(last=last).entries:
+            event, rows = entry.event, self._rows(entry)
             if rows:
                 self._call("trial_end", rows)
             if event["event"] == "finished":
@@ -94,14 +93,15 @@ class Calls:
 
     def close(self) -> None:
         """A last look; say how many calls have failed without a note."""
-        self.look()
+        self.look(last=True)
         if self._failed > SHOWN:
             self._note(f"{self._failed} calls of callbacks have failed")
 
-    def _rows(self, event: Event) -> list[dict[str, Any]]:
-        """The rows that an event of the journal ends."""
+    def _rows(self, entry: JournalEntry) -> list[dict[str, Any]]:
+        """The rows that an entry of the journal has."""
+        event = entry.event
         if event["event"] == ROWS:
-            ends = [(str(trial), event_of(event, k)) for k, trial in enumerate(event["trials"])]
+            ends = [(str(one.event["trial"]), one.event) for one in each_trial(entry)]
         elif event["event"] == "ended" and event.get("status") in FINAL:
             ends = [(str(event["trial"]), event)]
         else:

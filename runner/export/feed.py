@@ -14,11 +14,11 @@ from typing import Any
 from ..config.export_section import ExportSection
 from ..live.points import LiveReader
 from ..stops import Stops, join
-from ..store.columns import BEGUN, ROWS, event_of
-from ..store.encoding import NewLines, unsealed
-from ..store.journal import Event, counted, segments
+from ..store.columns import BEGUN, ROWS
+from ..store.follower import Detail, Follower, JournalEntry, each_trial
 from ..store.layout import RunFolder
-from ..store.replay import FINAL, replay, run_state
+from ..store.replay import Replayer, replay, run_state
+from ..store.trial_state import FINAL
 from .tracker import Beginning, Tracker, named_in, open_tracker
 
 LOOK_EVERY_S = 2.0
@@ -26,27 +26,6 @@ SETTLE_S = 6.0
 """Seconds after the row of a trial until its last points are in the folder, also of an object store."""
 CLOSE_S = 60.0
 """Seconds that a run waits for its trackers at its end."""
-
-
-class Tail:
-    """Reads a journal again and again: ``news`` gives the events that came since the last call.
-
-    It gives what ``journal.read`` gives: of a former owner of the run, the lines alone that its successor has counted.
-    """
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder, self._lines = folder, NewLines(folder.files)
-
-    def news(self) -> list[Event]:
-        """The new events. The line of a batch is one of them. A damaged line is left out."""
-        found, limit = list[Event](), counted(self._folder)
-        for path in segments(self._folder):
-            for line in self._lines.of(path, most=limit(path)):
-                try:
-                    found.append(unsealed(line))
-                except (ValueError, RecursionError):
-                    continue
-        return found
 
 
 class Feed:
@@ -63,7 +42,7 @@ class Feed:
         self, folder: RunFolder, trackers: Mapping[str, Tracker], most: int = 1000, note: Callable[[str], None] = print
     ) -> None:
         self.trackers, self._most, self._note = dict(trackers), most, note
-        self._tail, self._reader = Tail(folder), LiveReader(folder)
+        self._journal, self._live = Follower(folder, Detail.FULL, settled=True), LiveReader(folder)
         self._begun, self._left_out = set[str](), set[str]()
         self._ending: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._ended, self._points = set[str](), 0
@@ -71,9 +50,9 @@ class Feed:
 
     def look(self, *, last: bool = False) -> None:
         """Tell what is new. ``last``: the run is over, so that nothing is waited for."""
-        for event in self._tail.news():
-            self._take(event)
-        for logged in self._reader.news():
+        for entry in self._journal.look(last=last).entries:
+            self._take(entry)
+        for logged in self._live.news():
             if not self._begun.isdisjoint(logged.trials):
                 for trial, _, own in logged.each():
                     if trial in self._begun and trial not in self._ended:
@@ -96,12 +75,13 @@ class Feed:
             self._note(f"{len(self._left_out)} trials are not exported: `export.trials` is {self._most}")
         self._tell("close", state)
 
-    def _take(self, event: Event) -> None:
-        kind = event["event"]
+    def _take(self, entry: JournalEntry) -> None:
+        event, kind = entry.event, entry.event["event"]
         if kind in (BEGUN, ROWS):
-            for row, trial in enumerate(event["trials"]):
-                if self._begins(trial) and kind == ROWS:
-                    self._ends(trial, event_of(event, row))
+            told = [row for row, trial in enumerate(event["trials"]) if self._begins(trial)]
+            made = each_trial(entry) if told and kind == ROWS else ()
+            for row in told if made else ():
+                self._ends(event["trials"][row], made[row].event)
         elif kind == "started":
             self._begins(str(event["trial"]))
         elif kind == "ended" and event.get("status") in FINAL and self._begins(str(event["trial"])):
@@ -163,11 +143,11 @@ def export(
     Returns:
         The feed, whose ``trackers`` are those that did not fail.
     """
-    feed = Feed(folder, trackers, most, note)
-    while follow and run_state(folder, replay(folder)) == "running":
+    feed, reader = Feed(folder, trackers, most, note), Replayer(folder)
+    while follow and run_state(folder, reader.look()) == "running":
         feed.look()
         time.sleep(LOOK_EVERY_S)
-    feed.close(run_state(folder, replay(folder)))
+    feed.close(run_state(folder, reader.look()))
     return feed
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..store.attempts import arrays_of, check_crc, check_inside, missing
 from ..store.files import LocalFiles
-from ..store.journal import EventReader
+from ..store.follower import EventReader
 from ..store.layout import RunFolder
 from ..store.replay import Replay
 

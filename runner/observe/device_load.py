@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..store.journal import Event
+from ..store.follower import Event
 from .view import device_of, device_views, last_of
 
 

@@ -16,9 +16,10 @@ from ..query.table_file import TableFile, TableQuery, current_file, is_changed, 
 from ..store import status
 from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
 from ..store.encoding import plain
-from ..store.journal import EVENTS
+from ..store.follower import Detail
 from ..store.layout import TRIALS, RunFolder, each_run
-from ..store.replay import FINAL, Replay, TrialState, replay, run_state
+from ..store.replay import Replay, Replayer, replay, run_state
+from ..store.trial_state import FINAL, TrialState
 from ..text_grid import grid
 from ..upkeep.labels import labels_of
 from . import table
@@ -159,7 +160,7 @@ def table_of(
         return picked
     if file is not None and is_changed(folder, thorough=True):  # a page of it could not be read
         repaired = _made_again(folder)
-    found = replay(folder, light=True)
+    found = replay(folder, Detail.SMALL)
     state = run_state(folder, found)
     rows = table.rows_of(folder, found, run=state)
     names, swept = table.columns(rows), varied(rows)
@@ -174,7 +175,7 @@ def _made_again(folder: RunFolder) -> list[str]:
     """Write the table of a run again from its journal, as it is not what it was; says so."""
     said = "results.parquet is not as it was written, or gone"
     try:
-        if replay(folder, light=True).problems(folder):  # the file may have what the journal has lost
+        if replay(folder, Detail.SMALL).problems(folder):  # the file may have what the journal has lost
             return [f"{said}; the journal is damaged, too, so the file stays"]
         table.write_table(folder)
     except (OSError, QdrunError) as error:
@@ -200,7 +201,7 @@ def _from_file(folder: RunFolder, file: TableFile, wanted: TableQuery) -> Table 
     kept, rows, total = picked
     if not wanted.columns:  # a row has the columns that its trial has
         rows = [{name: v for name, v in row.items() if v is not None or not name.startswith(SHOWN_PREFIXES)} for row in rows]
-    return Table(folder, Replay({}), file.state, [], kept, rows, wanted.columns is not None, swept, total)
+    return Table(folder, Replay(()), file.state, [], kept, rows, wanted.columns is not None, swept, total)
 
 
 def listed(where: str, last: int, state: str | None = None, tags: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -321,7 +322,7 @@ def _traceback(state: TrialState, attempt: int | None) -> dict[str, Any] | None:
     return _part(Attempt(state.id, number, owner), "error", text, None)
 
 
-class Follower:
+class LogFollower:
     """Reads logs as they grow: each byte once. Texts are cut at line ends, so that no character is torn."""
 
     def __init__(self, folder: RunFolder, trial: str | None, attempt: int | None, streams: Sequence[str]) -> None:
@@ -329,8 +330,8 @@ class Follower:
         self._read: dict[tuple[Attempt, str], int] = {}
         self._traced: set[str] = set()
         self._there: dict[str, int] | None = None  # logs of all trials, with their bytes, at the last look
-        self._state: Replay = replay(folder)
-        self._sizes, self._again = folder.files.sizes(EVENTS), 0.0
+        self._reader = Replayer(folder)
+        self._state, self._again = self._reader.look(), 0.0
 
     def over(self) -> bool:
         """Whether no more can come: the trial has its row, or the run is not running."""
@@ -340,13 +341,11 @@ class Follower:
         return run_state(self.folder, self._state) != "running"
 
     def _look(self) -> None:
-        """Read the journal again where it has grown; a large one less often: looking takes at most a tenth of the time."""
+        """Read what is new in the journal; of a large run less often: looking takes at most a tenth of the time."""
         now = time.monotonic()
-        sizes = self.folder.files.sizes(EVENTS)
-        if sizes == self._sizes or now < self._again:
-            return
-        self._state, self._sizes = replay(self.folder), sizes
-        self._again = now + 10 * (time.monotonic() - now)
+        if now >= self._again:
+            self._state = self._reader.look()
+            self._again = now + 10 * (time.monotonic() - now)
 
     def news(self) -> Iterator[dict[str, Any]]:
         """The output since the last call, of all attempts that ``over`` has found."""
@@ -380,4 +379,4 @@ class Follower:
                 yield _part(tried, stream, data.decode("utf-8", "replace"), log_path(self.folder, tried, stream))
 
 
-__all__ = ["Follower", "Table", "attempts_of", "listed", "logs_of", "table_of", "view_data", "worker_logs"]
+__all__ = ["LogFollower", "Table", "attempts_of", "listed", "logs_of", "table_of", "view_data", "worker_logs"]

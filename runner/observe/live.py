@@ -15,7 +15,7 @@ from ..store.layout import RunFolder
 from ..study.trials import counted
 from ..visible import visible
 from .board import Board
-from .view import SHOWN, DeviceView, RunningTrial, RunView, retries_text, view_of
+from .view import SHOWN, DeviceView, RunningTrial, RunView, RunWatch, retries_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -290,12 +290,12 @@ class _RunWatcher:
 
     def __init__(self, folder: RunFolder, every_s: float, sleep: Callable[[float], None]) -> None:
         self.folder, self.every_s, self.sleep = folder, every_s, sleep
-        self.trials = folder.found_trials().trials
+        self._watch = RunWatch(folder)
         self._read()
 
     def _read(self) -> None:
         clock = time.monotonic()
-        self.view = view_of(self.folder, trials=self.trials)
+        self.view = self._watch.view()
         self.cost_s = time.monotonic() - clock
 
     def look(self) -> None:

@@ -12,7 +12,7 @@ from ...jobs.planning.gradient_notes import warnings_of
 from ..config.search_section import SearchSection
 from ..optimize.results import REPORTED, best_at, value_text
 from ..store.encoding import plain
-from ..store.journal import shape_of
+from ..store.follower import shape_of
 from ..study.plan import PlannedGroup, Prepared
 from ..study.trials import counted, short
 from ..text_grid import amount, grid

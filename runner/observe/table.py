@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from typing import IO, Any
 
@@ -19,10 +18,10 @@ from ..collector import paused
 from ..store.columns import decoded, event_of
 from ..store.encoding import Damaged, plain
 from ..store.files import StorageDenied, StorageFull, open_files
-from ..store.journal import EVENTS, Event, EventReader, Events, read, shape_of
+from ..store.follower import EVENTS, Detail, Event, EventReader, shape_of
+from ..store.interface import why_of
 from ..store.layout import NoPlace, RunFolder
-from ..store.refusals import why_of
-from ..store.replay import Block, Replay, replay, run_state, split
+from ..store.replay import Block, Replay, replay, run_state
 from ..store.summary import Hashing, keep, shown_status, unfinished_word
 from ..study.plan import planned_bytes
 from ..study.trial_file import TrialList
@@ -49,12 +48,11 @@ class Large(tuple[int, ...]):
 
 def rows(folder: RunFolder) -> list[Row]:
     """One row per trial of the run, finished or not, in the order of the sweep, with all arrays."""
-    found = replay(folder, slim=False)
-    return rows_of(folder, found)
+    return rows_of(folder, replay(folder, Detail.FULL))
 
 
 def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = (), run: str = "") -> list[Row]:
-    """The rows of a run that was replayed; with gradients and outputs when that was not ``slim``, ``Large`` where it was ``light``.
+    """The rows of a run that was replayed; with as much of gradients and outputs as that has, ``Large`` where it is the shape.
 
     Of a trial whose parameters are damaged the row says ``damaged``, and what the journal has of it. A damaged plan costs the planned
     bytes of trials without a row, and is added to ``found.wrong``.
@@ -296,53 +294,47 @@ def write_table(folder: RunFolder, path: str | os.PathLike[str] | None = None, t
     """
     with paused():
         sizes = folder.files.sizes(EVENTS)
-        events, found, made = _of_batches(folder, trials)
-        if made is None:
-            events = read(folder, light=True)
-            found = replay(folder, events=events, trials=[trial.id for trial in trials] or None)
+        found, made, group_rows = _of_batches(folder, trials)
         table = rows_of(folder, found, trials) if made is None else made
         state = found.finished["state"] if found.finished else "unfinished"
         said = {"qdrun.run": folder.name, "qdrun.complete": json.dumps(found.complete), "qdrun.state": str(state)}
-        batches = (
-            _batches(table, lambda group: each_row(folder, found, group)) if made is None else made.slices(_group_rows(found))
-        )
+        batches = _batches(table, lambda group: each_row(folder, found, group)) if made is None else made.slices(group_rows)
         with folder.files.writing("results.parquet") if path is None else writing(path) as stream:
             hashing = Hashing(stream)
             _stream(hashing, batches, said)
         if path is None:
-            keep(folder, sizes, events, found, hashing.checksum)
+            keep(folder, sizes, found, hashing.checksum)
         return table
 
 
-def _of_batches(folder: RunFolder, trials: Sequence[Trial]) -> tuple[Events, Replay, ArrowRows | None]:
-    """The journal with the table made of the columns of its batches; no table where there are none, or something is damaged, or left in
-    the journal, or its columns do not fit those of single trials.
+def _of_batches(folder: RunFolder, trials: Sequence[Trial]) -> tuple[Replay, ArrowRows | None, int]:
+    """The run, the table made of the columns of its batches, and the rows of a group of that.
+
+    There is no table where there are no batches, or something is damaged, or left in the journal, or the columns of batches do not fit
+    those of single trials.
     """
-    listed, events = Trials.of(trials or folder.found_trials().trials), read(folder, whole=True)
-    places = listed.places
-    blocks, rest = split(events, places)
-    together = {name for block in blocks for name in block.trials}
-    alone = [name for name in listed.ids if name not in together]
-    found = replay(folder, events=rest, trials=alone if trials else None)
-    if not blocks or found.wrong or found.strays or events.damage:
-        return events, found, None
-    found = replace(found, trials={name: found.trials[name] for name in alone}, blocks=blocks, places=places)
-    others = rows_of(folder, found, [listed.named[name] for name in alone]) if alone else []
+    listed = Trials.of(trials or folder.found_trials().trials)
+    found = replay(folder, Detail.SMALL, trials=listed.ids if trials else None)
+    blocks = [] if found.wrong or found.strays or found.damage else found.blocks()
+    if not blocks:
+        return found, None, 0
+    alone = np.ones(len(listed), bool)
+    alone[np.concatenate([block.places for block in blocks])] = False
+    others = rows_of(folder, found, [listed[place] for place in np.flatnonzero(alone).tolist()]) if alone.any() else []
     if any(Large in map(type, row.values()) for row in others):
-        return events, found, None
-    return events, found, _joined(listed, found, others)
+        return found, None, 0
+    return found, _joined(listed, found, blocks, others), _group_rows(blocks)
 
 
-def _joined(trials: Trials, found: Replay, others: Sequence[Row]) -> ArrowRows | None:
+def _joined(trials: Trials, found: Replay, blocks: Sequence[Block], others: Sequence[Row]) -> ArrowRows | None:
     """One table of the columns of batches and the rows of other trials; None where their types differ."""
     import pyarrow as pa
 
-    firsts = [_first_row(trials, found, block) for block in found.blocks]
-    parts, counts = [_columns_of(block) for block in found.blocks], [len(block.rows) for block in found.blocks]
+    firsts = [_first_row(trials, block) for block in blocks]
+    parts, counts = [_columns_of(block) for block in blocks], [len(block.rows) for block in blocks]
     block_of_row = of_numbers(np.repeat(np.arange(len(counts)), counts))
-    places = np.array(
-        [found.places[name] for block in found.blocks for name in block.trials] + [found.places[r["trial"]] for r in others]
-    )
+    own_places = np.array([found.places[row["trial"]] for row in others], np.int64)
+    places = np.concatenate([*(block.places for block in blocks), own_places])
     names, order = columns(sorted((*firsts, *others), key=lambda row: row["index"])), np.argsort(places)
     own: dict[str, list[Any]] = {
         "trial": trials.ids,
@@ -379,9 +371,9 @@ def _parameters(trials: Trials) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
 
 
-def _first_row(trials: Sequence[Trial], found: Replay, block: Block) -> Row:
-    row = _waiting(trials[found.places[block.trials[0]]], None) | {"status": "done", "attempts": 1}
-    _end(row, event_of(block.event, block.rows[0]))
+def _first_row(trials: Trials, block: Block) -> Row:
+    row = _waiting(trials[int(block.places[0])], None) | {"status": "done", "attempts": 1}
+    _end(row, event_of(block.event, int(block.rows[0])))
     return row
 
 
@@ -393,9 +385,9 @@ def _columns_of(block: Block) -> dict[str, Any]:
     return {name: of_numbers(decoded(column)[block.rows].astype(np.float64)) for name, column in named.items()}
 
 
-def _group_rows(found: Replay) -> int:
+def _group_rows(blocks: Sequence[Block]) -> int:
     """Rows of a row group of a table of batches."""
-    events = [block.event for block in found.blocks]
+    events = [block.event for block in blocks]
     numbers = [
         sum(math.prod(column["shape"][1:]) for _, kind in PREFIXES for column in event.get(kind, {}).values())
         for event in events
@@ -416,8 +408,11 @@ def arrow(folder: RunFolder) -> Any:
     """The table of a run as a ``pyarrow.Table``: made in parts, so that arrays are in memory as Arrow has them alone."""
     import pyarrow as pa
 
-    found = replay(folder, light=True)
-    return pa.Table.from_batches(_batches(rows_of(folder, found), lambda group: each_row(folder, found, group)))
+    with paused():
+        found, made, _ = _of_batches(folder, ())
+        if made is not None:
+            return pa.Table.from_batches([made.batch])
+        return pa.Table.from_batches(_batches(rows_of(folder, found), lambda group: each_row(folder, found, group)))
 
 
 @contextmanager

@@ -16,12 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..optimize.results import best_at
 from ..store.attempts import Failure
-from ..store.journal import Event, EventReader, read
+from ..store.follower import Event
 from ..store.layout import RunFolder
-from ..store.replay import FINAL, AttemptState, Replay, replay, run_state
-from ..study.trials import Trial
+from ..store.replay import CODES, Replay, Replayer, record_of, run_state
+from ..store.trial_state import FINAL
+from ..study.trial_list import Trial, Trials
 from ..visible import visible
 
 RECENT_S = 120.0
@@ -141,49 +144,97 @@ class RunView:
         return self.state in ("done", "failed", "cancelled", "interrupted", "lost", "finished")
 
 
-def view_of(folder: RunFolder, snapshot: Snapshot | None = None, *, trials: Sequence[Trial] | None = None) -> RunView:
-    """A run as its journal has it; one pass over the journal.
+class RunWatch:
+    """Looks at a run again and again, by its journal. Each line of that is read once.
 
     Args:
         folder: the run.
-        snapshot: what the packer or the ledger says now, see ``device_views``.
         trials: of the run, where they were read already.
+        reader: of its journal; None: one of its own.
     """
-    trials = folder.found_trials().trials if trials is None else trials
-    events = read(folder, slim=True)
-    found = replay(folder, events=events, trials=[trial.id for trial in trials])
-    state, created = run_state(folder, found), float(folder.info()["created"])
-    now = folder.clock() if state == "running" else found.last_t or created
-    labels = {trial.id: printable(trial.label) for trial in trials}
-    beat = folder.last_beat() if state == "running" else None
-    steps = {} if beat is None else beat["steps"]
-    lanes = _lanes(found, labels, steps, now) if state == "running" else ()
-    counts = _counts(found, state)
-    ends = [tried.ended_t for t in found.trials.values() if t.entry for tried in t.attempts[-1:] if tried.ended_t]
-    began = min((t for s in found.trials.values() for a in s.attempts if (t := a.started_t)), default=None)
-    speed = rate(ends, began, now)
-    left = len(trials) - sum(counts.get(status, 0) for status in FINAL)
-    said = snapshot if snapshot is not None else last_of(events.events, "snapshot")
-    return RunView(
-        run=folder.name,
-        state=state,
-        total=len(trials),
-        counts=counts,
-        seconds=max(0.0, now - created),
-        rate=speed,
-        eta_s=left / speed if speed and left and state == "running" else None,
-        best=_best(folder, found, labels),
-        devices=device_views(said, lanes) if state == "running" else (),
-        lanes=lanes,
-        failures=_failures(found, labels),
-        reasons=reasons(said, counts.get("waiting", 0)) if state == "running" else (),
-        retries=Counter(
-            retry_kind(a.failure or "infrastructure", a.charged)
-            for t in found.trials.values()
-            for a in t.attempts
-            if a.status == "retried"
-        ),
-    )
+
+    def __init__(self, folder: RunFolder, trials: Sequence[Trial] | None = None, reader: Replayer | None = None) -> None:
+        ids = trials.ids if isinstance(trials, Trials) else None if trials is None else [trial.id for trial in trials]
+        self.folder, self._trials, self._reader = folder, trials, reader or Replayer(folder, ids=ids)
+        self._created, self._optimizes = float(folder.info()["created"]), None
+        self._labels = dict[str, str]()
+
+    def view(self, snapshot: Snapshot | None = None) -> RunView:
+        """The run as its journal has it now. ``snapshot``: what the packer or the ledger says now, see ``device_views``."""
+        found = self._reader.look()
+        state = run_state(self.folder, found)
+        running = state == "running"
+        now = self.folder.clock() if running else found.last_t or self._created
+        beat = self.folder.last_beat() if running else None
+        lanes = self._lanes(found, {} if beat is None else beat["steps"], now) if running else ()
+        counts = _counts(found, state)
+        speed = rate(found.ended_t[found.ended_t >= now - RECENT_S].tolist(), found.began_t, now)
+        left = len(found.ids) - sum(counts.get(status, 0) for status in FINAL)
+        said = snapshot if snapshot is not None else found.latest.get("snapshot")
+        return RunView(
+            run=self.folder.name,
+            state=state,
+            total=len(found.ids),
+            counts=counts,
+            seconds=max(0.0, now - self._created),
+            rate=speed,
+            eta_s=left / speed if speed and left and running else None,
+            best=self.best(found),
+            devices=device_views(said, lanes) if running else (),
+            lanes=lanes,
+            failures=self._failures(found),
+            reasons=reasons(said, counts.get("waiting", 0)) if running else (),
+            retries=Counter(
+                retry_kind(a.failure or "infrastructure", a.charged)
+                for t in found.odd
+                for a in t.attempts
+                if a.status == "retried"
+            ),
+        )
+
+    def _label(self, found: Replay, trial: str) -> str:
+        if trial not in self._labels:
+            place = found.places.get(trial)
+            known = None if place is None or self._trials is None else self._trials[place]
+            known = self.folder.trial(trial) if known is None else known
+            self._labels[trial] = trial if known is None else printable(known.label)
+        return self._labels[trial]
+
+    def _lanes(self, found: Replay, steps: Mapping[str, Mapping[str, Any]], now: float) -> tuple[RunningTrial, ...]:
+        """What runs; the trials of a batch have one launch."""
+        lanes = []
+        for first, trials in found.launches():
+            said = next((steps[trial] for trial in trials if trial in steps), None) if steps else None
+            trial, place, began = first.attempt.trial, first.place, first.started_t or now
+            label = self._label(found, trial)
+            label = label if len(trials) == 1 else batch_label(len(trials), label)
+            lanes.append(RunningTrial.seen(said, trial, label, device_of(place), max(0.0, now - began), place.get("bytes")))
+        return tuple(lanes)
+
+    def best(self, found: Replay) -> tuple[float, str] | None:
+        """The smallest loss and where it is; what an optimisation run has found is read from its line of the journal."""
+        best = found.best()
+        if best is None:
+            return None
+        trial, loss = best
+        outputs: Mapping[str, Any] = {}
+        with suppress(OSError, ValueError):  # what is damaged is said elsewhere
+            if self._optimizes is None:
+                self._optimizes = bool(self.folder.config().get("optimize"))
+            if self._optimizes:
+                outputs = (record_of(self.folder, found.trials[trial]) or {}).get("outputs") or {}
+        return loss, best_at(self._label(found, trial), outputs)
+
+    def _failures(self, found: Replay) -> tuple[FailureView, ...]:
+        failed = np.flatnonzero(np.isin(found.status, (CODES["failed"], CODES["poisoned"])))
+        failed = failed[np.argsort(found.ended_t[failed], kind="stable")][-SHOWN:]
+        states = [found.state_at(place) for place in failed.tolist()]
+        return tuple(failure_view(s.id, self._label(found, s.id), s.entry.event) for s in states if s.entry)
+
+
+def view_of(folder: RunFolder, snapshot: Snapshot | None = None, *, trials: Sequence[Trial] | None = None) -> RunView:
+    """A run as its journal has it; one pass over the journal. Arguments as of ``RunWatch``."""
+    return RunWatch(folder, trials).view(snapshot)
 
 
 def retry_kind(failure: str, charged: bool) -> str:
@@ -226,33 +277,9 @@ def _counts(found: Replay, state: str) -> dict[str, int]:
     return counts
 
 
-def running_attempts(found: Replay) -> list[AttemptState]:
-    """The attempts that run, the oldest first."""
-    running = [tried for state in found.trials.values() for tried in state.attempts if tried.status == "running"]
-    return sorted(running, key=lambda tried: tried.started_t or 0.0)
-
-
 def device_of(place: Mapping[str, Any]) -> str:
     """Where an attempt runs: its device; the host of one that was given no device."""
     return str(place.get("device") or place.get("host") or "not said")
-
-
-def _lanes(
-    found: Replay, labels: Mapping[str, str], steps: Mapping[str, Mapping[str, Any]], now: float
-) -> tuple[RunningTrial, ...]:
-    """What runs; the trials of a batch have one launch."""
-    launches: dict[Any, list[AttemptState]] = {}
-    for tried in running_attempts(found):
-        launches.setdefault(tried.place.get("launch", tried.attempt), []).append(tried)
-    lanes = []
-    for batch in launches.values():
-        first = batch[0]
-        said = next((steps[one.attempt.trial] for one in batch if one.attempt.trial in steps), None)
-        trial, place, began = first.attempt.trial, first.place, first.started_t or now
-        label = labels.get(trial, trial)
-        label = label if len(batch) == 1 else batch_label(len(batch), label)
-        lanes.append(RunningTrial.seen(said, trial, label, device_of(place), max(0.0, now - began), place.get("bytes")))
-    return tuple(lanes)
 
 
 def batch_label(trials: int, first: str) -> str:
@@ -309,30 +336,6 @@ def reasons(snapshot: Snapshot | None, waiting: int | None = None) -> tuple[Wait
     if reserved and not found:
         found.append(WaitCount(1, f"{reserved['device']} is reserved for {reserved['request']}: {reserved['why']}"))
     return (WaitCount(waiting, found[0].text),) if waiting and len(found) == 1 else tuple(found)
-
-
-def _best(folder: RunFolder, found: Replay, labels: Mapping[str, str]) -> tuple[float, str] | None:
-    """The smallest loss and where it is; what a descent has found is read from its line of the journal."""
-    done = [
-        (float(loss), state)
-        for state in found.trials.values()
-        if state.status == "done" and state.entry is not None and (loss := state.entry.event.get("loss")) is not None
-    ]
-    if not done:
-        return None
-    loss, state = min(done, key=lambda pair: pair[0])
-    assert state.entry is not None
-    outputs: Mapping[str, Any] = {}
-    with suppress(OSError, ValueError):  # what is damaged is said elsewhere
-        if folder.config().get("optimize"):
-            outputs = EventReader(folder).at(state.entry).get("outputs") or {}
-    return loss, best_at(labels[state.id], outputs)
-
-
-def _failures(found: Replay, labels: Mapping[str, str]) -> tuple[FailureView, ...]:
-    failed = [state for state in found.trials.values() if state.status in ("failed", "poisoned") and state.entry is not None]
-    failed.sort(key=lambda state: state.entry.event.get("t", 0.0) if state.entry else 0.0)
-    return tuple(failure_view(state.id, labels[state.id], state.entry.event) for state in failed[-SHOWN:] if state.entry)
 
 
 def printable(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..store.journal import read
+from ..store.follower import Follower
 from ..store.layout import RunFolder
 
 ABOUT = ("node", "backend", "model", "uuid", "pci", "driver", "memory_bytes")
@@ -15,7 +15,8 @@ def devices_of(folder: RunFolder) -> dict[str, dict[str, Any]]:
     one is left out.
     """
     found: dict[str, dict[str, Any]] = {}
-    for event in read(folder, slim=True).events:
+    for entry in Follower(folder).look().entries:
+        event = entry.event
         if event["event"] == "device":
             found[str(event["device"])] = {name: event[name] for name in ABOUT if name in event}
     return found

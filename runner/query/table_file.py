@@ -103,6 +103,17 @@ def current_file(folder: RunFolder) -> TableFile | None:
     return TableFile(file, str(found["state"]), folder.files.sizes("").get("results.parquet", 0))
 
 
+def finished_table(folder: RunFolder) -> Any | None:
+    """All rows of a run that has ended, as a ``pyarrow.Table``; None where the file is not there, or not that of the journal."""
+    import pyarrow as pa
+
+    file = None if is_changed(folder) else current_file(folder)
+    try:
+        return None if file is None else file.file.read().replace_schema_metadata(None)
+    except (OSError, pa.ArrowException):  # it is damaged: the journal has all of it
+        return None
+
+
 def is_changed(folder: RunFolder, *, thorough: bool = False) -> bool:
     """Whether the table of a run on this machine is not the file that was written with its summary: was damaged or removed.
 
@@ -182,4 +193,4 @@ class TableQuery:
             return None
 
 
-__all__ = ["TableFile", "TableQuery", "current_file", "is_changed", "is_damaged"]
+__all__ = ["TableFile", "TableQuery", "current_file", "finished_table", "is_changed", "is_damaged"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..observe.view import RunView
-from ..store.replay import FINAL
+from ..store.trial_state import FINAL
 from ..workers.records import gradient_norm
 
 STATES = ("waiting", "running", *FINAL)

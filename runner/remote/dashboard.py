@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...compiler.errors import QdrunError
-from ..store.journal import read
+from ..store.follower import Follower
 from ..store.layout import RunFolder, all_runs, find
 
 TIMEOUT_S = 3.0
@@ -73,7 +73,7 @@ def found(run: str | None, runs: str, address: str | None) -> DashboardAddress:
 
 def url_of(folder: RunFolder) -> str:
     """The dashboard that a run's journal names; empty when it had none."""
-    events = read(folder, slim=True).events
+    events = [entry.event for entry in Follower(folder).look().entries]
     url = next((str(event.get("dashboard") or "") for event in reversed(events) if event["event"] == "ray_ready"), "")
     return url if not url or "://" in url else f"http://{url}"
 

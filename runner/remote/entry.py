@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
         ConfigChanged, RunAlive, StorageFull: see ``resume`` and ``session.attend``.
     """
     from ..engine.early_plans import EarlyPlans
+    from ..engine.event_writer import Kept
     from ..engine.resume import config_of, resume
     from ..engine.session import How, attend
 
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
         more |= {"asks": options.asks, "debug": options.debug, "code": "kept"}
         return resume(folder, **more, **how).exit_code
     prepared, job = config_of(folder, options.config, local=address is None, shipped=shipped, code="kept")
-    return attend(prepared, job, folder, How(**how), lambda journal: (None, {}), EarlyPlans(prepared, job)).exit_code
+    return attend(prepared, job, folder, How(**how), lambda journal: (None, Kept()), EarlyPlans(prepared, job)).exit_code
 
 
 def reached(uri: str) -> RunFolder:

@@ -17,6 +17,7 @@ from ..observe import table
 from ..optimize.descent import optimized
 from ..optimize.results import found_by
 from ..store.attempts import arrays_of
+from ..store.follower import Detail
 from ..store.layout import RunFolder, find
 from ..store.replay import record_of, replay
 from ..study.plan import Prepared
@@ -75,7 +76,7 @@ def _run(prepared: Prepared, run: str) -> RunFolder:
 
 def _ended(folder: RunFolder, names: Sequence[str]) -> list[WarmPoint]:
     """The trials of a run that have a loss, the smallest first."""
-    found = replay(folder, light=True)
+    found = replay(folder, Detail.SMALL)
     trials = {trial.id: trial for trial in folder.found_trials().trials}
     ended = []
     for row in table.rows_of(folder, found):

@@ -22,7 +22,8 @@ import numpy as np
 from ...compiler.errors import QdrunError
 from .encoding import Damaged, crc_of, document, unsealed, writable
 from .files import LocalFiles, escaped
-from .journal import Event, Journal, line_of
+from .follower import Event
+from .journal import Journal, line_of
 from .layout import RunFolder
 
 INLINE_BYTES = 64 << 10

@@ -8,7 +8,6 @@ had its own: ``expanded``. A column is base64 of its bytes: bits stay as they ar
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -93,23 +92,17 @@ def made(
         yield BatchRows(trials[part], attempts[part], shared, *named, best=(at, float(losses[start + at])))
 
 
-def expanded(event: Event, *, slim: bool = False, most: int | None = None) -> list[Event]:
-    """An event of a batch as the events of its trials, any other as it is.
-
-    Args:
-        event: of the journal.
-        slim: leave gradients and outputs out.
-        most: of arrays of more numbers give the shape alone; None: give all.
-    """
+def expanded(event: Event) -> list[Event]:
+    """An event of a batch as the events of its trials, any other as it is. Of an array that was left in the journal, the shape."""
     kind = event["event"]
     if kind not in (ROWS, BEGUN):
         return [event]
-    named = [name for name in ARRAYS if event.get(name) and not slim]
     beside = ("trials", "attempts", "columns", *ARRAYS)
     shared = {name: value for name, value in event.items() if name not in beside}
     shared["event"] = "ended" if kind == ROWS else "started"
     scalars = [[name, decoded(column).tolist()] for name, column in event.get("columns", {}).items()]
-    arrays = {name: {key: _values(column, most) for key, column in event[name].items()} for name in named}
+    named = [name for name in ARRAYS if event.get(name)]
+    arrays = {name: {key: _values(column) for key, column in event[name].items()} for name in named}
     out = []
     for row, (trial, attempt) in enumerate(zip(event["trials"], event["attempts"], strict=True)):
         one = {**shared, "trial": trial, "attempt": attempt}
@@ -126,16 +119,14 @@ def event_of(event: Event, row: int) -> Event:
     part = slice(row, row + 1)
     cut = {**event, "trials": event["trials"][part], "attempts": event["attempts"][part]}
     for kind in ("columns", *ARRAYS):
-        cut[kind] = {name: encoded(decoded(column)[part])._asdict() for name, column in event.get(kind, {}).items()}
+        columns = event.get(kind, {}).items()
+        cut[kind] = {k: encoded(decoded(v)[part])._asdict() if "data" in v else v for k, v in columns}
     return expanded(cut)[0]
 
 
-def _values(column: Mapping[str, Any], most: int | None) -> list[Any] | dict[str, Any]:
-    """The values of all trials, as lists; of large arrays the shape of one."""
-    shape = list(column["shape"][1:])
-    if most is not None and math.prod(shape) > most:
-        return {"shape": shape}
-    return decoded(column).tolist()
+def _values(column: Mapping[str, Any]) -> list[Any] | dict[str, Any]:
+    """The values of all trials, as lists; the shape of one where they were left in the journal."""
+    return decoded(column).tolist() if "data" in column else {"shape": list(column["shape"][1:])}
 
 
 __all__ = ["ARRAYS", "BEGUN", "ROWS", "BatchRows", "StoredColumn", "decoded", "encoded", "event_of", "expanded", "made"]

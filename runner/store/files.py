@@ -19,10 +19,10 @@ from typing import IO, Any
 from urllib.parse import quote
 
 from ..regular_files import NoFile, check_size, open_regular
-from .interface import Files, Growing
-from .objects import ObjectFiles
-from .refusals import (
+from .interface import (
+    Files,
     FolderGone,
+    Growing,
     StorageBroken,
     StorageDenied,
     StorageFull,
@@ -32,6 +32,7 @@ from .refusals import (
     folder_gone,
     full_said,
 )
+from .objects import ObjectFiles
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 

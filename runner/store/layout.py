@@ -33,11 +33,11 @@ from ..clock import now
 from ..config.values import differing
 from ..processes import alive, pid_space
 from ..study.plan import PlannedGroup
-from ..study.trial_file import TrialList, parsed, trial_lines, trials_of
+from ..study.trial_file import TrialList, ids_of, parsed, trial_lines, trials_of
 from ..study.trial_list import Trial, Trials
 from .encoding import Damaged, crc_of, document, read_document
 from .files import Files, LocalFiles, StorageDenied, StorageFull, StorageUnknown, escaped, full_said, open_files
-from .refusals import why_of
+from .interface import why_of
 
 if TYPE_CHECKING:
     from ..study.plan import Prepared
@@ -157,29 +157,36 @@ class RunFolder:
 
     def found_trials(self) -> TrialList:
         """The trials of the run as far as they can be read: of a damaged line comes a trial without parameters."""
-        return trials_of(*self._trial_lines())
+        return trials_of(*self._not_empty(*parsed(self.files.read("trials.jsonl"))))
 
     def trial_ids(self) -> list[str]:
-        """The ids of its trials, in the order of the sweep; a fifth of the time of ``trials``. Those of damaged lines as far as
+        """The ids of its trials, in the order of the sweep; a tenth of the time of ``trials``. Those of damaged lines as far as
         they can be told.
         """
         return self.found_ids()[0]
 
     def found_ids(self) -> tuple[list[str], list[str]]:
         """``trial_ids``, and the damage of the lines."""
-        lines, problems = self._trial_lines()
-        return [line["id"] for line in lines], problems
+        return self._not_empty(*ids_of(self.files.read("trials.jsonl")))
 
-    def _trial_lines(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """The lines of ``trials.jsonl`` and their damage; empty for a run without trials only."""
-        lines, problems = parsed(self.files.read("trials.jsonl"))
-        if not lines:
+    def _not_empty(self, found: list[Any], problems: list[str]) -> tuple[list[Any], list[str]]:
+        """What was found in ``trials.jsonl``, and its damage; it is empty for a run without trials only."""
+        if not found:
             try:
                 empty = self.info()["trials"] == 0
             except (Damaged, FileNotFoundError):
                 empty = False
             problems += [] if empty else ["trials.jsonl: it is empty, the parameters of all trials are lost"]
-        return lines, problems
+        return found, problems
+
+    def trial(self, name: str) -> Trial | None:
+        """One trial of the run, by its id; None where its line is damaged or gone."""
+        data = self.files.read("trials.jsonl")
+        start = data.find(b'{"id":"%b"' % name.encode())
+        if start < 0:
+            return None
+        lines, problems = parsed(data[start:].partition(b"\n")[0])
+        return None if any(line.get("damaged") for line in lines) else trials_of(lines, problems).trials[0]
 
     def save_trials(self, trials: Sequence[Trial]) -> None:
         """Write the trials, each on a line of its own. Raises ``StorageFull``."""

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from .interface import Growing
-from .refusals import StorageBroken, StorageDenied, StorageFull, StorageUnknown, StorageUnreachable, full_said
+from .interface import Growing, StorageBroken, StorageDenied, StorageFull, StorageUnknown, StorageUnreachable, full_said
 
 BUCKETS = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"))
 """File systems whose first folder is a bucket. One that is not there is a slip of the pen, which fsspec would make come true."""

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from ..regular_files import open_regular
-from .columns import decoded
 from .encoding import document, read_document
 from .files import LocalFiles
-from .journal import EVENTS, Events, read
+from .follower import EVENTS
 from .layout import RunFolder
 from .owner import lives
-from .replay import Replay, TrialState, replay, run_state
+from .replay import Replay, replay, run_state
+from .trial_state import TrialState
 
 SUMMARY = "summary.json"
 Summary = dict[str, Any]
@@ -47,19 +47,17 @@ def summary(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> Su
     kept = summary_of(folder)
     if kept is not None:
         return kept
-    events = read(folder, slim=True)
-    found = replay(folder, events=events)
-    state = "damaged" if events.unreadable and found.finished is None else run_state(folder, found, alive)
-    return _summed(state, events, found)
+    found = replay(folder)
+    state = "damaged" if found.unreadable and found.finished is None else run_state(folder, found, alive)
+    return _summed(state, found)
 
 
-def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay, table: str = "") -> None:
+def keep(folder: RunFolder, sizes: dict[str, int], found: Replay, table: str = "") -> None:
     """Write the summary of a run that has ended; of another, nothing.
 
     Args:
         folder: the run.
         sizes: of its segments before they were read: lines that came meanwhile make the summary count no more.
-        events: what was read.
         found: the run as they have it.
         table: the checksum of ``results.parquet``, see ``Hashing``.
 
@@ -67,7 +65,7 @@ def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay
         StorageFull: no room; the run is read in full, as before.
     """
     if found.finished is not None and sizes:
-        said = {"journal": sizes, "table": table, "summary": _summed(run_state(folder, found), events, found)}
+        said = {"journal": sizes, "table": table, "summary": _summed(run_state(folder, found), found)}
         said |= {"written": table_mark(folder)} if table else {}
         folder.files.put(SUMMARY, document(said, indent=1), durable=False)
 
@@ -144,29 +142,26 @@ def table_mark(folder: RunFolder) -> str:
         return ""
 
 
-def _summed(state: str, events: Events, found: Replay) -> Summary:
-    unfinished = unfinished_word(state)
-    done = sum(len(block.trials) for block in found.blocks)
-    counts = Counter(shown_status(trial, unfinished) for trial in found.trials.values())
+def _summed(state: str, found: Replay) -> Summary:
+    best = found.best()
     return {
         "state": state,
-        "trials": len(found.trials) + done,
-        "counts": dict(counts + Counter({"done": done})),
-        "best": _best(found),
+        "trials": len(found.ids),
+        "counts": dict(_counts(found, unfinished_word(state))),
+        "best": best and {"trial": best[0], "loss": best[1]},
         "last_t": found.last_t,
         "damaged_lines": found.damaged,
-        "refused_lines": events.refused,
+        "refused_lines": found.refused,
         "timing": found.finished.get("timing") if found.finished else None,
     }
 
 
-def _best(found: Replay) -> dict[str, Any] | None:
-    """The trial with the smallest loss of those that are done, the first of equals; no row is made for it."""
-    done = [trial.entry.event for trial in found.trials.values() if trial.status == "done" and trial.entry is not None]
-    pairs = [(float(event["loss"]), str(event["trial"])) for event in done]
-    for block in found.blocks:
-        losses = decoded(block.event["columns"]["loss"])[block.rows]
-        at = int(losses.argmin())
-        pairs.append((float(losses[at]), block.trials[at]))
-    loss, name = min(pairs, key=lambda pair: (pair[0], found.places.get(pair[1], 0)), default=(0.0, ""))
-    return {"trial": name, "loss": loss} if pairs else None
+def _counts(found: Replay, unfinished: str) -> Counter[str]:
+    """Trials by the status that is shown."""
+    counts = found.counts()
+    if not unfinished:
+        return counts
+    left = counts.pop("waiting", 0) + counts.pop("running", 0)
+    names = {name for damage in found.damage for name in damage.trials if name in found.places} if left else ()
+    damaged = sum(found.trials[name].entry is None for name in names)
+    return counts + Counter({"damaged": damaged, unfinished: left - damaged})

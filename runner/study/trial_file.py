@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..store.encoding import Damaged, lossless, read_document, sealed, untagged_keys
+from ..store.encoding import Damaged, is_sealed, lossless, read_document, sealed, untagged_keys
 from .trial_list import Trial, Trials, filled, members
 from .trials import trial_id
 
@@ -53,6 +53,21 @@ def trials_of(lines: list[dict[str, Any]], problems: list[str]) -> TrialList:
     return TrialList(trials, problems, frozenset(damaged))
 
 
+_HEAD, _OF = re.compile(rb'\{"id":"([^"\\\\]{1,200})",'), re.compile(rb'"of":(\d+),"crc"')
+
+
+def ids_of(data: bytes) -> tuple[list[str], list[str]]:
+    """The ids of the trials, and the damage, as ``parsed`` gives them. Lines that are as they were written are not decoded."""
+    lines = data.splitlines()
+    heads, count = list(map(_HEAD.match, lines)), _OF.search(lines[-1]) if lines else None
+    if count is not None and int(count[1]) == len(lines) and all(map(is_sealed, lines)):
+        names = [head[1].decode() for head in heads if head is not None]
+        if len(names) == len(lines):
+            return names, []
+    found, problems = parsed(data)
+    return [members["id"] for members in found], problems
+
+
 def parsed(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
     """The members of each line of ``trials.jsonl``, and the damage; a damaged line gives a trial with the id that it names."""
     found, problems, of = [], [], 0
@@ -71,4 +86,4 @@ def parsed(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
     return found, problems
 
 
-__all__ = ["TrialList", "parsed", "trial_lines", "trials_of"]
+__all__ = ["TrialList", "ids_of", "parsed", "trial_lines", "trials_of"]

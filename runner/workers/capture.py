@@ -24,8 +24,8 @@ from typing import Any, TextIO
 from ...compiler.runtime.status import OUTPUT
 from ..store.attempts import LOG_BYTES, STREAMS, Attempt, Log
 from ..store.files import LocalFiles
+from ..store.interface import StorageFull, full_said
 from ..store.layout import RunFolder
-from ..store.refusals import StorageFull, full_said
 from .bounded_log import start as start_writer
 
 PRINTED_S, PRINTED_BYTES = 1.0, 4096

@@ -167,11 +167,14 @@ def test_waiting_looks_at_a_large_journal_less_often(monkeypatch):
     clock, states, sleeps = [0.0], iter(["running", "running", "running", "done"]), []
     costs = iter([0.0, 0.0625, 2.0, 2.0])
 
-    def look(folder):
-        clock[0] += next(costs)
+    class Reader:
+        def __init__(self, folder): ...
+
+        def look(self):
+            clock[0] += next(costs)
 
     monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(status, "replay", look)
+    monkeypatch.setattr(status, "Replayer", Reader)
     monkeypatch.setattr(status, "run_state", lambda folder, found: next(states))
     status.wait(None, 1.0, sleeps.append)
     assert sleeps == [1.0, 1.0, 20.0]

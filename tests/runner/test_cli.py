@@ -13,7 +13,8 @@ from qdrun.runner.cli.app import app
 from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.live import PlainLines, display
 from qdrun.runner.store.encoding import document
-from qdrun.runner.store.journal import Journal, segments
+from qdrun.runner.store.follower import segments
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, create
 from qdrun.runner.store.owner import cancel_requests
 from qdrun.runner.study.plan import make_plan

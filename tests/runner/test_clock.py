@@ -14,7 +14,8 @@ from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.observe.timing import Timing, process_started
 from qdrun.runner.observe.view import view_of
 from qdrun.runner.packing import Claim, Request
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
 from qdrun.runner.store.replay import replay
 from qdrun.runner.store.status import status

@@ -14,7 +14,7 @@ from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.engine import session
 from qdrun.runner.ledger.inventory import PROCESS_BYTES, pretended
 from qdrun.runner.ray_adapter.cluster import Capacity, ClusterError
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.study import devices
 from qdrun.runner.study.plan import make_plan

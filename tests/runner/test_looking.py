@@ -21,6 +21,7 @@ from qdrun.runner.query.picking import NotFound, best_row, column_of, ordered, t
 from qdrun.runner.store.attempts import STREAMS, Attempt, Log
 from qdrun.runner.store.encoding import document
 from qdrun.runner.store.files import open_files
+from qdrun.runner.store.follower import Follower
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, create, write_run
 from qdrun.runner.store.owner import cancel_requests
@@ -406,9 +407,9 @@ def test_nothing_that_a_job_prints_or_raises_reaches_the_terminal_raw(tmp_path):
 
 def test_who_follows_logs_reads_the_journal_again_only_when_it_has_grown(alive, monkeypatch):
     folder, journal = alive
-    looked, real = [], listing.replay
-    monkeypatch.setattr(listing, "replay", lambda folder: looked.append(1) or real(folder))
-    follower = listing.Follower(folder, None, None, STREAMS)
+    looked, real = [], Follower._read
+    monkeypatch.setattr(Follower, "_read", lambda self, *words: looked.append(1) or real(self, *words))
+    follower = listing.LogFollower(folder, None, None, STREAMS)
     for _ in range(20):
         assert not follower.over()
         list(follower.news())

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from qdrun.compiler.runtime.vulkan.instance import instance
 from qdrun.runner.cli.app import app
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 from qdrun.runner.store.layout import RunFolder
 
 from .conftest import NAME

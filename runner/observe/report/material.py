@@ -12,15 +12,15 @@ import numpy as np
 from ....jobs.core.paths import get, has
 from ...live.points import Series, live_values
 from ...store.attempts import ResultMissing, arrays_of
-from ...store.journal import read
+from ...store.follower import Detail, JournalEntry, each_trial
 from ...store.layout import RunFolder
-from ...store.replay import Replay, replay
+from ...store.replay import Replay, Replayer
 from ...study.plan import planned_bytes
 from ...study.trials import Trial
 from ...workers.records import gradient_norm
 from ..device_load import Load, loads
 from ..table import Row, rows_of
-from ..view import RunView, view_of
+from ..view import RunView, RunWatch
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def gather(folder: RunFolder) -> Material:
     Raises:
         OSError: the run cannot be read.
     """
-    trials, info, events = folder.trials(), folder.info(), read(folder, light=True)
-    found = replay(folder, events=events, trials=[trial.id for trial in trials])
-    view = view_of(folder, trials=trials)
+    trials, info, entries = folder.trials(), folder.info(), list[JournalEntry]()
+    reader = Replayer(folder, Detail.SMALL, [trial.id for trial in trials], entries)
+    view, found = RunWatch(folder, trials, reader).view(), reader.look()
     rows = rows_of(folder, found, trials, view.state)
     for trial, row in zip(trials, rows, strict=True):
         row["gradient_norm"] = _norm(folder, found, trial.id) if row["gradient_norm"] is None else row["gradient_norm"]
@@ -76,7 +76,9 @@ def gather(folder: RunFolder) -> Material:
         trials=trials,
         rows=rows,
         found=found,
-        loads=loads(events.events, float(info["created"]), planned_bytes(folder.plan())),
+        loads=loads(
+            (one.event for entry in entries for one in each_trial(entry)), float(info["created"]), planned_bytes(folder.plan())
+        ),
         live=live_values(folder),
     )
 

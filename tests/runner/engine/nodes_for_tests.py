@@ -13,7 +13,7 @@ from qdrun.runner.observe.table import rows
 from qdrun.runner.observe.timing import Timing
 from qdrun.runner.ray_adapter import compat, worker_pool
 from qdrun.runner.remote.cluster_inventory import devices_at
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 from qdrun.runner.study.prepare import prepare
 
 SMALL = {"object_store_memory": 80 << 20}

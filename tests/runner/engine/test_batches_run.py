@@ -5,7 +5,7 @@ import pytest
 from runner_helpers import write_config
 
 from qdrun.runner import submit
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 
 ROBOTS = """version: 1
 name: robots

@@ -18,7 +18,8 @@ from qdrun.runner.observe.table import rows
 from qdrun.runner.provenance.devices import devices_of, kinds_of
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.columns import BatchRows, encoded
-from qdrun.runner.store.journal import Journal, read, segments
+from qdrun.runner.store.follower import read, segments
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
 from qdrun.runner.store.replay import replay
 from qdrun.runner.study.prepare import prepare

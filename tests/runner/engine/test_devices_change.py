@@ -24,11 +24,12 @@ from qdrun.runner.packing import Claim
 from qdrun.runner.ray_adapter.worker_pool import RayWorkers
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.files import LocalFiles
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.store.replay import replay
-from qdrun.runner.store.space import SPARE_BYTES
 from qdrun.runner.study.trials import Trial
+from qdrun.runner.upkeep.space import SPARE_BYTES
 from qdrun.runner.workers.spec import BatchSpec, WorkerSpec
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from qdrun.runner.engine import start
 from qdrun.runner.ledger.inventory import PROCESS_BYTES, Found, kind_of, pools_and_devices, pretended
 from qdrun.runner.observe.table import rows
 from qdrun.runner.packing import Claim, Request, lower_bound, simulate
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 from qdrun.runner.study import placement, requests
 from qdrun.runner.study.devices import ChosenDevice
 from qdrun.runner.study.plan import make_plan, plan_all

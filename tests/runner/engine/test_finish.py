@@ -9,7 +9,8 @@ import pytest
 from qdrun.runner.engine import resume, session, writer_threads
 from qdrun.runner.observe.timing import Timing
 from qdrun.runner.store.files import StorageFull
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import write_run
 
 FULL = "no room left in runs: No space left on device\n  do: make room there"

@@ -17,7 +17,8 @@ from qdrun.runner.ray_adapter import worker_actor, worker_pool
 from qdrun.runner.ray_adapter.cluster import NoWorker
 from qdrun.runner.ray_adapter.worker_pool import RayWorkers, _Actor, _RemoteCall
 from qdrun.runner.store.attempts import Failure
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, create
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.workers import WorkerSpec

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from runner_helpers import write_config
 
 from qdrun.runner.engine.failures import Rules, counted, decide, halves, last, smaller
-from qdrun.runner.engine.resume import charges, look, work_of
+from qdrun.runner.engine.resume import look, work_of
 from qdrun.runner.exit_codes import exit_code
 from qdrun.runner.packing import Claim
 from qdrun.runner.ray_adapter.worker_pool import death_of
@@ -205,7 +205,7 @@ def test_resume_keeps_retries_and_skips_by_what_the_journal_says(tmp_path):
     assert set(look(folder, failed=True).retried) == set(names[1:])
     with Journal(folder) as journal:
         state = recover(folder, journal)
-        work = {one.id: one for one in work_of(folder, state, plan)}
+        work = {one.id: one for one in work_of(state, plan)}
     assert (work[names[5]].number, dict(work[names[5]].charged), work[names[5]].alone) == (2, {"crash": 1}, True)
     assert (work[names[7]].number, dict(work[names[7]].charged), work[names[7]].alone) == (0, {}, False)
-    assert charges(folder)[1] == {names[5]}
+    assert state.suspects == {names[5]}

@@ -17,7 +17,7 @@ from qdrun.runner.engine.resume import look, resume
 from qdrun.runner.observe.listing import view_data
 from qdrun.runner.observe.table import rows
 from qdrun.runner.ray_adapter.worker_pool import RayWorkers
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import ask_to_cancel
 from qdrun.runner.store.replay import replay

@@ -8,7 +8,7 @@ from runner_helpers import only_run
 import qdrun as qd
 from qdrun.runner import submit
 from qdrun.runner.engine.resume import resume
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.workers.records import failed_record, place_of
 

@@ -16,10 +16,11 @@ from qdrun.runner.engine.writer_threads import JournalWriter, StoreWatch
 from qdrun.runner.store import files as store_files
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.files import LocalFiles, StorageFull
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.store.owner import OwnerLost, ask_to_cancel, take
-from qdrun.runner.store.space import SPARE_BYTES
+from qdrun.runner.upkeep.space import SPARE_BYTES
 
 from . import test_devices_change as made
 from .test_devices_change import SMALL, Changing, Claim, done, run

@@ -11,7 +11,7 @@ from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.observe.view import device_views, view_of
 from qdrun.runner.packing import Claim, Request
 from qdrun.runner.ray_adapter import worker_pool
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 from qdrun.runner.workers.spec import LaneState, Progress
 
 from .local import run_config

@@ -7,7 +7,8 @@ from qdrun.runner.export import feed
 from qdrun.runner.export.callbacks import Calls
 from qdrun.runner.export.feed import Feed
 from qdrun.runner.store import journal as journal_module
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import Follower, read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.owner import owner_numbers
 from qdrun.runner.store.replay import record_of, replay
 from tests.runner.store.store_helpers import make_run, run_one
@@ -66,6 +67,53 @@ def test_a_tracker_that_reads_a_run_through_a_take_over_is_told_the_rows_of_the_
     told.look()
     told.look(last=True)
     assert dict(tracker.ends) == rows_of(folder) and len(tracker.ends) == 2 and read(folder).refused > 0
+
+
+class LateStale(Follower):
+    """The reader of a new owner; as soon as that has read what counts, the stale owner writes one more row, and a tracker looks."""
+
+    def __init__(self, folder, late, teller):
+        super().__init__(folder)
+        self.late, self.teller = late, teller
+
+    def look(self, *, last=False):
+        found = super().look(last=last)
+        self.late()
+        self.teller()
+        return found
+
+
+@pytest.mark.parametrize("kind", ["tracker", "callback"])
+def test_a_row_that_is_written_while_the_run_changes_hands_is_not_told(tmp_path, monkeypatch, kind):
+    """Between the claim and the first line of the new owner nobody can say yet which lines of the old one count."""
+    monkeypatch.setattr(feed, "SETTLE_S", 0.0)
+    monkeypatch.setattr(journal_module, "check_owner", lambda folder, owner: None)
+    folder, tracker, told = make_run(tmp_path), Losses(), []
+    first, second, _ = replay(folder).trials
+    stale = Journal(folder)
+    run_one(folder, stale, first, 1.0)
+    if kind == "tracker":
+        teller = Feed(folder, {"losses": tracker})
+    else:
+        teller = Calls(folder, CallbacksSection(trial_end=["true"]), tmp_path, pytest.fail)
+        monkeypatch.setattr(Calls, "_call", lambda self, name, rows: told.extend((row.get("trial", name), row) for row in rows))
+
+    def late():
+        run_one(folder, stale, second, 666.0)
+        stale.write("mark", sync=True)
+
+    with Journal(folder, gone=1, reader=LateStale(folder, late, teller.look)) as new:
+        teller.look()
+        run_one(folder, new, second, 2.0)
+        new.write("finished", sync=True, state="done")
+    if kind == "tracker":
+        teller.look()
+        teller.look(last=True)
+        assert dict(tracker.ends) == rows_of(folder) == {first: 1.0, second: 2.0} and len(tracker.ends) == 2
+    else:
+        teller.close()
+        (name, row), (end, summed) = told
+        assert (name, row["loss"], end) == (second, 2.0, "run_end") and summed["counts"] == {"done": 2}
 
 
 def test_callbacks_are_called_with_the_rows_of_the_journal_and_once_for_each(taken_over, tmp_path):

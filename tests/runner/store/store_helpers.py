@@ -8,7 +8,7 @@ from functools import cache
 from qdrun.jobs.planning.memory_plan import MemoryPlan, PlanEntry
 from qdrun.runner.store import files as store_files
 from qdrun.runner.store.attempts import Attempt, ended, pack, started
-from qdrun.runner.store.journal import read
+from qdrun.runner.store.follower import read
 from qdrun.runner.store.layout import write_run
 from qdrun.runner.study.plan import PlannedGroup
 from qdrun.runner.study.trials import Trial, trial_id

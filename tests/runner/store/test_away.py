@@ -16,7 +16,8 @@ from qdrun.runner.store import files as store_files
 from qdrun.runner.store import objects
 from qdrun.runner.store.attempts import Attempt, Log
 from qdrun.runner.store.files import FolderGone, StorageUnknown, StorageUnreachable, open_files
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.owner import cancel_requests
 
 

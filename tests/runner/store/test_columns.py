@@ -8,7 +8,8 @@ import pytest
 from qdrun.runner.observe.table import each_row, rows_of
 from qdrun.runner.store import columns
 from qdrun.runner.store.attempts import arrays_of
-from qdrun.runner.store.journal import EVENTS, EventReader, Journal, event_at, read
+from qdrun.runner.store.follower import EVENTS, Detail, EventReader, event_at, read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.replay import record_of, replay
 
 NAMES = ["aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"]
@@ -64,7 +65,7 @@ def test_each_trial_of_a_batch_has_its_row(run, monkeypatch):
         journal.write("rows", **rows.event())
     assert [state.status for state in before.trials.values()] == ["running"] * 3
     assert before.trials[NAMES[1]].attempts[0].place == {"device": "cpu:0", "bytes": 192}
-    found = replay(run, slim=False)
+    found = replay(run, Detail.FULL)
     assert found.complete
     table = rows_of(run, found)
     for k, row in enumerate(table):
@@ -85,16 +86,16 @@ def test_large_arrays_stay_in_the_journal_until_they_are_read(run):
     with Journal(run) as journal:
         for rows in parts:
             journal.write("rows", **rows.event())
-    slim = read(run, slim=True).entries[1:]
+    slim = read(run, Detail.NONE).entries[1:]
     assert [entry.row for entry in slim] == [0, 1, 2]
     assert not any("gradients" in entry.event for entry in slim)
-    light = read(run, light=True).entries[1:]
+    light = read(run, Detail.SMALL).entries[1:]
     assert light[2].event["gradients"] == {"x": {"shape": [300]}, "k": gradients["k"][2]}
     lines = EventReader(run)
     for k in (2, 0, 1, 1):
         assert lines.at(slim[k])["gradients"]["x"] == gradients["x"][k].tolist()
         assert event_at(run, slim[k])["trial"] == NAMES[k]
-    found = replay(run, light=True)
+    found = replay(run, Detail.SMALL)
     table = list(each_row(run, found, rows_of(run, found)))
     assert [row["grad.x"] for row in table] == gradients["x"].tolist()
 

@@ -14,7 +14,8 @@ from store_helpers import Machine, make_run, record, rows_written, run_one
 from qdrun.runner.store.attempts import Attempt, arrays_of, ended, left_behind, pack, requeued, retried, started
 from qdrun.runner.store.columns import made
 from qdrun.runner.store.files import LocalFiles
-from qdrun.runner.store.journal import Journal, read, segments
+from qdrun.runner.store.follower import read, segments
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, all_runs
 from qdrun.runner.store.owner import owner_numbers
 from qdrun.runner.store.replay import record_of, recover, replay
@@ -147,7 +148,7 @@ def test_a_journal_cut_at_any_byte_gives_its_whole_lines(tmp_path):
         assert len(found.entries) == data.count(b"\n", 0, cut)
         assert found.damaged == 0
         ends = sum(event["event"] == "ended" for event in found.events)
-        assert sum(trial.entry is not None for trial in replay(folder, events=found, trials=trials).trials.values()) == ends
+        assert sum(trial.entry is not None for trial in replay(folder, trials=trials).trials.values()) == ends
 
 
 @settings(max_examples=20, deadline=None)

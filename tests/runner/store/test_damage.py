@@ -18,7 +18,8 @@ from qdrun.runner.observe.table import rows, write_parquet
 from qdrun.runner.store import status
 from qdrun.runner.store.attempts import Attempt, ResultMissing, arrays_of, ended, started
 from qdrun.runner.store.encoding import Damaged
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import owner_numbers
 from qdrun.runner.store.replay import record_of, replay

@@ -18,7 +18,8 @@ from qdrun.runner.cli.documents import document as model_document
 from qdrun.runner.observe.table import rows
 from qdrun.runner.store.attempts import Attempt, ended, pack
 from qdrun.runner.store.encoding import Damaged, document, is_sealed, read_document, sealed, unsealed
-from qdrun.runner.store.journal import Journal, event_at, read
+from qdrun.runner.store.follower import event_at, read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import OtherFormat, RunFolder, create, write_run
 from qdrun.runner.store.replay import record_of, replay
 from qdrun.runner.study.prepare import prepare

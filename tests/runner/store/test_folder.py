@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_helpers import RESOLVED, CountingFiles, make_run, record, rows_written, run_one, trials
 
-from qdrun.runner.observe.listing import Follower, listed, logs_of
+from qdrun.runner.observe.listing import LogFollower, listed, logs_of
 from qdrun.runner.observe.table import arrow, arrow_table, rows, write_parquet
 from qdrun.runner.store.attempts import (
     STREAMS,
@@ -339,7 +339,7 @@ def test_who_looks_at_the_logs_of_all_trials_asks_for_those_that_there_are(where
     reads = counting.calls["read"]
     (part,) = logs_of(folder, names[7])
     assert part["text"] == "seven\n" and reads < 10
-    follower = Follower(folder, None, None, STREAMS)
+    follower = LogFollower(folder, None, None, STREAMS)
     before = counting.calls.copy()
     assert [part["text"] for part in follower.news()] == ["seven\n"]
     assert list(follower.news()) == []

@@ -18,10 +18,11 @@ from qdrun.runner.observe.table import write_parquet
 from qdrun.runner.store.attempts import Attempt, Log, ended, left_behind, pack, read_log, started
 from qdrun.runner.store.encoding import document, read_document
 from qdrun.runner.store.files import LocalFiles, StorageFull
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.replay import record_of, replay
-from qdrun.runner.store.space import check_room, estimate, record_bytes
 from qdrun.runner.study.plan import PlannedGroup
+from qdrun.runner.upkeep.space import check_room, estimate, record_bytes
 
 
 def fill(folder, journal, machine):

@@ -9,7 +9,8 @@ from store_helpers import Machine, make_run
 
 from qdrun.runner.store import journal as journal_module
 from qdrun.runner.store.encoding import plain, unsealed
-from qdrun.runner.store.journal import Journal, event_at, line_of, read, segments
+from qdrun.runner.store.follower import event_at, read, segments
+from qdrun.runner.store.journal import Journal, line_of
 
 VALUES = st.recursive(
     st.one_of(st.floats(), st.integers(), st.text(), st.none(), st.booleans()),

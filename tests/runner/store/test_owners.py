@@ -18,7 +18,8 @@ from qdrun.runner.store import owner
 from qdrun.runner.store.attempts import Attempt, arrays_of, ended, pack, started
 from qdrun.runner.store.encoding import document
 from qdrun.runner.store.files import StorageFull
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.owner import (
     CancelRequests,
     OwnerLost,

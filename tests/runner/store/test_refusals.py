@@ -16,7 +16,8 @@ from qdrun.runner.store.files import (
     StorageUnreachable,
     full_said,
 )
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.follower import read
+from qdrun.runner.store.journal import Journal
 from tests.runner.store.test_away import Mounted
 
 WAITED_FOR = {

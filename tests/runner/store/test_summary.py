@@ -38,7 +38,7 @@ def unread(monkeypatch):
     def read(*_, **__):
         raise AssertionError("the journal was read")
 
-    monkeypatch.setattr(summary, "read", read)
+    monkeypatch.setattr(summary, "replay", read)
 
 
 def test_it_says_what_the_journal_says_without_reading_it(ended, monkeypatch):

@@ -15,8 +15,9 @@ from qdrun.runner.observe.listing import table_of
 from qdrun.runner.observe.table import Large, best, rows, write_parquet
 from qdrun.runner.store import columns, summary
 from qdrun.runner.store.attempts import Attempt, ended
-from qdrun.runner.store.journal import Journal, read
-from qdrun.runner.store.replay import replay, split
+from qdrun.runner.store.follower import Detail, read
+from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.replay import DONE, Replay, replay
 
 NUMBERS = 1500
 
@@ -145,7 +146,7 @@ def test_the_table_of_batches_is_that_of_their_trials_one_by_one(tmp_path, monke
     found, summed = table.write_table(folder, trials=trials), summary.summary(folder)
     of_columns = pq.read_table(folder.table)
     with monkeypatch.context() as patch:
-        patch.setattr(table, "split", lambda events, places: ([], events))
+        patch.setattr(Replay, "blocks", lambda found: [])
         one_by_one = table.write_table(folder, trials=trials)
     expected = pq.read_table(folder.table)
     assert of_columns.schema.equals(expected.schema, check_metadata=True)
@@ -156,15 +157,17 @@ def test_the_table_of_batches_is_that_of_their_trials_one_by_one(tmp_path, monke
         assert row["trial"] == other["trial"] and row["status"] == other["status"]
 
 
-def test_trials_of_batches_that_ended_well_are_not_replayed(tmp_path):
-    """Whatever else the run has: of 30 trials the journal names 5 twice, and 5 not at all."""
+def test_the_row_of_a_trial_that_two_batches_name_is_the_first_one(tmp_path):
+    """Of 30 trials the journal names 5 twice, and 5 not at all."""
     folder, rng = make_run(tmp_path, 30), np.random.default_rng(3)
     names = folder.trial_ids()
     with Journal(folder) as journal:
         journal.write("rows", **batch(names[:20], rng, 4))
         journal.write("rows", **batch(names[15:25], rng, 4))
-    events = read(folder, whole=True)
-    blocks, rest = split(events, dict.fromkeys(names))
-    assert [block.trials for block in blocks] == [names[:15], names[20:25]]
-    assert replay(folder, events=rest, trials=names[15:20]).doubled == 5
-    assert [one.event.get("trial") for one in rest.entries if one.event["event"] == "ended"] == names[15:20] * 2
+    found = replay(folder, Detail.SMALL)
+    blocks = found.blocks()
+    assert [block.places.tolist() for block in blocks] == [list(range(20)), list(range(20, 25))]
+    assert [block.rows.tolist() for block in blocks] == [list(range(20)), list(range(5, 10))]
+    assert found.doubled == 5 and found.counts() == {"done": 25, "waiting": 5} and (found.status[:25] == DONE).all()
+    first = [entry.event for entry in read(folder).entries if entry.event["event"] == "ended"][:20]
+    assert found.losses[:20].tolist() == [event["loss"] for event in first]

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..store.attempts import INLINE_BYTES
+from ..store.files import Files, StorageFull
 from ..study.plan import PlannedGroup
 from ..study.trial_list import Trial, Trials
-from .attempts import INLINE_BYTES
-from .files import Files, StorageFull
 
 LINE_BYTES = 1500
 """Bytes of a trial without its arrays: its lines in the journal (measured: 1.1 to 1.4 KB), including its plan by kind, and its row."""

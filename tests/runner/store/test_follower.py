@@ -1,0 +1,157 @@
+"""The one reader of a journal: what is new since the last look gives the state that all of it gives, and each byte is read once."""
+
+import math
+
+import numpy as np
+import pytest
+
+from qdrun.runner.engine.resume import look, work_of
+from qdrun.runner.store import journal as journal_module
+from qdrun.runner.store.attempts import Attempt, ended, requeued
+from qdrun.runner.store.follower import EVENTS, Detail, Follower, JournalEntry, read
+from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.layout import RunFolder
+from qdrun.runner.store.owner import owner_numbers
+from qdrun.runner.store.replay import Replayer, recover, replay
+from qdrun.runner.store.trial_state import TrialState
+from tests.runner.store.store_helpers import CountingFiles, make_run, record, run_one
+from tests.runner.store.test_table import batch
+
+
+def one_by_one(folder):
+    """The states of all trials by their events, each taken alone: what the columns must say."""
+    states, doubled = {name: TrialState(name) for name in folder.trial_ids()}, 0
+    for entry in read(folder, Detail.NONE).entries:
+        kind = entry.event["event"]
+        if kind == "owner":
+            for state in states.values():
+                state.lose()
+        elif kind in ("started", "ended", "retry", "requeued"):
+            doubled += states[entry.event["trial"]].apply(entry)
+    return states, doubled
+
+
+def agree(folder, found):
+    states, doubled = one_by_one(folder)
+    assert dict(found.trials) == states and found.doubled == doubled
+    losses = [math.nan if s.entry is None else float(s.entry.event.get("loss", math.nan)) for s in states.values()]
+    assert np.array_equal(found.losses, losses, equal_nan=True)
+    assert found.counts() == replay(folder).counts() and sum(found.counts().values()) == len(states)
+    began = [tried.started_t for state in states.values() for tried in state.attempts if tried.started_t is not None]
+    assert found.began_t == min(began, default=None)
+    ends = [s.attempts[-1].ended_t if s.entry and s.attempts else None for s in states.values()]
+    known = [k for k, end in enumerate(ends) if end is not None]
+    assert found.ended_t[known].tolist() == [ends[k] for k in known]
+    busy = [state for state in states.values() if state.status == "running"]
+    running = [state.id for state in busy for tried in state.attempts if tried.status == "running"]
+    assert sorted(name for launch in found.launches() for name in launch.trials) == sorted(running)
+
+
+def some_events(folder, journal, rng):
+    """Write what may happen to trials, also out of order: batches and single trials that begin, end, are tried again and run again."""
+    names, number = folder.trial_ids(), int(rng.integers(1, 3))
+    some = list(rng.permutation(names)[: int(rng.integers(1, 6))])
+    attempts, by = [number] * len(some), {"by": 1} if rng.random() < 0.2 else {}
+    match int(rng.integers(0, 7)):
+        case 0:
+            journal.write("begun", trials=some, attempts=attempts, launch=int(rng.integers(9)), device="cpu", **by)
+        case 1:
+            short = {"place": {"device": "cpu"}, "started_t": 5.0, "ended_t": 6.0} if rng.random() < 0.5 else {}
+            journal.write("rows", **{**batch(some, rng, 3), "attempts": attempts}, **short, **by)
+        case 2:
+            journal.write("started", trial=some[0], attempt=number, device="cpu", **by)
+        case 3:
+            failed = {"status": "failed", "failure": "crash", "error": {"type": "E", "message": "m"}}
+            row = failed if rng.random() < 0.3 else record(rng.normal())
+            journal.write("ended", trial=some[0], attempt=number, **row, **by)
+        case 4:
+            journal.write("retry", trial=some[0], attempt=number, failure="crash", charged=bool(rng.integers(2)))
+        case 5:
+            requeued(journal, {some[0]: "asked for"})
+        case 6:
+            journal.write("snapshot", devices=[])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_looks_at_any_moment_give_what_the_events_give_one_by_one(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    folder = make_run(tmp_path, int(rng.integers(3, 12)))
+    reader, lines = Replayer(folder), 0
+    for _ in range(int(rng.integers(1, 4))):
+        with Journal(folder) as journal:
+            for _ in range(int(rng.integers(0, 20))):
+                some_events(folder, journal, rng)
+                if rng.random() < 0.3:
+                    lines += 1
+                    reader.look()
+    agree(folder, reader.look())
+    assert reader.last_seq == max(entry.event["seq"] for entry in read(folder).entries)
+
+
+def test_what_a_stale_owner_wrote_behind_the_cut_is_taken_back(tmp_path, monkeypatch):
+    folder = make_run(tmp_path)
+    first, second, _ = folder.trial_ids()
+    reader, stale = Replayer(folder), Journal(folder)
+    run_one(folder, stale, first, 1.0)
+
+    class Late(Follower):
+        def look(self, *, last=False):
+            found = super().look(last=last)
+            with monkeypatch.context() as blind:
+                blind.setattr(journal_module, "check_owner", lambda folder, owner: None)
+                run_one(folder, stale, second, 666.0)
+                stale.write("mark", sync=True)
+            assert reader.look().trials[second].entry.event["loss"] == 666.0, "nobody has said that it does not count"
+            return found
+
+    with Journal(folder, gone=max(owner_numbers(folder.files)), reader=Late(folder)) as new:
+        assert reader.look().trials[second].entry is None
+        run_one(folder, new, second, 2.0)
+        found = reader.look()
+        agree(folder, found)
+        assert found.losses[:2].tolist() == [1.0, 2.0] and found.refused == 3
+
+
+class MeteredFiles(CountingFiles):
+    """Files that count the bytes that are read of a journal."""
+
+    read_bytes = 0
+
+    def read(self, path, start=0, end=None):
+        data = self._files.read(path, start, end)
+        self.read_bytes += len(data) if path.startswith(EVENTS) else 0
+        return data
+
+
+def test_each_byte_of_a_journal_is_read_once_and_a_resume_reads_it_once(tmp_path):
+    folder, rng = make_run(tmp_path, 40), np.random.default_rng(4)
+    names = folder.trial_ids()
+    with Journal(folder) as journal:
+        journal.write("begun", trials=names[:30], attempts=[1] * 30, device="cpu")
+        journal.write("rows", **batch(names[:20], rng, 4))
+        journal.write("retry", trial=names[39], attempt=1, failure="crash", charged=True)
+    metered = RunFolder(folder.uri)
+    metered.files = files = MeteredFiles(metered.files)
+    reader, size = Replayer(metered), sum(folder.files.sizes(EVENTS).values())
+    plan = look(metered, reader=reader)
+    assert (len(plan.kept), len(plan.retried), files.read_bytes) == (20, 20, size)
+    with Journal(folder, gone=1, reader=reader) as journal:
+        state = recover(metered, journal, reader)
+        work = {one.id: one for one in work_of(state, plan)}
+        ended(journal, [(Attempt(names[25], 2, 2), record(1.0))])
+        assert reader.look().trials[names[25]].status == "done"
+    assert (work[names[25]].number, dict(work[names[39]].charged)) == (1, {"crash": 1})
+    grown = sum(folder.files.sizes(EVENTS).values()) - size
+    first_line = folder.files.read(f"{EVENTS}/000002-000001.jsonl").index(b"\n") + 1
+    assert files.read_bytes <= size + grown + 2 * first_line + (grown - first_line), (
+        "the first line of an owner says what counts"
+    )
+
+
+def test_entries_of_a_batch_are_one_and_slots_keep_them_small(tmp_path):
+    folder, rng = make_run(tmp_path, 5), np.random.default_rng(5)
+    with Journal(folder) as journal:
+        journal.write("rows", **batch(folder.trial_ids(), rng, 2))
+    owner, rows = Follower(folder).look().entries
+    assert (owner.event["event"], rows.event["event"]) == ("owner", "rows") and "gradients" not in rows.event
+    assert not hasattr(rows, "__dict__") and isinstance(rows, JournalEntry)
