@@ -84,6 +84,23 @@ def put(values: dict[str, Any], path: str, value: Any, model: type[BaseModel] | 
         here[_key(here, last, path, len(outer))] = value
 
 
+def replaced(values: Any, path: str, value: Any) -> Any:
+    """Parameters as plain data with another value at ``path``. They are not changed; what does not lie on the path is shared with them.
+
+    Raises:
+        PathError: there is no such path.
+    """
+
+    def at(here: Any, parts: list[str], number: int) -> Any:
+        if number == len(parts):
+            return value
+        key, copied = _key(here, parts[number], path, number), here.copy()
+        copied[key] = at(here[key], parts, number + 1)
+        return copied
+
+    return at(values, path.split("."), 0)
+
+
 def _key(here: Any, part: str, path: str, number: int) -> Any:
     """The part as a key of ``here``: a name of a map, an index of a list."""
     before = ".".join(path.split(".")[:number]) or "the parameters"

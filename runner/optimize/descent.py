@@ -20,6 +20,7 @@ from ...jobs.core import paths
 from ..config.optimize_section import OptimizeSection
 from ..store.interface import Files
 from . import rules
+from .allowed import limits_of
 from .evaluate import Alone, DescentError, Evaluate, Evaluated, TrialsTogether
 from .kept import DescentStore, Saver, latest
 from .results import STOPPED, result_of
@@ -110,9 +111,8 @@ def descend_batch(
         Stopped: a stop was requested before the first step of all.
     """
     names = list(trials) or [str(row) for row in range(len(params))]
-    ends = _descend_all(
-        TrialsTogether(batch, params, seeds), names, section, kept, lambda rows: TrialsTogether(batch, params, seeds, rows)
-    )
+    together = partial(TrialsTogether, batch, params, seeds, limits_of(batch.job.Params, section.params or ()))
+    ends = _descend_all(together(), names, section, kept, together)
     if all(isinstance(end, Stopped) and end.outcome is None for end in ends):
         raise ends[0]  # pyright: ignore[reportGeneralTypeIssues]
     return ends
@@ -200,10 +200,11 @@ def _run(
         _refuse_what_leaves(now, evaluate, section)
         saver.look(data)
     now.stopped[now.running] = STOPPED.index("steps")
-    ends: list[End] = [now.failed.get(row) or _result(now, section, row, evaluate.builds) for row in range(len(now.stopped))]
+    point = _real(section, now.point)
+    ends: list[End] = [now.failed.get(row) or _result(now, point, row, evaluate.builds) for row in range(len(now.stopped))]
     if not now.failed:
         try:
-            evaluate.settle(_real(section, now.point), now.kept)
+            evaluate.settle(point, now.kept)
         except Stopped as error:  # it has found what it was to find, and has left nothing of it yet
             error.outcome, ends = ends[0], [error]
     return ends
@@ -222,14 +223,15 @@ def best_so_far(files: Files, trial: str, optimize: Mapping[str, Any]) -> Outcom
     if now is None:
         return None
     now.stopped[now.running] = STOPPED.index("interrupted")
-    return _result(now, section, 0, 1)
+    return _result(now, _real(section, now.point), 0, 1)
 
 
 def _interrupt(now: Descents, section: OptimizeSection, why: str, builds: int) -> None:
     """The trials that run end here, each with the best point that it has seen."""
+    point = _real(section, now.point)
     for row in np.flatnonzero(now.running).tolist():
         now.stopped[row], stopped = STOPPED.index("interrupted"), Stopped(why)
-        stopped.outcome = _result(now, section, row, builds) if now.history else None
+        stopped.outcome = _result(now, point, row, builds) if now.history else None
         now.failed[row] = stopped
 
 
@@ -278,9 +280,10 @@ def _chosen(rows: np.ndarray, new: Mapping[str, np.ndarray], old: Mapping[str, n
     }
 
 
-def _result(now: Descents, section: OptimizeSection, row: int, builds: int) -> Outcome:
+def _result(now: Descents, points: Rows, row: int, builds: int) -> Outcome:
+    """The outcome of a trial. ``points``: the kept ones of all, in the units of the parameters."""
     groups = [{name: value[row] for name, value in group.items()} for group in (now.gradients, now.outputs)]
-    point = {name: value[row] for name, value in _real(section, now.point).items()}
+    point = {name: value[row] for name, value in points.items()}
     history = np.array([losses[row] for losses in now.history[: now.steps[row] + 1]])
     numbers = (float(now.kept[row]), float(now.norm[row]), float(now.stopped[row]), float(builds))
     return result_of(Outcome(float(now.loss[row]), *groups), point, history, *numbers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +12,7 @@ from ...compiler.errors import QdrunError
 from ...jobs.base import BatchSession, Session
 from ...jobs.core import paths
 from ...jobs.core.outcome import arrays_of
+from .allowed import Limits
 from .jacobian import Jacobian, choose
 from .state import Rows
 
@@ -151,6 +151,7 @@ class TrialsTogether:
         batch: open, of the group of these trials.
         params: of each trial.
         seeds: of each trial, see ``BatchSession.run_columns``; none: 0, 1, 2 and so on.
+        limits: of the parameters that are optimised; None: each point is validated.
         rows: which of the trials take part; None: all.
     """
 
@@ -158,10 +159,11 @@ class TrialsTogether:
         self,
         batch: BatchSession,
         params: Sequence[BaseModel],
-        seeds: Sequence[int] | np.ndarray = (),
+        seeds: Sequence[int] | np.ndarray,
+        limits: Limits | None,
         rows: Sequence[int] | None = None,
     ) -> None:
-        self.batch, self._all = batch, len(params)
+        self.batch, self._limits, self._all = batch, limits, len(params)
         self._rows = list(range(len(params))) if rows is None else list(rows)
         own = [params[row] for row in self._rows]
         given = seeds if len(seeds) else range(len(params))
@@ -185,6 +187,8 @@ class TrialsTogether:
     def refused(self, real: Rows, running: np.ndarray, step: int) -> dict[int, BaseException]:
         """See ``Evaluate``."""
         found: dict[int, BaseException] = {}
+        if self._limits is not None:
+            running = running & ~self._limits.certainly_allow(real)
         for row in np.flatnonzero(running).tolist():
             try:
                 at_point(self.batch.job.Params, self.starts[row], {name: column[row] for name, column in real.items()}, step)
@@ -225,9 +229,9 @@ def at_point(model: type[BaseModel], start: dict[str, Any], x: Mapping[str, np.n
     Raises:
         DescentError: the model refuses them.
     """
-    values = copy.deepcopy(start)
+    values = start
     for name, value in x.items():
-        paths.put(values, name, value.tolist())
+        values = paths.replaced(values, name, value.tolist())
     try:
         return model.model_validate(values)
     except ValidationError as error:

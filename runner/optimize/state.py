@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic_core import to_json
 
 from .results import STOPPED
 from .update_rules import RuleState
@@ -39,8 +40,7 @@ def section_hash(section: Mapping[str, Any]) -> str:
 
 def key_of(trial: str, section: Mapping[str, Any], start: Mapping[str, Any], seed: int) -> Key:
     """The identity of a descent. ``section``: as plain data; ``start``: all parameters, as plain data."""
-    text = json.dumps([section, start, seed], sort_keys=True, default=repr)
-    return Key(trial, hashlib.sha256(text.encode()).hexdigest())
+    return Key(trial, hashlib.sha256(to_json([section, start, seed], inf_nan_mode="constants")).hexdigest())
 
 
 @dataclass

@@ -183,9 +183,9 @@ def projected(x: Arrays, bounds: Mapping[str, tuple[float, float]]) -> dict[str,
 
 def free_part(x: Arrays, g: Arrays, bounds: Mapping[str, tuple[float, float]]) -> dict[str, np.ndarray]:
     """Gradients without what pushes a parameter at a bound outwards: zero at a minimum within bounds."""
-    out = {}
-    for name, value in g.items():
-        low, high = bounds.get(name, (-math.inf, math.inf))
+    out = dict(g)
+    for name, (low, high) in bounds.items():
+        value = g[name]
         out[name] = np.where(((x[name] <= low) & (value > 0.0)) | ((x[name] >= high) & (value < 0.0)), 0.0, value)
     return out
 

@@ -1,0 +1,101 @@
+"""Finds points that a job's parameters certainly allow, all rows at once, by the limits that their pydantic schema declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from ...jobs.base import JobParams
+from .state import Rows
+
+_COMPARES = {"gt": np.greater, "ge": np.greater_equal, "lt": np.less, "le": np.less_equal}
+_FLOAT = {"type", "ref", "metadata", "serialization", "strict", "allow_inf_nan", *_COMPARES}
+
+
+def _name_of(model: type[BaseModel]) -> tuple[str, str]:
+    """The function that pydantic calls after validation: its own makes private attributes, and is another object for each model."""
+    return model.model_post_init.__module__, model.model_post_init.__name__
+
+
+_PLAIN = {_name_of(BaseModel), _name_of(JobParams)}
+
+
+class _NotPlainError(Exception):
+    """Only validation can tell: the schema has code of the job, or a kind of value that is not known here."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is declared of some parameters. The lengths of lists are those of the starts, which are valid.
+
+    Attributes:
+        of: of each parameter the comparisons that all its numbers fulfil, as names of ``_COMPARES`` and bounds.
+    """
+
+    of: Mapping[str, Sequence[tuple[str, float]]]
+
+    def certainly_allow(self, real: Rows) -> np.ndarray:
+        """Mask of the rows that validation accepts. Rows with numbers that are not finite are left to it."""
+        allowed: np.ndarray = np.array(True)
+        for name, column in real.items():
+            for compare, bound in [*(("lt", np.inf), ("gt", -np.inf)), *self.of[name]]:
+                rows = _COMPARES[compare](column, bound)
+                allowed = allowed & rows.reshape(len(column), -1).all(axis=1)
+        return allowed
+
+
+def limits_of(model: type[BaseModel], names: Sequence[str]) -> Limits | None:
+    """The limits of parameters, by their dotted paths; None where validators of the job or other schemas decide."""
+    schema: Any = model.__pydantic_core_schema__
+    if not isinstance(schema, dict):  # not complete yet
+        return None
+    try:
+        _refuse_code(schema)
+        return Limits({name: _number(schema, name.split("."), {}) for name in names})
+    except _NotPlainError:
+        return None
+
+
+def _refuse_code(schema: Any) -> None:
+    """Functions may look at several parameters, wherever they stand."""
+    if isinstance(schema, dict):
+        kind = str(schema.get("type", ""))
+        if (
+            kind.startswith("function-")
+            or schema.get("custom_init")
+            or (kind == "model" and _name_of(schema["cls"]) not in _PLAIN)
+        ):
+            raise _NotPlainError
+        for key, value in schema.items():
+            if key not in ("serialization", "metadata", "default"):
+                _refuse_code(value)
+    elif isinstance(schema, (list, tuple)):
+        for value in schema:
+            _refuse_code(value)
+
+
+def _number(schema: Any, path: Sequence[str], known: Mapping[str, Any]) -> Sequence[tuple[str, float]]:
+    """The comparisons at the end of a path, or of all numbers in the lists there."""
+    match schema["type"]:
+        case "definitions":
+            return _number(schema["schema"], path, {one["ref"]: one for one in schema["definitions"]})
+        case "definition-ref" if schema["schema_ref"] in known:
+            return _number(known[schema["schema_ref"]], path, known)
+        case "default" | "nullable" | "model":
+            return _number(schema["schema"], path, known)
+        case "model-fields" if path and path[0] in schema["fields"]:
+            return _number(schema["fields"][path[0]]["schema"], path[1:], known)
+        case "list" if "items_schema" in schema and not schema.get("fail_fast"):
+            return _number(schema["items_schema"], path[1:], known)
+        case "tuple" if schema.get("variadic_item_index") == 0 and len(schema["items_schema"]) == 1:
+            return _number(schema["items_schema"][0], path[1:], known)
+        case "float" if not path and not schema.keys() - _FLOAT:
+            return [(name, float(schema[name])) for name in _COMPARES if schema.get(name) is not None]
+    raise _NotPlainError
+
+
+__all__ = ["Limits", "limits_of"]
