@@ -19,6 +19,7 @@ from ..store.encoding import plain
 from ..store.follower import Detail
 from ..store.layout import TRIALS, RunFolder, each_run
 from ..store.replay import Replay, Replayer, replay, run_state
+from ..store.summary import cut_segments
 from ..store.trial_state import FINAL, TrialState
 from ..text_grid import grid
 from ..upkeep.labels import labels_of
@@ -167,7 +168,7 @@ def table_of(
     kept = columns_of(wanted.columns, names) if wanted.columns else names
     rows = wanted.rows(rows, names)
     chosen = columns is not None
-    problems = [*repaired, *found.problems(folder)]
+    problems = [*repaired, *cut_segments(folder), *found.problems(folder)]
     return Table(folder, found, state, problems, kept, rows[:limit], chosen, swept, total=len(rows))
 
 

@@ -84,6 +84,22 @@ def summary_of(folder: RunFolder) -> Summary | None:
         return None
 
 
+def cut_segments(folder: RunFolder) -> list[str]:
+    """Segments of the journal that are shorter than when the run ended, with what to do: a journal only grows."""
+    try:
+        counted = read_document(folder.files.read(SUMMARY))["journal"]
+        sizes = folder.files.sizes(EVENTS)
+        cut = [(name, sizes.get(name, 0), size) for name, size in counted.items() if sizes.get(name, 0) < size]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return []
+    return [
+        f"{folder.uri}/{EVENTS}/{name} has {now:,} bytes, and had {then:,} when the run ended: rows are lost\n"
+        f"  do: put the whole file back; or `qdrun resume {folder.uri}` runs trials again that lost their row. results.parquet may"
+        " still have these rows: copy it first"
+        for name, now, then in cut
+    ]
+
+
 class Hashing(io.RawIOBase):
     """Writes to a stream, and computes the SHA-256 of what it writes."""
 

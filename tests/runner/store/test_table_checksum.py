@@ -111,6 +111,22 @@ def test_a_table_stays_where_the_journal_has_lost_rows_too(ended):
     assert problems[0].endswith("the journal is damaged, too, so the file stays") and path.read_bytes().endswith(b"x")
 
 
+@pytest.mark.parametrize("left", [0, 0.5, None])
+def test_a_journal_that_is_shorter_than_when_the_run_ended_is_told(ended, left):
+    """Copied in part, or gone."""
+    (segment,) = (ended.path / "events").glob("*.jsonl")
+    data, table = segment.read_bytes(), (ended.path / "results.parquet").read_bytes()
+    segment.unlink() if left is None else segment.write_bytes(data[: int(left * len(data))])
+    now = int((left or 0) * len(data))
+    (problem,) = shown(ended)[1]
+    assert (
+        f"events/{segment.name} has {now:,} bytes, and had {len(data):,} when the run ended: rows are lost\n  do: " in problem
+    )
+    assert (ended.path / "results.parquet").read_bytes() == table
+    segment.write_bytes(data)
+    assert shown(ended)[1] == []
+
+
 def test_a_run_whose_summary_has_no_checksum_is_shown_as_it_is(ended):
     (ended.path / SUMMARY).unlink()
     (ended.path / "results.parquet").unlink()
