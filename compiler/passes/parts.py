@@ -1,20 +1,22 @@
 """Splits a kernel into parts: kernels of some of its tasks each, which run one after another.
 
 Memory may lack a value that it held between two tasks of a kernel and that the backward pass needs. Between two launches a tape keeps such
-values. So each part has as many tasks as the backward pass finds all values of in memory, as the part found it or left it.
+values. So each part has as many tasks as the backward pass finds all values of in memory, as the part found it or left it. A task in
+which memory lacks values is cut between its loops, where no local variable crosses the cut: ``for _ in range(1):`` around two sweeps.
 
 The temporaries of the kernel, through which a task hands values to later ones, are fields of the parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import DataAccessError
-from ..ir.nodes import Buffer, Kernel, Place, Task
-from ..ir.walk import place_of, replace_place, task_blocks
+from ..ir.nodes import Block, Buffer, If, Kernel, Local, LocalStore, Loop, Op, Place, Stmt, Task
+from ..ir.walk import cooperates, operands, place_of, replace_place, task_blocks, walk
 from .clone import clone_task
+from .dependence.indexing import extents
 
 WORD = 8
 """Bytes of a temporary, of its gradient, and of its dual."""
@@ -52,27 +54,75 @@ def split(kernel: Kernel, check: Callable[[Kernel], object], batched: bool) -> P
     if not has_parts(kernel):
         return none
     found: list[Kernel] = []
-    begin = 0
-    while begin < len(kernel.tasks):
+    rest = list(kernel.tasks)
+    while rest:
         longest = None
-        for end in range(begin + 1, len(kernel.tasks) + 1):
-            part = passed.part(kernel.tasks[begin:end])
+        for end in range(1, len(rest) + 1):
+            part = passed.part(rest[:end])
             try:
                 check(part)
             except DataAccessError:
-                if longest is None:
+                if longest is None and len(pieces_of(rest[0])) == 1:
                     raise
                 break
             longest = part
-        assert longest is not None
-        found.append(longest)
-        begin += len(longest.tasks)
+        if longest is None:
+            rest[:1] = pieces_of(rest[0])
+        else:
+            found.append(longest)
+            del rest[: len(longest.tasks)]
     return Parts(tuple(found), passed.buffer, passed.nbytes)
+
+
+def pieces_of(task: Task) -> list[Task]:
+    """A task of one iteration as several with the same effects, each with as few statements as share no values; itself where it cannot be
+    cut, or has more iterations: they would read what others write.
+    """
+    if task.prologue or extents(task).several or cooperates(task) or _draws(task):
+        return [task]
+    ends = _last_uses(task.body)
+    pieces: list[Block] = [[]]
+    for number, s in enumerate(task.body):
+        pieces[-1].append(s)
+        if max(ends[: number + 1]) == number and number + 1 < len(task.body):
+            pieces.append([])
+    return [replace(task, name=f"{task.name}_{k}", body=body) for k, body in enumerate(pieces)] if len(pieces) > 1 else [task]
+
+
+def _draws(task: Task) -> bool:
+    """Whether it draws random numbers: those of later statements follow from those before."""
+    return any(isinstance(s, Op) and s.op == "seed" for s in task_blocks(task))
+
+
+def _last_uses(block: Block) -> list[int]:
+    """Of each statement, the number of the last one that uses a value or a local of it."""
+    first: dict[Op | Local, int] = {}
+    ends = list(range(len(block)))
+    for number, s in enumerate(block):
+        for inner in walk([s]):
+            for x in _touched(inner):
+                begin = first.setdefault(x, number)
+                ends[begin] = max(ends[begin], number)
+    return ends
+
+
+def _touched(s: Stmt) -> Iterator[Op | Local]:
+    """The values and locals that one statement defines or uses; indices of the task's loop are those of all statements."""
+    yield from (x for x in operands(s) if isinstance(x, Op) and x.op != "index")
+    if isinstance(s, Op):
+        yield s
+        if isinstance(s.attr, Local):
+            yield s.attr
+    elif isinstance(s, LocalStore):
+        yield s.local
+    elif isinstance(s, (Loop, If)) and (local := s.exit if isinstance(s, Loop) else s.site_local) is not None:
+        yield local
 
 
 def has_parts(kernel: Kernel) -> bool:
     """Whether it can be split: one part at most may return a value."""
-    return len(kernel.tasks) > 1 and not kernel.frees and sum(map(_returns, kernel.tasks)) <= 1
+    several = len(kernel.tasks) > 1 or any(len(pieces_of(task)) > 1 for task in kernel.tasks)
+    return several and not kernel.frees and sum(map(_returns, kernel.tasks)) <= 1
 
 
 def _returns(task: Task) -> bool:

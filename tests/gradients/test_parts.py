@@ -347,3 +347,54 @@ def test_only_kernels_that_may_multiply_are_looked_at_in_parts():
             atomic_mul(x[i], 2.0)
 
     assert [k.several for k in (plain, calls, multiplies)] == [False, True, True]
+
+
+@pytest.mark.parametrize("options", [{}, {"arch": qd.cuda, "device": "emulated"}, {"batch": 2}], ids=str)
+def test_sweeps_within_a_loop_of_one_iteration_are_parts(options):
+    """A tridiagonal system, solved in place: down, and up again."""
+    x, v, loss = fields(**options)
+    start = v.to_numpy()
+
+    @qd.kernel
+    def solve():
+        for _ in range(1):
+            v[0] = v[0] / 2.0
+            for i in range(1, 5):
+                v[i] = (v[i] + x[i] * v[i - 1]) / (2.0 + x[i])
+            for k in range(1, 5):
+                v[4 - k] += qd.sin(x[k]) * v[5 - k] * v[4 - k]
+            for i in range(5):
+                loss[None] += v[i] * v[i] * i
+
+    def run() -> float:
+        v.from_numpy(start)
+        loss.fill(0.0)
+        solve()
+        return loss.to_numpy().ravel()[0]
+
+    expected = slope(run, x)
+    v.from_numpy(start)
+    with qd.ad.Tape(loss):
+        solve()
+    assert loss.to_numpy().ravel()[0] == pytest.approx(run(), rel=1e-12)
+    assert x.grad.to_numpy().reshape(-1, 5)[0].sum() == pytest.approx(expected, rel=1e-6)
+
+
+def test_loops_that_hand_a_variable_on_are_no_parts():
+    x, v, loss = fields()
+
+    @qd.kernel
+    def normal():
+        for _ in range(1):
+            square = 0.0
+            for i in range(5):
+                square += v[i] * v[i]
+            for i in range(5):
+                v[i] = v[i] * v[i] / square
+            for i in range(5):
+                v[i] = qd.sin(v[i]) * square
+            for i in range(5):
+                loss[None] += v[i] * x[i]
+
+    with pytest.raises(qd.DataAccessError, match="or make a kernel of each inner loop"), qd.ad.Tape(loss):
+        normal()

@@ -16,11 +16,15 @@ _NUMBERS = frozenset((int, float, bool))
 
 
 def may_have_parts(source: FunctionSource) -> bool:
-    """Whether a tape may launch a kernel in parts: it has more than one statement beside its docstring, or a product in place."""
+    """Whether a tape may launch a kernel in parts: it has more than one statement beside its docstring, a loop around several loops, or a
+    product in place.
+    """
     idle = [
         isinstance(s, ast.Pass) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in source.tree.body
     ]
-    return idle.count(False) > 1 or any(_may_multiply(source, node) for node in ast.walk(source.tree))
+    loops = [sum(isinstance(inner, ast.For) for inner in s.body) for s in source.tree.body if isinstance(s, ast.For)]
+    several = idle.count(False) > 1 or any(n > 1 for n in loops)
+    return several or any(_may_multiply(source, node) for node in ast.walk(source.tree))
 
 
 def _may_multiply(source: FunctionSource, node: ast.AST) -> bool:

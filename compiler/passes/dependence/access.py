@@ -24,8 +24,8 @@ Access = tuple[Place, tuple[Operand, ...], Stmt]
 
 IN_ORDER = "write to another field, split the loop into two kernels, or run it in order: qd.loop_config(serialize=True)"
 IN_A_LOOP = (
-    "write to another field (for time steps: give the field a leading time axis), or launch a kernel for each iteration of the outer loop:"
-    " a qd.ad.Tape keeps elements between launches"
+    "write to another field (for time steps: give the field a leading time axis), or make a kernel of each inner loop, or of an iteration"
+    " of the outer one: a qd.ad.Tape keeps elements between launches"
 )
 SPLIT = "write to another field (for time steps: give the field a leading time axis), or split the kernel in two"
 IN_A_TAPE = f"{SPLIT}; a qd.ad.Tape keeps such values itself"

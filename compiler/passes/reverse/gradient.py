@@ -34,7 +34,7 @@ from ..dependence.collisions import check_stores
 from ..dependence.ordering import AccessOrder
 from ..dependence.paths import Broken, broken_paths
 from ..dependence.store_maps import WritePair
-from ..parts import has_parts
+from ..parts import has_parts, pieces_of
 from ..scalar_replacement import replace_elements
 from ..scopes import export_values
 from .activity import Activity
@@ -254,7 +254,7 @@ class _Reversal:
         owner = {id(s): number[id(t)] for t in self.kernel.tasks for s in walk(t.body)}
         for load, write in self._overwritten:
             too_late = [  # tasks that read what the launch left
-                owner[id(w[2])] == number[id(task)]
+                owner[id(w[2])] == number[id(task)] and len(pieces_of(task)) == 1
                 for access, (task, order) in zip(self.repeated, self._orders)
                 if overlap(access[0], load[0])
                 for w in writes.meeting(access[0], access[1])
