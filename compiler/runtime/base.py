@@ -318,6 +318,23 @@ class Device(ABC):
         """The error of a launch that the driver refused with this code."""
         return QdrunRuntimeError(f"kernel `{kernel}` reported status {-code}, which it does not define: memory was overwritten")
 
+    def native_copy(self) -> tuple[int, int]:
+        """What copies memory of the device in its queue: a C function ``int (to, source, nbytes, queue)``, and the queue.
+
+        Zeros: the host copies it.
+        """
+        return 0, 0
+
+    def copied_natively(self, code: int) -> None:  # noqa: B027
+        """The function of ``native_copy`` was called.
+
+        Args:
+            code: of a copy that has failed; 0: none has.
+
+        Raises:
+            DeviceError: one has.
+        """
+
     def keep_source(self, compiled: Compiled, source: Callable[[], tuple[Kernel, CompileOptions]]) -> None:  # noqa: B027
         """The source of a compiled kernel of a batched program, for a device that compiles it again in recorded launches."""
 

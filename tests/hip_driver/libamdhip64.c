@@ -267,6 +267,7 @@ static int copies(const char *name, u64 to, u64 to_step, u64 from, u64 from_step
 }
 EXPORT int hipMemcpyHtoDAsync(u64 to, u64 from, u64 n, void *s) { return copies("hipMemcpyHtoDAsync", to, 0, from, 0, n, 1, s); }
 EXPORT int hipMemcpyDtoHAsync(u64 to, u64 from, u64 n, void *s) { return copies("hipMemcpyDtoHAsync", to, 0, from, 0, n, 1, s); }
+EXPORT int hipMemcpyDtoDAsync(u64 to, u64 from, u64 n, void *s) { return copies("hipMemcpyDtoDAsync", to, 0, from, 0, n, 1, s); }
 EXPORT int hipMemcpyAsync(u64 to, u64 from, u64 n, int kind, void *s) { return copies("hipMemcpyAsync", to, kind, from, 0, n, 1, s); }
 EXPORT int hipMemcpy2DAsync(u64 to, u64 to_step, u64 from, u64 from_step, u64 n, u64 rows, int kind, void *s) {
   return kind != 3 || n > to_step || n > from_step ? INVALID_VALUE : copies("hipMemcpy2DAsync", to, to_step, from, from_step, n, rows, s);

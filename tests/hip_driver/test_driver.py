@@ -196,6 +196,12 @@ def test_a_kernel_takes_its_words_by_value_when_it_is_launched(rocm, driver):
     assert fill(block, 0xDEADBEEF, 16, stream) == 0
     driver.download(out.ctypes.data, block, 64, stream)
     assert (out == 0xDEADBEEF).all()
+    copy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)(
+        driver.native_copy(stream)
+    )
+    assert fill(block, 1, 1, stream) == copy(block + 33, block, 4, stream) == 0
+    driver.download(out.ctypes.data, block, 64, stream)
+    assert out[0] == 1 and bytes(out[8:10]) == b"\xef\x01\0\0\0\xbe\xad\xde"
     driver.unload(module)
     assert rocm.live().modules == 0
 

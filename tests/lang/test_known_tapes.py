@@ -20,9 +20,10 @@ WAYS = {
     "a batch": {"batch": 3},
     "a budget": {"memory_budget": "64MiB"},
     "emulated": {"arch": qd.cuda, "device": "emulated"},
+    "an emulated batch": {"arch": qd.cuda, "device": "emulated", "batch": 3},
     "Vulkan": {"arch": qd.vulkan, "device": "llvmpipe"},
 }
-SLOW = ("emulated", "Vulkan")
+SLOW = ("emulated", "an emulated batch", "Vulkan")
 ways = pytest.mark.parametrize("way", [pytest.param(w, marks=pytest.mark.slow) if w in SLOW else w for w in WAYS])
 array = qd.types.ndarray(dtype=qd.f64, ndim=1)
 
@@ -264,8 +265,8 @@ def test_random_tapes_have_the_bits_that_they_have_without_logs(way):
         python, on_device = {"fresh"}, not scene.program.device.on_host  # Python writes to it in the tape
         if on_device:
             python |= {"weigh"}  # its array is copied to the device
-        if on_device or way == "a budget":
-            python |= {"kick", "move", "bend"}  # copies are made by the device, or counted
+        if way == "a budget":
+            python |= {"kick", "move", "bend"}  # copies are counted
         none = names & python
         assert bool(followed) == (logs and not none), f"seed {seed}: {followed} tapes followed a log"
         qd.reset()
@@ -306,9 +307,15 @@ def test_an_index_into_what_no_launch_writes_may_differ_and_one_into_what_they_w
     assert tape.log.known is None
 
 
-@pytest.mark.parametrize("form", ["step", "keyword", "turn", "add"])
-def test_a_launch_of_a_known_tape_and_its_gradient_take_no_call_of_python(form):
-    scene = Scene(True)
+@pytest.mark.parametrize(
+    "form, way",
+    [
+        *((form, "cpu") for form in ("step", "keyword", "turn", "add", "kick")),
+        pytest.param("kick", "Vulkan", marks=pytest.mark.slow),
+    ],
+)
+def test_a_launch_of_a_known_tape_and_its_gradient_take_no_call_of_python(form, way):
+    scene = Scene(True, **WAYS[way])
 
     def calls_of(launches):
         calls = 0
@@ -326,6 +333,8 @@ def test_a_launch_of_a_known_tape_and_its_gradient_take_no_call_of_python(form):
                         scene.step(c=0.5, t=k % 8)
                     elif form == "turn":
                         scene.body.turn(k % 8, 0.5 + k)
+                    elif form == "kick":  # overwrites what its gradient needs
+                        scene.kick(0.5 + k)
                     else:
                         scene.add(scene.arrays[0], scene.arrays[1], 0.5 + k)
 
@@ -340,6 +349,27 @@ def test_a_launch_of_a_known_tape_and_its_gradient_take_no_call_of_python(form):
 
     per_launch = (calls_of(8) - calls_of(4)) / 4
     assert per_launch <= (3 if form == "keyword" else 0)  # keywords are put in order in Python
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_copy_that_fails_on_a_device_is_an_error_of_the_tape(after):
+    """``after``: it is made when the gradients run, not before a launch."""
+    scene = Scene(True, **WAYS["emulated"])
+    script = [("kick", 0.5), ("kick", 0.25), ("total_of_state",)]
+    for _ in range(3):
+        tape, _ = scene.run(script)
+    assert tape.log.known is not None
+    machine = scene.program.device.driver.machine
+    with pytest.raises(qd.QdrunRuntimeError, match="a copy on emulated device failed: a value was refused"):
+        with qd.ad.Tape(scene.loss):
+            scene.kick(0.5)
+            if not after:
+                machine.fail_next("copy", 1)
+            scene.kick(0.25)
+            if after:
+                machine.fail_next("copy", 1)
+            scene.total_of_state()
+    machine.heal()
 
 
 def test_arrays_and_kernels_of_a_known_tape_go_when_nothing_else_holds_them():

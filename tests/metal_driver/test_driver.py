@@ -15,6 +15,7 @@ from qdrun.compiler.runtime.metal import results
 MIB = 1 << 20
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
+COPY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
 
 
 @pytest.fixture
@@ -359,6 +360,7 @@ def test_a_graph_is_replayed_by_machine_code_as_often_as_it_is_launched(apple, d
     function = driver.function(module, "k").handle
     ptr = driver.allocate(4096, stream)
     driver.memset(ptr, 0, 1024, 4, stream)
+    copier = driver.native_copy(stream)
     driver.synchronize(stream)
     before = apple.live().launches
     driver.capture_begin(stream)
@@ -366,6 +368,7 @@ def test_a_graph_is_replayed_by_machine_code_as_often_as_it_is_launched(apple, d
         launch(driver, stream, function, [k, 7], shared=64)
     MEMSET(driver.memset_address)(ptr, 0xABCD, 100, stream)
     driver.copy(ptr + 2000, ptr, 3, stream)
+    assert COPY(copier)(ptr + 3000, ptr, 8, stream) == 0
     graph = driver.capture_end(stream)
     driver.synchronize(stream)
     assert apple.live().launches == before, "nothing of it runs while it is recorded"
@@ -374,7 +377,8 @@ def test_a_graph_is_replayed_by_machine_code_as_often_as_it_is_launched(apple, d
     for _ in range(2):
         driver.graph_launch(graph, stream)
     driver.synchronize(stream)
-    once = [(b"k", k, 64) for k in range(300)] + [(b"qd_fill_4", ptr, 64), (b"qd_copy_1", ptr + 2000, 64)]
+    ours = [(b"qd_fill_4", ptr, 64), (b"qd_copy_1", ptr + 2000, 64), (b"qd_copy_4", ptr + 3000, 64)]
+    once = [(b"k", k, 64) for k in range(300)] + ours
     assert [(n, w) for n, w, _ in seen] == [(n, w) for n, w, _ in once * 2]
     driver.graph_free(graph)
     driver.unload(module)

@@ -84,8 +84,8 @@ def d(monkeypatch):
     }
     fake.gives |= {"cuMemAllocFromPoolAsync": (512,), "cuMemAlloc": (512,), "cuStreamCreate": (3,), "cuMemGetInfo": (1, 2)}
     monkeypatch.setattr(nvidia, "bindings", lambda: fake)
-    monkeypatch.setattr(nvidia, "addresses", lambda: Addresses(1, 2, 3, 4, 5, 6))
-    monkeypatch.setattr(nvidia, "launchers", lambda context, found: native.Launchers(10, 11, 12))
+    monkeypatch.setattr(nvidia, "addresses", lambda: Addresses(1, 2, 3, 4, 5, 6, 7))
+    monkeypatch.setattr(nvidia, "launchers", lambda context, found: native.Launchers(10, 11, 12, 13))
     monkeypatch.setattr(nvidia, "_contexts", {})
     monkeypatch.setattr(nvidia, "_streams", Counter())
     return fake
@@ -105,7 +105,7 @@ def test_opening_takes_the_primary_context_once_and_makes_a_pool_that_keeps_litt
         driver.open(0)
     assert d.names().count("cuDevicePrimaryCtxRetain") == 1 and d.current == OURS
     assert ("cuMemPoolSetAttribute", "pool", "CU_MEMPOOL_ATTR_RELEASE_THRESHOLD", 64 << 20) in d.calls
-    assert (driver.launch_address, driver.memset_address, driver.together_address) == (10, 11, 12)
+    assert (driver.launch_address, driver.memset_address, driver.together_address, driver.native_copy(3)) == (10, 11, 12, 13)
 
 
 def test_a_thread_without_a_context_gets_ours(d, driver):
@@ -245,6 +245,7 @@ TOGETHER = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
 )
 MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
+COPY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
 CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
@@ -253,7 +254,7 @@ class Machine:
 
     def __init__(self):
         self.calls, self.answers = [], []
-        self.keep = [LAUNCH(self.launch), TOGETHER(self.together), MEMSET(self.memset)]
+        self.keep = [LAUNCH(self.launch), TOGETHER(self.together), MEMSET(self.memset), COPY(self.copy)]
         self.keep += [*(CONTEXT(self.context(n)) for n in ("set", "push", "pop"))]
         self.found = Addresses(*(ctypes.cast(f, ctypes.c_void_p).value for f in self.keep))
 
@@ -271,6 +272,10 @@ class Machine:
 
     def memset(self, *args):
         self.calls.append(("memset", *args))
+        return self.answer()
+
+    def copy(self, *args):
+        self.calls.append(("copy", *args))
         return self.answer()
 
     def context(self, name):
@@ -303,10 +308,14 @@ def test_a_launch_makes_the_context_current_where_it_is_not(answers, result, cal
     assert [c[0] for c in machine.calls] == calls
     assert all(c[1:] == ARGS for c in machine.calls if c[0] == "launch")
     assert all(c[1] == 0x123456789A for c in machine.calls if c[0] in ("set", "push"))
-    machine.calls, machine.answers = [], list(answers)
-    assert MEMSET(made.memset)(1 << 40, 2, 3 << 32, 4 << 40) == result
-    assert [c[0].replace("memset", "launch") for c in machine.calls] == calls
-    assert machine.calls[0][1:] == machine.calls[-1 if calls[-1] == "launch" else -2][1:] == (1 << 40, 2, 3 << 32, 4 << 40)
+    for name, call, args in (
+        ("memset", MEMSET(made.memset), (1 << 40, 2, 3 << 32, 4 << 40)),
+        ("copy", COPY(made.copy), (1 << 40, 2 << 40, 3 << 32, 4 << 40)),
+    ):
+        machine.calls, machine.answers = [], list(answers)
+        assert call(*args) == result
+        assert [c[0].replace(name, "launch") for c in machine.calls] == calls
+        assert machine.calls[0][1:] == machine.calls[-1 if calls[-1] == "launch" else -2][1:] == args
 
 
 def test_a_cooperative_launch_takes_the_address_of_each_parameter():

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(
     not (_find_cuda() and any(b.usable for b in rows(BACKEND))), reason="needs an NVIDIA device, its driver and cuda-python"
 )
 MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
+COPY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
 FRAME = """
 define ptx_kernel void @big(ptr %x, i64 %i) {
 entry:
@@ -360,6 +361,9 @@ def test_the_c_functions_are_there(device):
     t.start()
     t.join()
     assert codes == [0] and (read(device, a.ptr, 64) == 1).all()
+    device.memset(a.ptr, 7, 5, 1)
+    assert COPY(device.driver.native_copy(device.stream))(a.ptr + 33, a.ptr + 1, 7, device.stream) == 0
+    assert read(device, a.ptr + 32, 9).tolist() == [1, 7, 7, 7, 7, 1, 1, 1, 1]
 
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ import pytest
 from qdrun.compiler.errors import DeviceError
 from qdrun.compiler.runtime.gpu.commands import words
 
-from .conftest import MEMSET, add_text
+from .conftest import COPY, MEMSET, add_text
 
 
 def test_freed_memory_is_used_again_in_the_order_of_the_stream_and_nothing_waits(rig):
@@ -62,6 +62,17 @@ def test_fills_of_each_width_reach_their_bytes_and_no_others(rig, width, word):
     fill = MEMSET(rig.driver.memset_address)
     assert fill(block + 4, 0xDEADBEEF, 300, rig.stream) == 0
     assert (rig.read(block + 4, 300) == 0xDEADBEEF).all() and rig.read(block, 1)[0] == 0
+
+
+@pytest.mark.parametrize("nbytes", [1, 4, 4095, 70_000])
+@pytest.mark.parametrize("shift", [0, 1, 4])
+def test_machine_code_copies_any_bytes_within_the_device(rig, nbytes, shift):
+    data = np.random.default_rng(nbytes).integers(0, 255, nbytes + 8).astype(np.uint8)
+    a, b = rig.block(data), rig.block(np.zeros(nbytes + 8, np.uint8))
+    assert COPY(rig.driver.native_copy(rig.stream))(b + shift, a + 4, nbytes, rig.stream) == 0
+    expected = np.zeros(nbytes + 8, np.uint8)
+    expected[shift : shift + nbytes] = data[4 : 4 + nbytes]
+    assert (rig.read(b, nbytes + 8, np.uint8) == expected).all()
 
 
 @pytest.mark.parametrize("nbytes", [1, 4, 4095, 70_000, (5 << 20) + 3])

@@ -47,7 +47,8 @@ def known_tape(
     copied = tuple(
         (weakref.ref(a), a._memory.serial) for a in (program.ndarrays if bases else ()) if memory_base(a._memory) in bases
     )
-    return KnownTape(LaunchLog(logged, functions, last, nbytes), program.data.generation, copied)
+    copier = program.device.native_copy() if nbytes else (0, 0)
+    return KnownTape(LaunchLog(logged, functions, last, nbytes, copier), program.data.generation, copied)
 
 
 class _Accesses:

@@ -164,7 +164,7 @@ class Tape(PathsOfTape):
         self.log.pause(self._program.state)
         if log.failed:
             self._failed = self._failed or "a launch raised"
-        self.log.refuse_changed()
+        self.log.refuse_changed(self._program)
         self._catch_up(self.log.take_over())
 
     def _catch_up(self, launches: list[Launch]) -> None:
@@ -378,7 +378,7 @@ class Tape(PathsOfTape):
         assert self._overwritten is not None
         kept = self._overwritten.kept
         self.log.begin_reverse(bool(kept))
-        self.log.refuse_changed()
+        self.log.refuse_changed(program)
         found = None if log is not None else self._checked(program)
         if not kept:  # else each launch is checked when memory is what it was
             self._check_versions(program)
@@ -422,6 +422,7 @@ class Tape(PathsOfTape):
         log.begin()
         try:
             while (at := log.walk_back()) != 0:
+                program.device.copied_natively(log.copy_code)
                 program.before_launch = log.is_early(at - 1)
                 self._replay(None, at - 1, at, [])
                 log.reversed_one()
@@ -430,15 +431,15 @@ class Tape(PathsOfTape):
             raise
         finally:
             log.end()
+            program.device.copied_natively(log.copy_code)
 
     def _checked(self, program: Program) -> Overwrites:
         """The reads and writes of all launches, which were checked, as were the values that are lost."""
         timed = self.log.timed()
         found = self._overwrites(timed)
         found.check()
-        if found.loses() and (
-            program.recording is None or self.validation
-        ):  # told when the function ran before it was captured
+        # a captured function was told when it ran before
+        if found.loses() and (program.recording is None or self.validation):
             inner = [(when, t) for when, steps in self.log.composites() for t in steps.sample()]
             order = sorted([*((t.when, t) for t in timed), *inner], key=lambda pair: pair[0])
             check_broken(order, self.log.writes, strict=self.validation)

@@ -171,13 +171,17 @@ class TapeLog:
             self._followed = self.known.position
             self.known.close(state)
 
-    def refuse_changed(self) -> None:
+    def refuse_changed(self, program: Program) -> None:
         """Refuse arrays of launches that have followed a known tape, if Python has changed one since.
 
         Raises:
             DataAccessError: it has, and a gradient needs the values of then.
+            DeviceError: a copy of what the launches overwrite has failed.
         """
-        number = None if self.known is None else self.known.first_changed()
+        if self.known is None:
+            return
+        program.device.copied_natively(self.known.copy_code)
+        number = self.known.first_changed()
         if number is not None:
             kernel, args, kwargs = self.launches[number]
             variant, _ = kernel.variant(args, kwargs)

@@ -113,7 +113,7 @@ class Region:
         """The runs of a copy that begins at an offset, in the order of ``store``.
 
         Raises:
-            _ManyRuns: there are many, or the memory is not the host's.
+            _ManyRuns: there are many.
         """
         for piece in self._pieces:
             array, nbytes, axes = piece.array, piece.array.itemsize, piece.array.ndim
@@ -121,9 +121,10 @@ class Region:
                 axes -= 1
                 nbytes *= array.shape[axes]
             outer = array.shape[:axes]
-            if piece.mirror is not None or np.prod(outer, dtype=float) > MOST_LOGGED:
+            if np.prod(outer, dtype=float) > MOST_LOGGED:
                 raise _ManyRuns
-            begin = array.__array_interface__["data"][0]
+            mirror = piece.mirror
+            begin = array.__array_interface__["data"][0] if mirror is None else mirror.device_address(array)
             for index in np.ndindex(outer) if array.size else ():
                 yield KeptRun(begin + sum(i * stride for i, stride in zip(index, array.strides)), at, nbytes, late)
                 at += nbytes
@@ -211,7 +212,7 @@ class KeptElements:
         self._memory: list[Allocation] = []
         self._regions: dict[object, tuple[Region, tuple[MemoryRegion, ...]]] = {}
         self._last: list[_Copy] = []
-        self._adopted: np.ndarray | None = None
+        self._adopted: Elements | None = None
         self.nbytes = self.missing = 0
         self.before: set[int] = set()
 
@@ -223,14 +224,14 @@ class KeptElements:
         """What is kept inside was copied already, to this memory, in the same order."""
         if memory is not None:
             self._memory.append(memory)
-        self._adopted = None if memory is None else memory.view
+        self._adopted = None if memory is None else Elements(memory.view, memory.mirror)
         try:
             yield
         finally:
             self._adopted = None
 
     def logged(self) -> TapeCopies | None:
-        """The copies as native launches make them. None: one is not of a few runs of the host's memory, or a budget counts them."""
+        """The copies as native launches make them. None: one is not of a few runs, or a budget counts them."""
         if self._regions and (self.missing or self._program.options.memory_budget):
             return None
         at, found = 0, dict[int, list[KeptRun]]()
@@ -271,8 +272,9 @@ class KeptElements:
         if not run:
             return
         if self._adopted is not None:
-            there, self._adopted = Elements(self._adopted[:nbytes], None), self._adopted[nbytes:]
-            self._add(when, regions, there, copied=True)
+            content, mirror = self._adopted
+            self._adopted = Elements(content[nbytes:], mirror)
+            self._add(when, regions, Elements(content[:nbytes], mirror), copied=True)
             return
         room = self._program.heap_room()
         if self.missing or (room is not None and nbytes + self.last_bytes > room):

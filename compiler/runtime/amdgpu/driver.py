@@ -63,19 +63,18 @@ def initialise() -> Any:
     return d
 
 
-def addresses() -> tuple[int, int]:
-    """The addresses of ``hipModuleLaunchKernel`` and ``hipMemsetD32Async`` in the library that hip-python calls, which is loaded.
+def addresses() -> tuple[int, int, int]:
+    """The addresses of ``hipModuleLaunchKernel``, ``hipMemsetD32Async`` and ``hipMemcpyDtoDAsync`` in the library of hip-python, loaded.
 
-    They have the signatures of ``qd_launch`` and ``qd_memset``, and take the device of the stream: so kernels call them as they are, on any
-    thread, whichever device is current there.
+    They have the signatures of ``qd_launch``, ``qd_memset`` and ``Driver.copy``, and take the device of the stream: so native code calls
+    them as they are, on any thread, whichever device is current there.
     """
     from rocm.bindings.util.paths import get_library_path
 
     library = ctypes.CDLL(get_library_path("amdhip64").decode())
-    launch, memset = (
-        ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (library.hipModuleLaunchKernel, library.hipMemsetD32Async)
-    )
-    return launch, memset
+    functions = library.hipModuleLaunchKernel, library.hipMemsetD32Async, library.hipMemcpyDtoDAsync
+    launch, memset, copy = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
+    return launch, memset, copy
 
 
 NAMES = LibraryNames(
@@ -167,7 +166,7 @@ class HipDriver(LibraryDriver):
         d, doing = self.d, f"opening AMD device {index} failed"
         self._checked(doing, d.hipSetDevice(index))
         self._index = index
-        self.launch_address, self.memset_address = addresses()
+        self.launch_address, self.memset_address, self._copy_address = addresses()
         if self._call(doing, d.hipDeviceGetAttribute, d.hipDeviceAttribute_t.hipDeviceAttributeMemoryPoolsSupported, index):
             self._make_pool(doing, index)
 

@@ -73,8 +73,8 @@ def initialise() -> Any:
 def addresses() -> Addresses:
     """The addresses of the driver's functions in this process. The driver must be installed."""
     library = ctypes.CDLL(_LIBRARY)
-    names = "LaunchKernel LaunchCooperativeKernel MemsetD32Async CtxSetCurrent CtxPushCurrent_v2 CtxPopCurrent_v2".split()
-    return Addresses(*(ctypes.cast(getattr(library, f"cu{n}"), ctypes.c_void_p).value or 0 for n in names))
+    names = "LaunchKernel LaunchCooperativeKernel MemsetD32Async MemcpyAsync CtxSetCurrent CtxPushCurrent_v2 CtxPopCurrent_v2"
+    return Addresses(*(ctypes.cast(getattr(library, f"cu{n}"), ctypes.c_void_p).value or 0 for n in names.split()))
 
 
 _contexts: dict[int, Any] = {}  # primary contexts by device: held until the process ends, as the modules in them are shared
@@ -186,6 +186,7 @@ class CudaDriver(LibraryDriver):
         self.bind()
         made = launchers(self.context, addresses())
         self.launch_address, self.memset_address, self.together_address = made.launch, made.memset, made.together
+        self._copy_address = made.copy
         has_pools = d.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
         if self._call(doing, d.cuDeviceGetAttribute, has_pools, self._device):
             self._make_pool(doing, index)

@@ -43,6 +43,7 @@ def _guarded(name: str, callee: str, *types: str) -> NativeFunction:
 _launch = _guarded("qd_launch", "cuLaunchKernel", *_GRID, "ptr")
 _launch_parameters = _guarded("qd_launch_parameters", "cuLaunchCooperativeKernel", *_GRID)
 _memset = _guarded("qd_memset", "cuMemsetD32Async", "ptr", "i32", "i64", "ptr")
+_copy = _guarded("qd_copy", "cuMemcpyAsync", "ptr", "ptr", "i64", "ptr")
 
 
 def _emit_together(f: Builder, *args: Value) -> None:
@@ -65,6 +66,7 @@ class Addresses:
     launch: int
     launch_together: int
     memset: int
+    copy: int
     set_current: int
     push_current: int
     pop_current: int
@@ -72,11 +74,14 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Launchers:
-    """Addresses with the signatures of ``cuLaunchKernel`` and ``cuMemsetD32Async``; ``together`` has that of ``launch``."""
+    """Addresses with the signatures of ``cuLaunchKernel``, ``cuMemsetD32Async`` and ``cuMemcpyAsync``; ``together`` has that of
+    ``launch``.
+    """
 
     launch: int
     memset: int
     together: int
+    copy: int
 
 
 _made: dict[tuple[int, Addresses], Launchers] = {}
@@ -92,13 +97,14 @@ def launchers(context: int, found: Addresses) -> Launchers:
                 "cuLaunchKernel": found.launch,
                 "cuLaunchCooperativeKernel": found.launch_together,
                 "cuMemsetD32Async": found.memset,
+                "cuMemcpyAsync": found.copy,
                 "cuCtxSetCurrent": found.set_current,
                 "cuCtxPushCurrent": found.push_current,
                 "cuCtxPopCurrent": found.pop_current,
                 "qd_context": context,
             }
             # the context is a symbol, whose address it is: so the code is the same for all and is kept on disk
-            made = NativeModule((_launch, _memset, _launch_together))
+            made = NativeModule((_launch, _memset, _launch_together, _copy))
             code = load_cached(made.text, "launch", list(made.exports), imports, 1)[0]
             code.make_immortal()
             _made[key] = Launchers(*(code.addresses[name] for name in made.exports))

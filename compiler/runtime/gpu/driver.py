@@ -283,6 +283,10 @@ class Driver(Protocol):
         """Device to device, also between devices."""
         ...
 
+    def native_copy(self, stream: int) -> int:
+        """The C function that copies as ``copy`` does, with the same arguments, in this stream. It returns 0 or the code of a failure."""
+        ...
+
     def copy_rows(self, dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int, stream: int) -> None:
         """Device to device: ``rows`` runs of ``nbytes``, each so many bytes after the one before."""
         ...

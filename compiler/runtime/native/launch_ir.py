@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...codegen.abi import CTX_WEIGHT
 from ...codegen.builder import I64, Builder, Ptr, Value, external, function
 from .guard_ir import disjoint, prepared
-from .log_ir import C_COPIES, L_FOLLOWS, L_KEEP, L_KEPT, L_NOTE, next_launch
+from .log_ir import C_COPIES, L_FOLLOWS, L_KEEP, L_NOTE, next_launch
 from .pack_ir import (
     A_KEY,
     A_KIND,
@@ -195,7 +195,7 @@ def go_logged(f: Builder, table: Ptr, buffer: Ptr, words: I64, flag: Ptr, logged
     with f.if_(logged == 0):
         f.ret(f.call(go, table, buffer, words, flag))
     log = table[T_STATE][S_LOG]
-    f.call_address(log[L_KEEP], "void", logged.words(C_COPIES), log[L_KEPT])
+    f.call_address(log[L_KEEP], "void", log, logged.words(C_COPIES))
     result = f.call(go, table, buffer, words, flag)
     now = table[T_STATE][S_LOG]
     with f.if_((now != 0) & (result != PYTHON)):

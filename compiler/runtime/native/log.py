@@ -38,6 +38,8 @@ from .log_ir import (
     K_RUNS,
     K_RUNS_AT,
     L_AT,
+    L_CODE,
+    L_COPY,
     L_COUNT,
     L_FAILED,
     L_FOLLOWS,
@@ -46,6 +48,7 @@ from .log_ir import (
     L_LAUNCHES,
     L_MOST,
     L_NOTE,
+    L_QUEUE,
     L_THREAD,
     L_WORDS,
     M_WORDS,
@@ -159,10 +162,16 @@ class LaunchLog:
         functions: the addresses of the native functions, by name, see ``launch.NativeCalls.log_functions``.
         last: what is copied after all launches, and put back after all gradients.
         nbytes: of all copies.
+        copier: what makes them, see ``Device.native_copy``.
     """
 
     def __init__(
-        self, launches: Sequence[LoggedLaunch], functions: Mapping[str, int], last: KeptRuns = NOTHING_KEPT, nbytes: int = 0
+        self,
+        launches: Sequence[LoggedLaunch],
+        functions: Mapping[str, int],
+        last: KeptRuns = NOTHING_KEPT,
+        nbytes: int = 0,
+        copier: tuple[int, int] = (0, 0),
     ) -> None:
         self.nbytes = nbytes
         self._user: weakref.ref[LogUser] | None = None
@@ -192,6 +201,7 @@ class LaunchLog:
         self._head = (ctypes.c_int64 * L_WORDS)()
         self._head[L_COUNT], self._head[L_MOST] = len(launches), max(counts, default=0)
         self._head[L_LAUNCHES] = ctypes.addressof(self._rows)
+        self._head[L_COPY], self._head[L_QUEUE] = copier
         for word, name in ((L_FOLLOWS, "follows"), (L_KEEP, "keep"), (L_NOTE, "note")):
             self._head[word] = functions[name]
         at_head = ctypes.c_void_p
@@ -199,8 +209,8 @@ class LaunchLog:
         self._reversed = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["reversed_launch"])
         self._changed = ctypes.PYFUNCTYPE(ctypes.c_int64, at_head, ctypes.c_int64)(functions["first_changed"])
         self._forget = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["forget"])
-        self._keep = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64)(functions["keep"])
-        self._put_back = ctypes.PYFUNCTYPE(None, at_head, ctypes.c_int64, ctypes.c_int64)(functions["put_back"])
+        self._keep = ctypes.PYFUNCTYPE(None, at_head, at_head)(functions["keep"])
+        self._put_back = ctypes.PYFUNCTYPE(None, at_head, at_head, ctypes.c_int64)(functions["put_back"])
 
     def open(self, state: ctypes.Array[ctypes.c_int64], user: LogUser, kept: int = 0) -> None:
         """Have the next launches of a program follow the log from its begin, in this thread.
@@ -216,6 +226,7 @@ class LaunchLog:
         self.forget()
         self._user = weakref.ref(user)
         self._head[L_AT], self._head[L_FAILED], self._head[L_THREAD], self._head[L_KEPT] = 0, 0, _thread(), kept
+        self._head[L_CODE] = 0
         state[S_LOG] = ctypes.addressof(self._head)
 
     def close(self, state: ctypes.Array[ctypes.c_int64]) -> None:
@@ -247,6 +258,11 @@ class LaunchLog:
         return bool(self._head[L_FAILED])
 
     @property
+    def copy_code(self) -> int:
+        """The code of a copy that has failed since it was opened; 0: none has."""
+        return self._head[L_CODE]
+
+    @property
     def ended(self) -> bool:
         """Whether all its launches were made."""
         return self._head[L_AT] == self._head[L_COUNT]
@@ -266,11 +282,11 @@ class LaunchLog:
 
     def begin(self) -> None:
         """Copy what the launches have left: all gradients run next."""
-        self._keep(self._last.address, self._head[L_KEPT])
+        self._keep(ctypes.addressof(self._head), self._last.address)
 
     def end(self) -> None:
         """Put back what the launches have left."""
-        self._put_back(self._last.address, self._head[L_KEPT], 0)
+        self._put_back(ctypes.addressof(self._head), self._last.address, 0)
 
     def walk_back(self) -> int:
         """Launch gradients natively, from ``position`` down.

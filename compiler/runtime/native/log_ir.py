@@ -5,9 +5,10 @@ from __future__ import annotations
 from ...codegen.builder import I64, Builder, Ptr, Value, Variable, external, function
 
 # a log: the number of the next launch, how many there are, where they are, the thread that launches, whether a launch has raised, the most
-# words of arguments that one has, the memory of the copies; the addresses of ``follows``, ``keep`` and ``note``, which only programs with a
-# log load
-L_AT, L_COUNT, L_LAUNCHES, L_THREAD, L_FAILED, L_MOST, L_KEPT, L_FOLLOWS, L_KEEP, L_NOTE, L_WORDS = range(11)
+# words of arguments that one has, the memory of the copies; what copies in the queue of a device (0: the host does), the queue, the code of
+# a copy that has failed; the addresses of ``follows``, ``keep`` and ``note``, which only programs with a log load
+L_AT, L_COUNT, L_LAUNCHES, L_THREAD, L_FAILED, L_MOST, L_KEPT = range(7)
+L_COPY, L_QUEUE, L_CODE, L_FOLLOWS, L_KEEP, L_NOTE, L_WORDS = range(7, 14)
 
 # a launch of a log: its table and that of its gradient, how many words its arguments have, where they are, where the bits of them are
 # that are compared, how many objects were given with the kernel, where they are kept, how many marks it has, where they are; its copies,
@@ -130,23 +131,36 @@ def note(f: Builder, log: Ptr, launch: Ptr, kernel: Ptr, args: Ptr, result: Ptr)
 
 
 @function("void")
-def keep(f: Builder, copies: Ptr, kept: Ptr) -> None:
-    """Copy what a launch will overwrite."""
-    runs = copies[K_RUNS_AT]
-    with f.range(copies[K_RUNS]) as k:
-        run = runs.words(k * R_WORDS)
-        f.copy(kept + run[R_OFFSET], run[R_AT], run[R_BYTES])
+def copy_run(f: Builder, log: Ptr, to: Ptr, source: Ptr, nbytes: I64) -> None:
+    """Copy a run, in the queue of a device with memory of its own."""
+    copy = log[L_COPY]
+    with f.if_(copy == 0):
+        f.copy(to, source, nbytes)
+        f.ret()
+    code = f.call_address(copy, "i32", to, source, nbytes, log[L_QUEUE])
+    with f.if_(code != 0):
+        log[L_CODE] = code.to("i64")
+    f.ret()
 
 
 @function("void")
-def put_back(f: Builder, copies: Ptr, kept: Ptr, late: I64) -> None:
+def keep(f: Builder, log: Ptr, copies: Ptr) -> None:
+    """Copy what a launch will overwrite."""
+    runs, kept = copies[K_RUNS_AT], log[L_KEPT]
+    with f.range(copies[K_RUNS]) as k:
+        run = runs.words(k * R_WORDS)
+        f.call(copy_run, log, kept + run[R_OFFSET], run[R_AT], run[R_BYTES])
+
+
+@function("void")
+def put_back(f: Builder, log: Ptr, copies: Ptr, late: I64) -> None:
     """Put back the early or the late runs of a launch, and count that as writes."""
-    count, runs, counters = copies[K_RUNS], copies[K_RUNS_AT], copies[K_COUNTERS_AT]
+    count, runs, counters, kept = copies[K_RUNS], copies[K_RUNS_AT], copies[K_COUNTERS_AT], log[L_KEPT]
     f.ret(when=count == 0)
     with f.range(count) as k:
         run = runs.words(k * R_WORDS)
         with f.if_(run[R_LATE] == late):
-            f.copy(run[R_AT], kept + run[R_OFFSET], run[R_BYTES])
+            f.call(copy_run, log, run[R_AT], kept + run[R_OFFSET], run[R_BYTES])
     with f.range(copies[K_COUNTERS]) as k:
         counter = counters[k]
         counter[0] = counter[0] + 1
@@ -156,7 +170,7 @@ def put_back(f: Builder, copies: Ptr, kept: Ptr, late: I64) -> None:
 def reversed_launch(f: Builder, log: Ptr, at: I64) -> None:
     """The gradient of launch ``at - 1`` has run."""
     launch = log[L_LAUNCHES].words((at - 1) * C_WORDS)
-    f.call(put_back, launch.words(C_COPIES), log[L_KEPT], 1)
+    f.call(put_back, log, launch.words(C_COPIES), 1)
     log[L_AT] = at - 1
 
 

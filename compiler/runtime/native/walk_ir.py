@@ -13,7 +13,6 @@ from .log_ir import (
     C_GRADIENT,
     C_WORDS,
     L_AT,
-    L_KEPT,
     L_LAUNCHES,
     L_MOST,
     NO_GRADIENT,
@@ -39,7 +38,7 @@ def walk_back(f: Builder, log: Ptr) -> None:
         f.ret(0, when=at == 0)
         launch = log[L_LAUNCHES].words((at - 1) * C_WORDS)
         table = launch[C_GRADIENT]
-        f.call(put_back, launch.words(C_COPIES), log[L_KEPT], 0)
+        f.call(put_back, log, launch.words(C_COPIES), 0)
         with f.if_(table != NO_GRADIENT):
             f.ret(at, when=table == 0)
             flag, count = table[T_FLAGS].words(F_SLOW), launch[C_COUNT]

@@ -71,6 +71,11 @@ class EmulatedDriver:
         self._used: dict[int, int] = {}
         self.conditions: Conditions | None = EmulatedConditions(self.machine) if kind is EMULATED else None
 
+    def native_copy(self, stream: int) -> int:
+        """See ``Driver``."""
+        del stream
+        return self.machine.copy_address
+
     # ---- devices
     def device_count(self) -> int:
         """Two, so that a choice can be wrong."""

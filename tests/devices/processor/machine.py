@@ -32,6 +32,7 @@ _BUFFER, _BUFFER_SIZE = 1, 2  # of ``extra``, see ``codegen.gpu.grid.entry``
 Work = Callable[[], None]
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+_COPY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
 _MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
 
 
@@ -90,8 +91,13 @@ class EmulatedMachine:
         self.waits, self.held_up, self.waiting = Counter[str](), Counter[str](), False
         self._sticky = 0
         self._next_failures: dict[str, int] = {}
-        self._thunks = _LAUNCH(self._on_launch), _MEMSET(self._on_memset), _LAUNCH(self._on_launch_together)
-        self.launch_address, self.memset_address, self.together_address = (
+        self._thunks = (
+            _LAUNCH(self._on_launch),
+            _MEMSET(self._on_memset),
+            _LAUNCH(self._on_launch_together),
+            _COPY(self._on_copy),
+        )
+        self.launch_address, self.memset_address, self.together_address, self.copy_address = (
             ctypes.cast(t, ctypes.c_void_p).value or 0 for t in self._thunks
         )
 
@@ -225,6 +231,9 @@ class EmulatedMachine:
 
     def _on_memset(self, ptr: int, word: int, count: int, stream: int | None) -> int:
         return self._code_of("memset", lambda: self.put(stream or 0, lambda: self.fill(ptr, word, count, 4)))
+
+    def _on_copy(self, to: int, source: int, nbytes: int, stream: int | None) -> int:
+        return self._code_of("copy", lambda: self.put(stream or 0, lambda: self.move(to, source, nbytes, to, source)))
 
     def _code_of(self, call: str, work: Work) -> int:
         try:

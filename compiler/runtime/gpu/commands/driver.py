@@ -39,6 +39,10 @@ class CommandDriver(Generic[S]):
         """In the stream, by a kernel."""
         self._streams[stream].fill_rows(ptr, step, word, count, width, rows)
 
+    def native_copy(self, stream: int) -> int:
+        """By kernels."""
+        return self._streams[stream].copier()
+
     def copy_rows(self, dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int, stream: int) -> None:
         """In the stream, by a kernel."""
         self._streams[stream].copy_rows(dst, dst_step, src, src_step, nbytes, rows)

@@ -25,12 +25,14 @@ class Recorder:
 
     Attributes:
         launch_address, memset_address: for kernels.
+        copy_address: for logs.
         replay: lets other threads run Python meanwhile.
         own: functions of the encoder, by their names without ``qd_``.
     """
 
     launch_address: int
     memset_address: int
+    copy_address: int
     put: Call
     replay: Call
     submit: Call
@@ -63,5 +65,5 @@ def make_recorder(
         return kind(_TYPES[function.result], *[_TYPES[t] for t in function.types])(code.addresses[function.name])
 
     calls = {x.name.removeprefix("qd_"): call(x) for x in EXPORTS}
-    launch, memset = (calls.pop(name) and code.addresses[f"qd_{name}"] for name in ("launch", "memset"))
-    return Recorder(launch, memset, **calls, own={x.name.removeprefix("qd_"): call(x) for x in encoder})
+    launch, memset, copy = (calls.pop(name) and code.addresses[f"qd_{name}"] for name in ("launch", "memset", "copy_run"))
+    return Recorder(launch, memset, copy, **calls, own={x.name.removeprefix("qd_"): call(x) for x in encoder})

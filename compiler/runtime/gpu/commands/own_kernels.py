@@ -11,7 +11,7 @@ from ....codegen.builder import Builder, NativeFunction, NativeModule, Value, ex
 from ..driver import Texts
 from .words import FILL_BLOCK
 
-FILL_4 = "qd_fill_4"
+FILL_4, COPY_1, COPY_4 = "qd_fill_4", "qd_copy_1", "qd_copy_4"
 
 _thread, _block, _blocks = (external(f"qd.{name}", "i32") for name in ("thread", "block", "blocks"))
 

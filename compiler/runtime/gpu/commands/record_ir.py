@@ -159,16 +159,31 @@ def qd_launch(
     f.ret(f.call(qd_put, s, row, words.value))
 
 
+def _help(f: Builder, s: Value, fn: Value, arguments: tuple[Value | int, ...]) -> None:
+    """Launch a function of ours on one row of values, and return the code; the last two arguments are the values of a row, and rows."""
+    n, words = arguments[-2], f.stack(len(arguments))
+    assert isinstance(n, Value)
+    for k, x in enumerate(arguments):
+        words[k] = x
+    blocks = (n + (w.FILL_BLOCK - 1)) // w.FILL_BLOCK
+    blocks = blocks.below(w.MOST_BLOCKS).select(blocks, w.MOST_BLOCKS)
+    f.ret(f.call(qd_put, s, _row(f, fn, blocks, w.FILL_BLOCK, 0, 8 * len(arguments)), words))
+
+
 @function("i32")
 def qd_memset(f: Builder, address: I64, word: I32, n: I64, s: Ptr) -> None:
     """Fill 4-byte words, by the function that fills: address, bytes to the next row, word, words of a row, rows."""
     f.ret(0, when=n == 0)
-    words = f.stack(5)
-    for k, x in enumerate((address, 0, word.to("i64"), n, 1)):
-        words[k] = x
-    blocks = (n + (w.FILL_BLOCK - 1)) // w.FILL_BLOCK
-    blocks = blocks.below(w.MOST_BLOCKS).select(blocks, w.MOST_BLOCKS)
-    f.ret(f.call(qd_put, s, _row(f, s[w.FILL], blocks, w.FILL_BLOCK, 0, 5 * 8), words))
+    _help(f, s, s[w.FILL], (address, 0, word.to("i64"), n, 1))
+
+
+@function("i32")
+def qd_copy_run(f: Builder, to: I64, source: I64, nbytes: I64, s: Ptr) -> None:
+    """Copy bytes within the device, by the functions that copy: as ``own_kernels.copy_of_rows`` says."""
+    f.ret(0, when=nbytes == 0)
+    by_words = ((to | source | nbytes) & 3) == 0
+    n = by_words.select(nbytes >> 2, nbytes)
+    _help(f, s, by_words.select(s[w.COPY_4], s[w.COPY_1]), (to, 0, source, 0, n, 1))
 
 
 @function("i32")
@@ -222,4 +237,4 @@ def qd_room(f: Builder, s: Ptr, host: I64, device: I64, handle: I64, size: I64) 
     f.ret(0)
 
 
-EXPORTS = qd_launch, qd_memset, qd_put, qd_replay, qd_submit, qd_done, qd_pending, qd_room
+EXPORTS = qd_launch, qd_memset, qd_copy_run, qd_put, qd_replay, qd_submit, qd_done, qd_pending, qd_room

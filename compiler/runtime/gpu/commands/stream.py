@@ -17,7 +17,7 @@ from ....ir.threads import Living, new_lock
 from ..results import Results
 from . import words as w
 from .link import SERVE, Recorder
-from .own_kernels import FILL_4, copy_of_rows, fill_of_rows
+from .own_kernels import COPY_1, COPY_4, FILL_4, copy_of_rows, fill_of_rows
 
 WORK_FAILED = "work on the device failed"
 CLOSED = 998
@@ -122,6 +122,11 @@ class CommandStream(ABC):
         self._words[w.FILL] = self.device.helper(FILL_4)
         _streams[self.handle] = self
         self.device.streams.add(self)
+
+    def copier(self) -> int:
+        """The address of ``qd_copy_run``, which may be called with this stream from now on."""
+        self._words[w.COPY_1], self._words[w.COPY_4] = map(self.device.helper, (COPY_1, COPY_4))
+        return self.device.recorder.copy_address
 
     # ---- what an API does
     @abstractmethod

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 # Words of a stream: its lock; the open command buffer, or its encoder (0: none); commands in it; whether a graph is recorded; numbers of
-# the last submission and of the last one that has ended; the code of a failure that ends the stream; the slots; the function that fills;
-# room for arguments: addresses on both sides, the encoder's handle of it, bytes of a slot, bytes used in the open one. Then the encoder's.
+# the last submission and of the last one that has ended; the code of a failure that ends the stream; the slots; the functions that fill,
+# and that copy words of 1 and of 4 bytes; room for arguments: addresses on both sides, the encoder's handle of it, bytes of a slot, bytes
+# used in the open one. Then the encoder's.
 (
     LOCK,
     OPEN,
@@ -15,13 +16,15 @@ from __future__ import annotations
     FAILED,
     SLOTS,
     FILL,
+    COPY_1,
+    COPY_4,
     ROOM,
     ROOM_DEVICE,
     ROOM_HANDLE,
     ROOM_SIZE,
     ROOM_AT,
     ENCODER,
-) = range(15)
+) = range(17)
 STREAM_WORDS = ENCODER + 12
 SLOT_COUNT = 16
 """A slot is one word: its command buffer."""

@@ -26,6 +26,7 @@ class Pacing(Failing):
     """
 
     ahead = MARK_US
+    stream: int
     _holdings: Holdings
     _closed: bool
 
@@ -76,3 +77,16 @@ class Pacing(Failing):
         """The device's memory may have changed by something else than the launch of a kernel."""
         self.table[TABLE_RECENT + self.launches() % RECENT] = 0
         self.table[TABLE_LAUNCHES] += 1
+
+    def native_copy(self) -> tuple[int, int]:
+        """See ``Device``."""
+        return self.driver.native_copy(self.stream), self.stream
+
+    def copied_natively(self, code: int) -> None:
+        """See ``Device``."""
+        self.launched_outside()
+        if not code:
+            return
+        self._alive()
+        with self._failing():
+            raise self.driver.kind.results.error(code, f"a copy on {self.info.name} failed", detail=self.driver.explain())
