@@ -17,10 +17,10 @@ from pydantic import BaseModel
 
 from ...jobs.base import BatchSession, Outcome, Session, Stopped
 from ...jobs.core import paths
+from ..config.limits import limits_of
 from ..config.optimize_section import OptimizeSection
 from ..store.interface import Files
 from . import rules
-from .allowed import limits_of
 from .evaluate import Alone, DescentError, Evaluate, Evaluated, TrialsTogether
 from .kept import DescentStore, Saver, latest
 from .results import STOPPED, result_of

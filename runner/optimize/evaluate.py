@@ -12,7 +12,7 @@ from ...compiler.errors import QdrunError
 from ...jobs.base import BatchSession, Session
 from ...jobs.core import paths
 from ...jobs.core.outcome import arrays_of
-from .allowed import Limits
+from ..config.limits import Limits
 from .jacobian import Jacobian, choose
 from .state import Rows
 

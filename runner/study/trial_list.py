@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
+from operator import is_
 from typing import Any, overload
 
 import numpy as np
@@ -129,7 +130,10 @@ def texts(column: Sequence[Any], encode: Callable[[Any], str]) -> str | list[str
         column: at least one value.
         encode: gives the text of a value.
     """
-    first, kinds = column[0], set(map(type, column))
+    first = column[0]
+    if all(map(is_, column, repeat(first))):
+        return encode(first)
+    kinds = set(map(type, column))
     if kinds == {float}:
         if not np.isfinite(np.array(column)).all():
             return [encode(value) for value in column]

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from ...jobs.base import Job
 from ...jobs.core import paths
 from ..collector import paused
+from ..config.limits import limits_of
 from ..config.model import Loaded, OptimizeSection, explain
 from ..config.sweep import Point, SweepError, expand
 from ..config.yaml_lines import ConfigError, ConfigProblem, KeyPath, did_you_mean, dotted
@@ -129,7 +130,10 @@ def trial_ids(columns: dict[str, list[Any]], replicates: list[int]) -> list[str]
 
 
 def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequence[Point]) -> dict[str, list[Any]] | None:
-    """The parameters of all points as columns, each value as ``resolve`` would give it; pydantic validates ``AT_ONCE`` of them in one call.
+    """The parameters of all points as columns, each value as ``resolve`` would give it.
+
+    Where the schema declares limits alone, only the first point is validated, and all points share what the sweep does not set. Otherwise
+    pydantic validates ``AT_ONCE`` of them in one call.
 
     None: the points do not set the same parameters to single values, or not all of them can be resolved; ``resolve`` then tells why.
     """
@@ -138,6 +142,9 @@ def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequenc
     same = all(point.values.keys() == points[0].values.keys() for point in points)
     if not (same and names and all({float, *PLAIN}.issuperset(map(type, column)) for column in swept)):
         return None
+    shared = _within_limits(job, base, points[0], dict(zip(names, swept, strict=True)))
+    if shared is not None:
+        return shared
     holes = {name: f"{secrets.token_hex(8)}-{number}" for number, name in enumerate(names)}
     try:
         template = _TEXT(_placed(job, base, holes))
@@ -160,6 +167,30 @@ def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequenc
             return None
         for name in plain[0]:
             columns.setdefault(name, []).extend([one[name] for one in plain])
+    return columns
+
+
+def _within_limits(
+    job: type[Job[Any]], base: dict[str, Any], first: Point, swept: dict[str, list[Any]]
+) -> dict[str, list[Any]] | None:
+    """The columns of ``resolved_together`` of numbers that the schema certainly allows; None: it does not say so."""
+    limits = limits_of(job.Params, list(swept))
+    if limits is None or not all([{limits.of[name].kind, int}.issuperset(map(type, column)) for name, column in swept.items()]):
+        return None
+    numbers = {name: np.array(column) for name, column in swept.items()}
+    if not ({"i", "f"}.issuperset(one.dtype.kind for one in numbers.values()) and limits.certainly_allow(numbers).all()):
+        return None
+    try:
+        params = resolve(job, base, first.values)
+    except (ValidationError, paths.PathError):
+        return None
+    columns = {name: [value] * len(swept[next(iter(swept))]) for name, value in params.items()}
+    for name, column in swept.items():
+        top, _, rest = name.partition(".")
+        values = map(limits.of[name].kind, column)
+        columns[top] = (
+            [paths.replaced(old, rest, new) for old, new in zip(columns[top], values, strict=True)] if rest else list(values)
+        )
     return columns
 
 

@@ -275,7 +275,7 @@ class Inner(BaseModel):
     layers: list[float] = [1.0, -0.0, 3.5]
 
 
-class MixedParams(QuadraticParams):
+class PlainParams(QuadraticParams):
     inner: Inner = Inner()
     text: str = "x"
     count: int | None = None
@@ -283,6 +283,12 @@ class MixedParams(QuadraticParams):
     rounded: float = 0.0
     endless: float = math.inf
 
+
+class Plain(Job[PlainParams]):
+    """Parameters of all kinds, which the schema alone decides."""
+
+
+class MixedParams(PlainParams):
     @field_validator("rounded")
     @classmethod
     def whole(cls, value):
@@ -290,11 +296,11 @@ class MixedParams(QuadraticParams):
 
 
 class Mixed(Job[MixedParams]):
-    """Parameters of all kinds."""
+    """The same with code of the job."""
 
 
 VALUES = {
-    "x": st.floats(-1e300, 1e300),
+    "x": st.floats(-1e300, 1e300) | st.integers(-5, 5),
     "inner.depth": st.floats(-1.0, 1.0) | st.just(-0.0),
     "inner.layers.1": st.floats(0.0, 1e-300),
     "inner.names.0": st.text(max_size=4),
@@ -302,19 +308,22 @@ VALUES = {
     "count": st.integers(0, 3) | st.none(),
     "flag": st.booleans(),
     "rounded": st.floats(-5.0, 5.0),
+    "size": st.integers(1, 5),
 }
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_trials_made_together_are_those_made_one_by_one(data):
-    names = data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, unique=True))
+    job = data.draw(st.sampled_from([Mixed, Plain]))
+    kinds = data.draw(st.sampled_from([sorted(VALUES), ["inner.depth", "inner.layers.1", "rounded", "size", "x"]]))
+    names = data.draw(st.lists(st.sampled_from(kinds), min_size=1, unique=True))
     values = data.draw(st.lists(st.fixed_dictionaries({name: VALUES[name] for name in names}), min_size=1, max_size=6))
     points = [Point(one, number % 2) for number, one in enumerate(values)]
     base = data.draw(st.sampled_from([{}, {"text": "base"}, {"inner.depth": 0.25}, {"inner": {"depth": 2.0}}]))
     base = {name: value for name, value in base.items() if name != "inner" or not any(n.startswith("inner.") for n in names)}
-    together = resolved_together(Mixed, base, points)
-    single = [resolve(Mixed, base, point.values) for point in points]
+    together = resolved_together(job, base, points)
+    single = [resolve(job, base, point.values) for point in points]
     assert repr([{name: column[k] for name, column in together.items()} for k in range(len(points))]) == repr(single)
     ids = trial_ids(together, [point.replicate for point in points])
     assert ids == [trial_id(params, point.replicate) for params, point in zip(single, points)]
@@ -339,8 +348,16 @@ def test_trials_made_together_are_those_made_one_by_one(data):
         [{}],
     ],
 )
-def test_what_cannot_be_made_together_is_left_to_one_by_one(values):
-    assert resolved_together(Mixed, {}, [Point(one) for one in values]) is None
+@pytest.mark.parametrize("job", [Mixed, Plain])
+def test_what_cannot_be_made_together_is_left_to_one_by_one(job, values):
+    assert resolved_together(job, {}, [Point(one) for one in values]) is None
+
+
+def test_points_within_the_limits_of_a_schema_share_what_the_sweep_does_not_set():
+    points = [Point({"x": 0.5 * k, "inner.layers.0": 1.0 * k}) for k in range(3)]
+    made = resolved_together(Plain, {"inner.depth": 2.0}, points)
+    assert all(one["names"] is made["inner"][0]["names"] for one in made["inner"])
+    assert [one["layers"][0] for one in made["inner"]] == [0.0, 1.0, 2.0] and {one["depth"] for one in made["inner"]} == {2.0}
 
 
 def test_trials_of_different_names_keep_their_own():

@@ -1,19 +1,18 @@
-"""Finds points that a job's parameters certainly allow, all rows at once, by the limits that their pydantic schema declares."""
+"""Finds values that a job's parameters certainly allow, all rows at once, by the limits that their pydantic schema declares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
 
 from ...jobs.base import JobParams
-from .state import Rows
 
 _COMPARES = {"gt": np.greater, "ge": np.greater_equal, "lt": np.less, "le": np.less_equal}
-_FLOAT = {"type", "ref", "metadata", "serialization", "strict", "allow_inf_nan", *_COMPARES}
+_KNOWN = {"type", "ref", "metadata", "strict", "allow_inf_nan", *_COMPARES}
 
 
 def _name_of(model: type[BaseModel]) -> tuple[str, str]:
@@ -28,21 +27,32 @@ class _NotPlainError(Exception):
     """Only validation can tell: the schema has code of the job, or a kind of value that is not known here."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What is declared of some parameters. The lengths of lists are those of the starts, which are valid.
+class Limit(NamedTuple):
+    """What is declared of the numbers of a parameter.
 
     Attributes:
-        of: of each parameter the comparisons that all its numbers fulfil, as names of ``_COMPARES`` and bounds.
+        compare: what all of them fulfil, as names of ``_COMPARES`` and bounds.
     """
 
-    of: Mapping[str, Sequence[tuple[str, float]]]
+    kind: type[float] | type[int]
+    compare: Sequence[tuple[str, float]]
 
-    def certainly_allow(self, real: Rows) -> np.ndarray:
-        """Mask of the rows that validation accepts. Rows with numbers that are not finite are left to it."""
+
+@dataclass(frozen=True)
+class Limits:
+    """What is declared of some parameters, by their dotted paths. The lengths of lists are not looked at."""
+
+    of: Mapping[str, Limit]
+
+    def certainly_allow(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Mask of the rows that validation accepts. Rows with numbers that are not finite are left to it.
+
+        Args:
+            columns: numbers of each parameter, (rows, ..).
+        """
         allowed: np.ndarray = np.array(True)
-        for name, column in real.items():
-            for compare, bound in [*(("lt", np.inf), ("gt", -np.inf)), *self.of[name]]:
+        for name, column in columns.items():
+            for compare, bound in [("lt", np.inf), ("gt", -np.inf), *self.of[name].compare]:
                 rows = _COMPARES[compare](column, bound)
                 allowed = allowed & rows.reshape(len(column), -1).all(axis=1)
         return allowed
@@ -61,7 +71,7 @@ def limits_of(model: type[BaseModel], names: Sequence[str]) -> Limits | None:
 
 
 def _refuse_code(schema: Any) -> None:
-    """Functions may look at several parameters, wherever they stand."""
+    """Functions of validation and of serialisation may look at several parameters, wherever they stand."""
     if isinstance(schema, dict):
         kind = str(schema.get("type", ""))
         if (
@@ -78,8 +88,8 @@ def _refuse_code(schema: Any) -> None:
             _refuse_code(value)
 
 
-def _number(schema: Any, path: Sequence[str], known: Mapping[str, Any]) -> Sequence[tuple[str, float]]:
-    """The comparisons at the end of a path, or of all numbers in the lists there."""
+def _number(schema: Any, path: Sequence[str], known: Mapping[str, Any]) -> Limit:
+    """The limit of the number at the end of a path, or of all numbers in the lists there."""
     match schema["type"]:
         case "definitions":
             return _number(schema["schema"], path, {one["ref"]: one for one in schema["definitions"]})
@@ -93,9 +103,10 @@ def _number(schema: Any, path: Sequence[str], known: Mapping[str, Any]) -> Seque
             return _number(schema["items_schema"], path[1:], known)
         case "tuple" if schema.get("variadic_item_index") == 0 and len(schema["items_schema"]) == 1:
             return _number(schema["items_schema"][0], path[1:], known)
-        case "float" if not path and not schema.keys() - _FLOAT:
-            return [(name, float(schema[name])) for name in _COMPARES if schema.get(name) is not None]
+        case "float" | "int" if not path and not schema.keys() - _KNOWN:
+            compare = [(name, schema[name]) for name in _COMPARES if schema.get(name) is not None]
+            return Limit(float if schema["type"] == "float" else int, compare)
     raise _NotPlainError
 
 
-__all__ = ["Limits", "limits_of"]
+__all__ = ["Limit", "Limits", "limits_of"]

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_va
 
 from qdrun.jobs.base import JobParams
 from qdrun.jobs.core import paths
-from qdrun.runner.optimize.allowed import limits_of
+from qdrun.runner.config.limits import limits_of
 
 
 class Material(BaseModel):
