@@ -114,6 +114,11 @@ class ArrowRows(Sequence[Row]):
         """The values of a column; None for all where there is no such column."""
         return self.batch.column(name).to_pylist() if name in self.names else [None] * len(self)
 
+    def is_constant(self, name: str) -> bool:
+        """Whether a column certainly has one value, seen without making it; False with a NaN, which equals nothing."""
+        column = self.batch.column(name)
+        return column.slice(1).equals(column.slice(0, max(0, len(column) - 1)))
+
     def slices(self, rows: int) -> Iterator[Any]:
         """Record batches of so many rows."""
         for start in range(0, max(1, len(self)), rows):

@@ -227,6 +227,8 @@ def varied(table: Sequence[Row]) -> list[str]:
     """The parameters that differ between the rows."""
     named = table.names if isinstance(table, ArrowRows) else dict.fromkeys(name for row in table for name in row)
     names = [name for name in named if name.startswith("param.")]
+    if isinstance(table, ArrowRows):
+        names = [name for name in names if not table.is_constant(name)]
     return [name for name in names if differ(column_of(table, name))]
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 from ..store.attempts import INLINE_BYTES
@@ -48,7 +50,7 @@ def estimate(trials: Iterable[Trial], groups: Iterable[PlannedGroup], gradients:
     for group in groups:
         bounds |= dict.fromkeys(group.trials, _bound(group))
     names = [name for name in wanted if name in made.columns]
-    known = [sum(counts) for counts in zip(*(list(map(_numbers, made.columns[name])) for name in names), strict=True)]
+    known = [sum(counts) for counts in zip(*(_counts(made.columns[name]) for name in names), strict=True)]
     least = most = 0
     for name, numbers in zip(made.ids, known or [0] * len(made), strict=True):
         low = record_bytes(numbers + len(wanted) - len(names))
@@ -60,6 +62,12 @@ def estimate(trials: Iterable[Trial], groups: Iterable[PlannedGroup], gradients:
 def _bound(group: PlannedGroup) -> int:
     """The bytes of all gradients of a trial, at most, as far as the plan says."""
     return group.plan.by_kind().get("gradients", 0) if group.plan is not None else 0
+
+
+def _counts(column: list[Any]) -> list[int]:
+    """The number of numbers in each value."""
+    shared = all(map(is_, column, repeat(column[0])))
+    return [_numbers(column[0])] * len(column) if shared else list(map(_numbers, column))
 
 
 def _numbers(value: Any) -> int:

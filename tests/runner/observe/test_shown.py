@@ -1,9 +1,11 @@
 """The table for people: equal from the file and from the journal, cut where it is long, and legible on narrow terminals."""
 
 import json
+import math
 import re
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from made_runs import Made
 from typer.testing import CliRunner
@@ -11,7 +13,8 @@ from typer.testing import CliRunner
 from qdrun.runner.cli.app import app
 from qdrun.runner.cli.base import complete_columns
 from qdrun.runner.cli.runs.results import SHOWN_ROWS
-from qdrun.runner.observe.show import results_text
+from qdrun.runner.observe.arrow_columns import ArrowRows
+from qdrun.runner.observe.show import results_text, varied
 from qdrun.runner.observe.table import rows, write_table
 from qdrun.runner.text_grid import grid
 
@@ -126,3 +129,14 @@ def test_columns_are_completed_from_the_table_of_a_run_that_has_ended(tmp_path, 
 def test_a_long_word_is_broken_rather_than_the_table():
     shown = grid(["trial", "error"], [["a1", "x" * 90]], room=80)
     assert max(map(len, shown.splitlines())) <= 80 and shown.replace("\n", "").count("x") == 90
+
+
+@pytest.mark.parametrize(
+    "values", [[[0.5, 1.0]] * 4, [0.5] * 4, ["a"] * 3, [None] * 3, [2, 2, 3], [[1.0], [2.0]], [math.nan] * 3, [7], []]
+)
+def test_a_parameter_is_said_to_vary_in_columns_as_in_rows(values):
+    rows = [{"trial": str(k), "param.p": value} for k, value in enumerate(values)]
+    batch = pa.RecordBatch.from_pylist(rows, pa.schema([("trial", pa.string()), ("param.p", pa.array(values).type)]))
+    differ = len({str(value) for value in values}) > 1
+    assert varied(ArrowRows(batch)) == (["param.p"] if differ else [])
+    assert not rows or varied(rows) == varied(ArrowRows(batch))
