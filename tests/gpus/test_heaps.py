@@ -332,7 +332,8 @@ def test_an_overflow_is_raised_when_the_host_waits_and_the_next_launch_is_clean(
                     k += 1
                 y[i] = v
 
-        x.fill(1.0)
+        at = np.linspace(0.5, 1.2, 8)
+        x.from_numpy(at)
         for n in (9, 3, 9):
             x.grad.fill(0.0)
             y.grad.fill(1.0)
@@ -342,7 +343,7 @@ def test_an_overflow_is_raised_when_the_host_waits_and_the_next_launch_is_clean(
                     qd.sync()
             else:
                 many.grad(n)
-                assert x.grad.to_numpy().tolist() == [8.0] * 8
+                close(gpu, x.grad.to_numpy(), 8 * at**7)  # of x ** 8
 
 
 def test_a_gate_that_cannot_be_counted_says_why(gpu, program):
