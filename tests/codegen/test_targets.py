@@ -63,8 +63,8 @@ def everything(dtype) -> Kernel:
         ("x86_64-unknown-linux-gnu", "", TYPES),
         pytest.param("aarch64-unknown-linux-gnu", "", OTHER_TYPES, marks=pytest.mark.slow),
         pytest.param("x86_64-unknown-linux-gnu", "", OTHER_TYPES, marks=pytest.mark.slow),
-        pytest.param("arm64-apple-darwin", "", TYPES + OTHER_TYPES, marks=pytest.mark.slow),
-        pytest.param("x86_64-pc-windows-msvc", "+avx2,+fma,+f16c", TYPES + OTHER_TYPES, marks=pytest.mark.slow),
+        pytest.param("arm64-apple-darwin", "", TYPES, marks=pytest.mark.slow),  # the instructions are those of Linux
+        pytest.param("x86_64-pc-windows-msvc", "+avx2,+fma,+f16c", (*TYPES, f16), marks=pytest.mark.slow),
     ],
 )
 def test_every_operation_compiles_for(triple, features, dtypes):

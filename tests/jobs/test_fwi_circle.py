@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from qdrun.jobs.base import Session
 from qdrun.jobs.gallery.fwi_circle import FwiCircle, FwiCircleParams, FwiCirclePicture
 
-STEPS = 3  # of 5: each takes ten seconds
+STEPS = 2  # of 5: each takes ten seconds
 
 
 def some(cells: int = 8, steps: int = 25, shots: int = 2, layer: int = 3) -> FwiCircleParams:

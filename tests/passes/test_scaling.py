@@ -26,7 +26,7 @@ from qdrun.compiler.passes.simplify.simplify import simplify
 from qdrun.compiler.runtime import cache, jit
 from qdrun.tests.call_count import calls
 
-SMALL, LARGE = 60, 300
+SMALL, LARGE = 40, 200
 """Sizes of the two kernels; a quadratic pass would take 5 times as much per statement in the second."""
 
 MOST = 1.35

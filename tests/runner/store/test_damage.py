@@ -112,11 +112,11 @@ def test_of_some_flipped_bits_none_changes_anything_without_a_word(tmp_path):
 
 
 @pytest.mark.slow
-def test_of_fifteen_hundred_flipped_bits_none_changes_anything_without_a_word(tmp_path):
+def test_of_five_hundred_flipped_bits_none_changes_anything_without_a_word(tmp_path):
     seed = random.randrange(2**32)
-    verdicts = check_flips(tmp_path, 1500, seed)
+    verdicts = check_flips(tmp_path, 500, seed)
     assert not verdicts["silent"], seed
-    assert verdicts["reported"] > 500
+    assert verdicts["reported"] > 160
 
 
 @pytest.mark.parametrize("where", ["in the middle", "its newline", "the last newline"])
