@@ -5,6 +5,8 @@ emulator of AMD's instructions (gfx942), ``--arch vulkan`` on Mesa's llvmpipe, a
 language, for a GPU that has f64, unless ``--device`` names something else. What ``not_on_a_device.txt`` names is about the processor
 itself and is skipped, with its reason; so is what ``not_on_amdgpu.txt``, ``not_on_vulkan.txt`` or ``not_on_metal.txt`` names, with these.
 ``--device`` chooses the GPU. With ``QDRUN_VULKAN_VALIDATION=1`` a test fails of which the validation layer says something.
+
+LLVM optimises only a part of the kernels, and all of them with ``QDRUN_TESTS_OPTIMISED=1``.
 """
 
 import atexit
@@ -39,41 +41,6 @@ TESTS = Path(__file__).parent
 gc.disable()  # until all tests are collected: the half a million objects of that live to the end
 # Until all tests are collected bytecode is kept: the processes that tests start compile our modules no more. What tests write is not.
 NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
-
-
-class _KeptCode:
-    """Stands for ``runtime.jit`` in the cache of compiled kernels: what LLVM has made of a text, it need not make again in another run.
-
-    Tests that want no cache (``offline_cache=False``) lower their kernels again and look at nothing that was kept; that the same text
-    becomes the same bytes is what their second half takes most of its time for. ``jit.compile_text`` itself always compiles.
-    """
-
-    def __init__(self, jit, cache):
-        self._jit, self._compile = jit, jit.compile_text
-        self._key = functools.partial(
-            cache.key_of, Path(jit.__file__).read_text(encoding="utf-8"), jit.versions(), repr(jit.host())
-        )
-        self._limits = sorted(name for name, value in vars(jit).items() if name.isupper() and isinstance(value, int))
-        self._disk = cache.DiskCache(cache.cache_dir() / "kept")
-
-    def __getattr__(self, name):
-        return getattr(self._jit, name)
-
-    def compile_text(self, text, name, opt_level=2):
-        if self._jit.compile_text is not self._compile:  # a test looks at what is compiled
-            return self._jit.compile_text(text, name, opt_level)
-        key = self._key(text, str(opt_level), *(str(getattr(self._jit, limit)) for limit in self._limits))
-        found = self._disk.get(key)
-        if found is None:
-            found = self._compile(text, name, opt_level), {}
-            self._disk.put(key, *found)
-        return found[0]
-
-
-def _keep_machine_code():
-    from qdrun.compiler.runtime import cache, jit
-
-    cache.jit = _KeptCode(jit, cache)
 
 
 def _check_device_texts():
@@ -166,7 +133,6 @@ def _redirect(backend, device):
 
 
 def pytest_collection_finish():
-    _keep_machine_code()
     _check_device_texts()
     _check_modules()
     gc.collect()
@@ -246,9 +212,23 @@ def pytest_terminal_summary(terminalreporter, config):
         Path(os.environ["QDRUN_AMD_INSTRUCTIONS"]).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
+LONG_KERNELS = ("tests/jobs/test_diffmpm2d.py", "tests/jobs/test_fwi_circle.py")
+"""Where kernels run for longer than LLVM takes for them."""
+
+
+def optimised(item):
+    """One in how many texts of kernels is optimised. Slow tests mostly try random programs, and ``tests/fuzz`` tries more of them."""
+    if "QDRUN_TESTS_OPTIMISED" in os.environ or item.nodeid.startswith(LONG_KERNELS):
+        return 1
+    return 8 if item.get_closest_marker("slow") else 4
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
     """A worker of pytest-xdist that has lost its GPU ends, so that a fresh one runs what is left."""
+    from qdrun.tests import kept_code
+
+    kept_code.keep(optimised(item))
     done = yield
     if _lost_device and os.environ.get("PYTEST_XDIST_WORKER"):
         time.sleep(0.2)  # the report goes first

@@ -143,7 +143,7 @@ def size_of(text: str) -> Size:
 
 
 def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
-    """Run the passes that pay for a module of this size."""
+    """Run the passes that pay for a module of this size; at level 0 those of large modules."""
     if size.function > HUGE_LINES:
         return
     tuning = llvm.PipelineTuningOptions(opt_level)
@@ -151,14 +151,14 @@ def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
     tuning.slp_vectorization = opt_level >= 2 and size.function <= SLP_LINES
     tuning.loop_unrolling = opt_level >= 1 and size.function <= LOOP_LINES
     passes = llvm.create_pass_builder(machine, tuning)
-    if not size.large and size.memory <= LARGE_MEMORY and size.loops <= LARGE_LOOPS:
+    if opt_level and not size.large and size.memory <= LARGE_MEMORY and size.loops <= LARGE_LOOPS:
         manager = passes.getModulePassManager()
     else:
         manager = llvm.create_new_module_pass_manager()
         manager.add_sroa_pass()
         manager.add_instruction_combine_pass()
         manager.add_simplify_cfg_pass()
-        if not size.large:
+        if opt_level and not size.large:
             manager.add_new_gvn_pass()
             manager.add_dead_store_elimination_pass()
             manager.add_aggressive_dce_pass()

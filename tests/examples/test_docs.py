@@ -49,6 +49,8 @@ NEEDS_A_RUN = (*STARTS, "results", "status", "cancel", "watch", "logs", "resume"
 # Runs the blocks of a page: reads [[kind, code], ...] and prints [[stdout, message of the error], ...].
 DRIVER = r"""
 import contextlib, io, json, os, re, sys, traceback
+from qdrun.tests import kept_code
+kept_code.keep(one_in=4)
 sys.path.insert(0, os.getcwd())
 names, out = {"__name__": "page"}, []
 for number, (kind, code) in enumerate(json.load(open("blocks.json"))):

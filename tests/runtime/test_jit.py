@@ -9,6 +9,7 @@ import pytest
 
 from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.compiler.runtime import jit
+from qdrun.tests.kept_code import KeptCode
 
 GOOD = """
 declare double @sin(double)
@@ -70,6 +71,7 @@ def test_every_optimisation_level_compiles(level):
 FAR = """
 import ctypes
 from qdrun.compiler.runtime import jit
+from qdrun.tests.kept_code import KeptCode
 
 ops = "".join(f" %a{k + 1} = fmul double %a{k}, {1 + k % 200 / 1024:.12f}\\n" for k in range(2000))
 data = jit.compile_text(f"define double @entry(double %a0) {{\\n{ops} ret double %a2000 }}", "k", 0)
@@ -139,3 +141,23 @@ def test_compiling_and_loading_leave_nothing_behind():
     before = megabytes()
     some(1000)
     assert megabytes() < before + 6, "9 KB of each in the linker, which is freed when it is full"
+
+
+def test_tests_optimise_one_text_in_so_many_and_all_where_limits_are_set(tmp_path, monkeypatch):
+    levels = []
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "compile_text", lambda text, name, level: levels.append(level) or b"code")
+    kept = KeptCode()
+
+    def optimised(one_in):
+        levels.clear()
+        kept.one_in = one_in
+        for n in range(1000 * one_in, 1000 * one_in + 200):
+            kept.compile_text(f"; {n}", "k", 2)
+        assert set(levels) <= {0, 2} and len(levels) == 200
+        return levels.count(2)
+
+    assert optimised(1) == 200 and 25 < optimised(4) < 75
+    assert kept.versions() != jit.versions(), "processes that tests start do not find what was compiled quickly"
+    monkeypatch.setattr(jit, "LARGE_LINES", 10)
+    assert optimised(5) == 200
