@@ -80,8 +80,8 @@ def _ldlt(
 ) -> None:
     """Row after row of L: the columns that row k meets are found by the tree, in an order in which each comes before its parent.
 
-    A pivot below ``floor`` times the largest number that it is made of, or that is in its row, is ``weak``: its column is left out, as if
-    the matrix were without it. Columns from ``last`` on are not eliminated: ``schur`` gets what is left of them.
+    A pivot below ``floor`` times the largest number that it is made of, or 1, is ``weak``: its column is left out, as if the matrix were
+    without it. Columns from ``last`` on are not eliminated: ``schur`` gets what is left of them.
     """
     for _ in range(1):
         n = parent.shape[0]
@@ -107,9 +107,7 @@ def _ldlt(
                     depth -= 1
                     top -= 1
                     work[3 * n + top] = work[2 * n + depth]
-            pivot, size = a[k], abs(a[k])
-            for p in range(begins[k], begins[k + 1]):
-                size = max(size, abs(a[n + p]))
+            pivot, size = a[k], max(abs(a[k]), cast(1, a.dtype))  # the row's other numbers are about 1, also those to come
             for t in range(top, n):
                 column = work[3 * n + t]
                 u, end = y[column], work[n + column]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -151,12 +152,14 @@ def test_on_a_gpu_a_program_of_the_cpu_has_the_factors():
 
 
 def saddle_point(rng: Any) -> np.ndarray:
-    """A random symmetric indefinite matrix: a stiffness that may be singular, multipliers, and unknowns of very different sizes."""
+    """A random symmetric indefinite matrix: a stiffness that may be singular, multipliers with a small regularisation or none, and
+    unknowns of very different sizes.
+    """
     n, m = int(rng.integers(2, 20)), int(rng.integers(1, 6))
     B = np.where(rng.random((n, n)) < 0.4, rng.normal(size=(n, n)), 0.0)
     K = B @ B.T * rng.choice([1e-3, 1.0, 1e4]) if rng.random() < 0.7 else B + B.T
     C = np.where(rng.random((m, n)) < 0.5, rng.normal(size=(m, n)), 0.0)
-    A = np.block([[K, C.T], [C, np.zeros((m, m))]])
+    A = np.block([[K, C.T], [C, np.diag(rng.normal(size=m) * rng.choice([0.0, 1e-12, 1e-8]))]])
     order = rng.permutation(n + m)
     return A[np.ix_(order, order)]
 
@@ -182,6 +185,20 @@ def test_indefinite_systems_are_solved_as_lapack_solves_them_or_refused_with_the
             assert not solver.info()
             with pytest.raises(qd.QdrunRuntimeError, match="singular"):
                 solver.solve(b)
+
+
+@pytest.mark.parametrize("dtype", [qd.f32, qd.f64], ids=str)
+def test_a_small_number_on_the_diagonal_that_comes_first_is_no_pivot(dtype):
+    """Of a regularised multiplier: its row has a large number, in a column that is eliminated later."""
+    qd.init(arch=qd.cpu, default_fp=dtype)
+    A = np.array([[1e-18, 1.0, 2.0], [1.0, 3.0, 0.5], [2.0, 0.5, -1.0]])
+    for order in itertools.permutations(range(3)):
+        B = A[np.ix_(order, order)].astype(dtype.numpy)
+        rows, columns = np.nonzero(B)
+        solver = qd.linalg.SparseSolver(dtype, solver_type="LDLT")
+        solver.compute(built(3, rows, columns, B[rows, columns], dtype))
+        b = np.array([1.0, -2.0, 0.5], dtype.numpy)
+        np.testing.assert_allclose(solver.solve(b), np.linalg.solve(B, b), rtol=1e-5 if dtype is qd.f32 else 1e-13)
 
 
 @pytest.mark.parametrize("kind", ["LLT", "LDLT", "LU"])
