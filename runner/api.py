@@ -140,12 +140,12 @@ class Results:
         """
         return live_values(self.folder)
 
-    @property
+    @cached_property
     def gradients(self) -> Arrays:
         """Trial to its gradients by name; large ones are mapped from their files when they are asked for."""
         return Arrays(self.folder, self._replay, "gradients")
 
-    @property
+    @cached_property
     def outputs(self) -> Arrays:
         """Trial to its outputs by name, as ``gradients``."""
         return Arrays(self.folder, self._replay, "outputs")

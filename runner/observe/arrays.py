@@ -28,12 +28,14 @@ class Arrays(Mapping[str, Mapping[str, Array]]):
     """Trial to its arrays by name, of the trials that have a row. Nothing is read before a trial is asked for."""
 
     def __init__(self, folder: RunFolder, found: Replay, kind: str) -> None:
-        self._folder, self._kind = folder, kind
-        self._found = {name: state.entry for name, state in found.trials.items() if state.entry is not None}
+        self._folder, self._kind, self._found = folder, kind, found
         self._lines = EventReader(folder)  # trials of a batch have one line
 
     def __getitem__(self, trial: str) -> Mapping[str, Array]:
-        record = self._lines.at(self._found[trial])
+        entry = self._found.trials[trial].entry
+        if entry is None:
+            raise KeyError(trial)
+        record = self._lines.at(entry)
         files = self._folder.files
         if not isinstance(files, LocalFiles):
             return arrays_of(self._folder, record, self._kind)
@@ -46,13 +48,13 @@ class Arrays(Mapping[str, Mapping[str, Array]]):
         return {k: mapped[v["file"]][k] if isinstance(v, dict) else inline[k] for k, v in named.items()}
 
     def __contains__(self, trial: object) -> bool:
-        return trial in self._found
+        return isinstance(trial, str) and self._found.has_row(trial)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return filter(self._found.has_row, self._found.trials)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return sum(1 for _ in self)
 
     def __repr__(self) -> str:
         return f"{self._kind} of {len(self)} trials of {self._folder.name}"

@@ -138,6 +138,10 @@ class Replay:
         """Whether every trial has its row."""
         return bool((self.status > RUNNING).all())
 
+    def has_row(self, trial: str) -> bool:
+        """Whether the run has such a trial, and the trial its row."""
+        return trial in self.places and bool(self.status[self.places[trial]] > RUNNING)
+
     def best(self) -> tuple[str, float] | None:
         """The trial with the smallest loss of those that are done, the first of equals, and the loss."""
         losses = np.where(self.status == DONE, self.losses, math.nan)

@@ -47,6 +47,8 @@ def test_gradients_by_trial_large_and_small_wherever_the_run_lies(where, tmp_pat
     folder = by_hand(tmp_path if where == "local" else where, LARGE | {"small": np.array([1.0, 2.0])})
     run = load(folder.uri)
     assert list(run.gradients) == [A1], "only trials with a row have gradients"
+    assert len(run.gradients) == 1 and A1 in run.gradients and B2 not in run.gradients and "C" not in run.gradients
+    assert run.gradients is run.gradients and run.outputs is run.outputs, "a loop over trials reads each line once"
     found = run.gradients[A1]
     assert set(found) == {"big", "ids", "small"}
     for name, value in LARGE.items():
