@@ -221,6 +221,9 @@ class Resume(Part):
     code_changes: list[str] = about(
         "how the job's files differ from the code that the run keeps; not compared with --code or --force"
     )
+    config_changes: list[str] = about(
+        "keys of the config that were edited since; then `resume` needs --force or --config. Compared with --dry-run alone"
+    )
     ended: Submit | None = about("end of the run, as for submit; null with --dry-run")
 
 

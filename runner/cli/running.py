@@ -174,7 +174,7 @@ def resume(
 
     command_t = process_started()
     with reported(as_json):
-        from ..engine.resume import look, over
+        from ..engine.resume import config_changes, look, over
         from ..engine.resume import resume as go_on
         from ..observe import show
         from ..provenance.versions import code_changes
@@ -186,9 +186,17 @@ def resume(
         reader = Replayer(folder)
         plan = look(folder, failed=failed, reader=reader)
         data = {"run": folder.name, "state": plan.state, "kept": list(plan.kept)}
-        data |= {"retried": dict(plan.retried), "skipped": dict(plan.skipped), "ended": None, "code_changes": []}
+        data |= {
+            "retried": dict(plan.retried),
+            "skipped": dict(plan.skipped),
+            "ended": None,
+            "code_changes": [],
+            "config_changes": [],
+        }
         if plan.retried and (dry_run or code is None) and not force:
             data["code_changes"] = code_changes(folder)
+        if plan.retried and dry_run and config is None and not force:
+            data["config_changes"] = config_changes(folder)
         if not as_json and not quiet:
             print(show.resume_text(data), file=sys.stdout if dry_run else sys.stderr)
         if dry_run:

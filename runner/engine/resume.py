@@ -247,7 +247,7 @@ def config_of(
     if not force:
         folder.check_config(prepared.resolved)
         if text is not None:
-            _check_original(folder, place, text, prepared)
+            _check_original(folder, place)
         source = prepared.target.source if target is None else None
         digest = source and hashlib.sha256(source.encode()).hexdigest()[:16]
         if target is None and digest != info.get("source_hash"):
@@ -264,22 +264,31 @@ def config_of(
     return prepared.model_copy(update=changes), job
 
 
-def _check_original(folder: RunFolder, place: Path, text: str, prepared: Prepared) -> None:
-    """Refuse to go on silently with a config that its user has edited since. It is parsed, and nothing that it names is loaded.
+def config_changes(folder: RunFolder) -> list[str]:
+    """The keys in which the config that a run was made from differs from the copy that the run keeps; none where it is gone. It is parsed,
+    and nothing that it names is loaded.
+    """
+    info, text = folder.info(), folder.config_text()
+    place, overrides = Path(str(info["config"])), folder.config().get("overrides", ())
+    if KEPT_OF in info or text is None or not place.is_file():
+        return []
+    try:
+        now = load_config(place, overrides)
+    except ConfigError:
+        return ["it is no config any more"]
+    if now.document.text == text:
+        return []
+    mine, other = (one.config.model_dump(mode="json") for one in (load_config(place, overrides, text), now))
+    return differing(mine, other)
+
+
+def _check_original(folder: RunFolder, place: Path) -> None:
+    """Refuse to go on silently with a config that its user has edited since.
 
     Raises:
         ConfigChanged: names the keys that differ.
     """
-    if not place.is_file():
-        return
-    try:
-        now = load_config(place, prepared.loaded.overrides)
-    except ConfigError:
-        differ = ["it is no config any more"]
-    else:
-        mine, other = (one.config.model_dump(mode="json") for one in (prepared.loaded, now))
-        differ = [] if now.document.text == text else differing(mine, other)
-    if differ:
+    if differ := config_changes(folder):
         raise ConfigChanged(
             f"{place} has changed since {folder.name} was made: {', '.join(differ)}\n"
             "  do: submit it as a run of its own; or go on with the trials of this run, as they were: "

@@ -428,6 +428,8 @@ def resume_text(data: Mapping[str, Any]) -> str:
         lines += [[word, str(sum(count for _, count in rest)), f"{len(rest)} other reasons"]] if rest else []
     hint = ["`--failed` runs the skipped ones again"] if data["skipped"] else []
     hint += [f"code: {text}" for text in data.get("code_changes", ())]
+    if changed := data.get("config_changes"):
+        hint.append(f"config: edited since, in {', '.join(changed)}; `resume` refuses it without --force or --config")
     return "\n".join([f"{data['run']}: {data['state']}", grid(["", "trials", "why"], lines), *hint])
 
 

@@ -323,7 +323,12 @@ def test_a_dry_run_names_the_changes(home, run):
     said = CliRunner().invoke(app, ["resume", run.uri, "--dry-run"]).stdout
     assert f"code: {home}/helper.py was edited" in said
     data = json.loads(CliRunner().invoke(app, ["resume", run.uri, "--dry-run", "--json"]).stdout)
-    assert data["code_changes"] == [f"{home}/helper.py was edited"]
+    assert data["code_changes"] == [f"{home}/helper.py was edited"] and data["config_changes"] == []
+    config = Path(run.info()["config"])
+    config.write_text(config.read_text() + "limits: {max_concurrent: 1}\n")
+    said = CliRunner().invoke(app, ["resume", run.uri, "--dry-run"]).stdout
+    assert "config: edited since, in limits.max_concurrent; `resume` refuses it without --force or --config" in said
+    assert "config: " not in CliRunner().invoke(app, ["resume", run.uri, "--dry-run", "--force"]).stdout
 
 
 def test_a_run_of_an_older_qdrun_goes_on_with_the_files_as_they_are(home, run):
