@@ -245,12 +245,14 @@ def test_a_function_that_requires_the_top_level_is_refused_anywhere_else(program
 
 # ---- print
 
+LIBC = ctypes.util.find_library("c")  # which starts a process
+
 
 def of_libc(spec, value):
-    libc, buffer = ctypes.CDLL(ctypes.util.find_library("c")), ctypes.create_string_buffer(500)
+    buffer = ctypes.create_string_buffer(500)
     real = isinstance(value, float)
     kind = spec[-1]
-    libc.snprintf(
+    ctypes.CDLL(LIBC).snprintf(
         buffer,
         500,
         f"{spec if real else f'{spec[:-1]}ll{kind}'}".encode(),
@@ -259,7 +261,7 @@ def of_libc(spec, value):
     return buffer.value.decode()
 
 
-@pytest.mark.skipif(ctypes.util.find_library("c") is None or sys.platform != "linux", reason="compares with glibc")
+@pytest.mark.skipif(LIBC is None or sys.platform != "linux", reason="compares with glibc")
 def test_c_formats_are_those_of_the_c_library():
     rng = np.random.default_rng()
     reals = [
