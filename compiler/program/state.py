@@ -37,6 +37,7 @@ from .memory.memory_regions import ExportedMemory, MemoryRegion, PlacedArray, me
 from .recording import LaunchPlace, Recording
 from .trial_state import SEED_FACTOR, TrialState
 
+_OF_TENSORS = frozenset(("fields", "gradients", "ndarrays"))
 _LEAVES = "\n  memory_budget="
 _DO = "\n  do: "
 
@@ -67,6 +68,7 @@ class ProgramState:
         ndarrays, differentiable: the ndarrays that are alive, and those of them with a gradient or a dual.
         keys: the one key of each type of ndarrays: launchers compare keys by identity.
         data: counts the writes to arrays.
+        clearing: sets all gradients to zero; a number: how often that was done since one came or went.
         shown: memory that was handed out, by the first of its regions.
         pending: the errors of launches that end after their calls; None on the CPU.
         warned: the warnings that a program gives once: (kernel, array, line).
@@ -105,6 +107,7 @@ class ProgramState:
         self.place: LaunchPlace | None = None
         self.shown: dict[MemoryRegion, ExportedMemory] = {}
         self.data, self.known_tapes = DataVersions(), KnownTapes()
+        self.clearing: Callable[[], None] | int = 0
         self.replaying = self.before_launch = False
         self.tangents = (
             False  # its kernels will run in forward mode: what plans them compiles or counts their forward-mode kernels, too
@@ -219,6 +222,8 @@ class ProgramState:
 
     def freed(self, memory: Allocation) -> None:
         self.data.freed(memory)
+        if memory.category in _OF_TENSORS:
+            self.clearing = 0
 
     # ---- memory
     def usage(self) -> dict[str, int]:
@@ -243,6 +248,8 @@ class ProgramState:
             if self.replaying or category == "snapshots":
                 self.refuse_over_budget(f"a gradient needs {nbytes:,} bytes of {category}", nbytes)
             self._make_room(nbytes)
+        if category in _OF_TENSORS:
+            self.clearing = 0
         return self.device.allocate(nbytes, category)
 
     def _make_room(self, nbytes: int) -> None:

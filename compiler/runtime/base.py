@@ -6,9 +6,10 @@ import ctypes
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..ir.trials import TrialLayout
 from .compiled import Compiled, CompileOptions
 from .host_memory import reserved_bytes, zeroed
 from .inventory import ProcessBytes
-from .mirror import Link, Mirror
+from .mirror import Link, Mirror, clear
 
 if TYPE_CHECKING:
     from ..ir.nodes import Kernel
@@ -334,6 +335,10 @@ class Device(ABC):
         Raises:
             DeviceError: one has.
         """
+
+    def clearing(self, parts: Sequence[tuple[Mirror | None, np.ndarray]]) -> Callable[[], None]:
+        """A function that writes zeros to these parts of memory, again and again."""
+        return partial(clear, parts)
 
     def keep_source(self, compiled: Compiled, source: Callable[[], tuple[Kernel, CompileOptions]]) -> None:  # noqa: B027
         """The source of a compiled kernel of a batched program, for a device that compiles it again in recorded launches."""

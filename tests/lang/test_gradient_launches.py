@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 
 import numpy as np
@@ -506,3 +507,54 @@ def test_a_tape_of_launches_with_defaults_and_mixed_numbers():
             step(*call)
         end()
     assert np.isclose(x.grad[0], slope, rtol=1e-12)
+
+
+def _clear_while_memory_comes_and_goes(program):
+    rng, kept = random.Random(), 0
+    seed = rng.randrange(1 << 30)
+    rng.seed(seed)
+    arrays, trees = [], []
+    plain = qd.field(qd.f32, shape=5, needs_grad=True)
+    mixed = qd.Vector.field(3, qd.f64)  # its gradient has others between its elements
+    other = qd.field(qd.f32)
+    qd.root.dense(qd.i, 100).place(mixed, other, mixed.grad, other.grad)
+    for step in range(30):
+        what = rng.choice(["array", "tree", "drop", "", "", "", "", ""])
+        if what == "array":
+            arrays.append(qd.ndarray(qd.f32, (rng.randrange(1, 5), 3), needs_grad=True))
+        elif what == "tree":
+            made, builder = qd.field(qd.f16, needs_grad=True), qd.FieldsBuilder()
+            builder.dense(qd.i, 7).place(made)
+            trees.append((builder.finalize(), made))
+        elif what == "drop" and arrays:
+            arrays.pop(rng.randrange(len(arrays)))
+        elif what == "drop" and trees:
+            trees.pop()[0].destroy()
+        grads = [x.grad for x in (plain, mixed, other, *arrays, *(made for _, made in trees))]
+        for grad in grads:
+            grad.fill(1.5)
+        counters = [c for grad in grads for c in program.data.writes_to(grad)]
+        before = [c.value for c in counters]
+        kept += callable(program.clearing)
+        qd.ad.clear_all_gradients()
+        assert all((grad.to_numpy() == 0).all() for grad in grads), f"seed {seed}, step {step}"
+        assert all(c.value > b for c, b in zip(counters, before)), f"seed {seed}, step {step}"
+    for _ in range(4):
+        qd.ad.clear_all_gradients()
+    assert kept or callable(program.clearing)
+    x = qd.ndarray(qd.f64, 4, needs_grad=True)
+    grad = x.grad
+    for _ in range(4):
+        qd.ad.clear_all_gradients()
+    del x
+    gc.collect()
+    grad.fill(2.0)
+    qd.ad.clear_all_gradients()
+    assert (grad.to_numpy() == 2.0).all()  # nothing has this gradient any more
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 3}, {"arch": qd.cuda, "device": "emulated"}])
+def test_gradients_are_cleared_as_fields_and_arrays_come_and_go(options):
+    """How to clear them is kept from the third time on, until memory comes or goes."""
+    with qd.init(default_fp=qd.f64, **options) as program:
+        _clear_while_memory_comes_and_goes(program)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
+
+import numpy as np
 
 from ...errors import (
     QdrunRuntimeError,
@@ -23,6 +25,10 @@ def has_grad(tensor: Any) -> bool:
         return False
     grad = tensor.grad
     return grad is not None and getattr(grad, "placed", True)
+
+
+WORTH = 2
+"""Times that the same gradients are cleared before it is kept how."""
 
 
 class SNodeGradType(StrEnum):
@@ -44,7 +50,7 @@ def clear_all_gradients(gradient_type: SNodeGradType | str = SNodeGradType.ADJOI
     if name == SNodeGradType.DUAL:
         clear_duals(program)
     elif name == SNodeGradType.ADJOINT:
-        _clear_adjoints(program.tensors())
+        _clear_adjoints(program)
         for passed in program.passed:
             passed.clear()
     else:
@@ -53,10 +59,29 @@ def clear_all_gradients(gradient_type: SNodeGradType | str = SNodeGradType.ADJOI
         )
 
 
-def _clear_adjoints(tensors: Iterable[Any]) -> None:
-    every = [each for tensor in tensors for each in (tensor, dual_of(tensor)) if each is not None]
-    found = [tensor.grad for tensor in every if has_grad(tensor)]
-    clear((grad._mirror, view) for grad, view in [(grad, grad._written()) for grad in found])
+def _clear_adjoints(program: Program) -> None:
+    followed = program.records()
+    if callable(program.clearing) and not followed:
+        program.clearing()
+        return
+    every = [each for tensor in program.tensors() for each in (tensor, dual_of(tensor)) if each is not None]
+    found = [(grad, grad._written()) for grad in (tensor.grad for tensor in every if has_grad(tensor))]
+    clear((grad._mirror, view) for grad, view in found)
+    if not (followed or callable(program.clearing)):  # gradients that stay are found once
+        program.clearing = program.clearing + 1 if program.clearing < WORTH else _clearing(program, found)
+
+
+def _clearing(program: Program, found: list[tuple[Any, np.ndarray]]) -> Callable[[], None]:
+    """Sets gradients to zero as long as no memory comes or goes."""
+    counters = list({id(count): count for grad, _ in found for count in program.data.writes_to(grad)}.values())
+    run = program.device.clearing([(grad._mirror, view) for grad, view in found])
+
+    def clear_them() -> None:
+        for count in counters:
+            count.value += 1
+        run()
+
+    return clear_them
 
 
 def dual_of(tensor: Any) -> Any:

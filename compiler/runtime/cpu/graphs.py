@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,15 @@ import numpy as np
 from ...ir.threads import new_lock
 from ...ir.trials import TrialLayout
 from ..base import Allocation, Device
+from ..mirror import Mirror, clear
 from ..recording import ALL_TRIALS, RecordedWrite, RunOnce, Steps, Unrecordable
+from ..runs import runs_of
 from .recorded_memory import SequenceRecorder
 from .sequence import RecordedSequence, sequence_of
+
+MOST_CLEARED = 64
+"""Runs of an array that are cleared one by one; numpy clears an array of more."""
+_NO_SEEDS = np.empty(0, np.uint64)
 
 
 class CpuGraphs(Device):
@@ -77,6 +83,19 @@ class CpuGraphs(Device):
     def drop_graph(self, handle: int) -> None:
         """Forget a graph."""
         self._sequences.pop(handle, None)
+
+    def clearing(self, parts: Sequence[tuple[Mirror | None, np.ndarray]]) -> Callable[[], None]:
+        """See ``Device``: a sequence, but for parts of many runs."""
+        runs = [runs_of(array) if array.size else None for _, array in parts]
+        few = [r is not None and r.rows <= MOST_CLEARED for r in runs]
+        steps = [RecordedWrite(a.ctypes.data, r) for (_, a), r, is_few in zip(parts, runs, few) if r is not None and is_few]
+        sequence, others = sequence_of(steps), [part for part, is_few in zip(parts, few) if not is_few]
+
+        def run() -> None:
+            sequence.run(_NO_SEEDS, 0, 1)
+            clear(others)
+
+        return run
 
     def _recordable(self, what: str, do: str) -> None:
         """Refuse what cannot be part of a graph, in the thread that records one."""
