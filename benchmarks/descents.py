@@ -34,7 +34,7 @@ class Chain(Job[ChainParams]):
         w, k, loss, steps = self.input("w"), self.input("k"), self.objective(), self.params.steps
 
         @qd.kernel
-        def run():
+        def chain():
             for _ in range(1):
                 x, v = 0.0, 0.0
                 for t in range(steps):
@@ -42,10 +42,10 @@ class Chain(Job[ChainParams]):
                     x += 0.01 * v
                 loss[None] += (x - 1.0) ** 2
 
-        self.run = run
+        self.chain = chain
 
     def simulate(self) -> None:
-        self.run()
+        self.chain()
 
 
 def main() -> None:

@@ -30,6 +30,8 @@ _OWN = {
     "watch": "its progress",
 }
 """Attributes that ``build`` reads and must not assign, and what they are."""
+_CALLED = ("run", "simulate", "fill", "save", "saves", "set", "plan", "explain", "launches", "allocates", "used")
+"""Methods that are called after ``build``, which must not hide them."""
 NO_MEMORY = MemoryPlan()
 """The plan of every trial without a program. Shared, because it is frozen and slow to create."""
 
@@ -427,12 +429,12 @@ class Job(Declaring, JobFiles, Generic[P]):
             self._declared.check(self.gradients)
 
     def _check_own(self, before: Mapping[str, Any]) -> None:
-        for name, value in before.items():
-            if getattr(self, name) is not value:
-                raise ValueError(
-                    f"{type(self).__name__}.build() assigns `self.{name}`, which every job has: {_OWN[name]}\n"
-                    "  do: give the attribute of this job another name"
-                )
+        changed = [(name, _OWN[name]) for name, value in before.items() if getattr(self, name) is not value]
+        for name, what in [*changed, *((name, f"its method {name}()") for name in _CALLED if name in vars(self))]:
+            raise ValueError(
+                f"{type(self).__name__}.build() assigns `self.{name}`, which every job has: {what}\n"
+                "  do: give the attribute of this job another name"
+            )
 
 
 def _program(precision: str, backend: str, options: dict[str, Any]) -> Any:

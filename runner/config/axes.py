@@ -40,9 +40,13 @@ FORMS = {
     "normal": Form("[mean, deviation]", "[0, 1, 5]", True),
     "randint": Form("[low, high], without high", "[0, 10, 5]", True),
     "choice": Form("[value, value, ..]", "[a, b, c], samples: 5", True),
+    "file": Form("a path of .npy, .npz, .parquet or .csv", "starts.npy"),
 }
 AXIS_FORMS = tuple(FORMS)
-SAMPLES = "samples"
+BESIDE = ("samples", "shape", "column")
+"""Keys that say more of a form."""
+WRITTEN = ("grid", "list", "choice", "file")
+"""Forms that are no lists of numbers with a meaning for each."""
 
 
 def _wrong(form: str, what: str) -> Exception:
@@ -50,10 +54,17 @@ def _wrong(form: str, what: str) -> Exception:
     return refuse(what, allowed=(f"{form}: {FORMS[form].parts}",), hint=f"write, for example, {shown}")
 
 
+Extent = Annotated[int, Field(ge=1, le=1 << 24)]
+
+
 class Axis(Section):
     """The values of one parameter: exactly one of the forms is set. A plain list in YAML is ``grid``.
 
-    ``samples``: how many values a form draws, unless its list says so with a third number.
+    Attributes:
+        samples: how many values a form draws, unless its list says so with a third number.
+        shape: of each value that is drawn: numbers of elements along its axes; one number for a list.
+        file: whose values these are, relative to the folder of the config. The first axis of an array counts them.
+        column: of a table, or the array of an ``.npz`` file.
     """
 
     grid: list[Any] | None = Field(None, min_length=1)
@@ -66,7 +77,10 @@ class Axis(Section):
     normal: list[Number] | None = None
     randint: list[Number] | None = None
     choice: list[Any] | None = Field(None, min_length=1)
+    file: str | None = None
     samples: int | None = Field(None, ge=1, le=MOST)
+    shape: Extent | Annotated[list[Extent], Field(min_length=1)] | None = None
+    column: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -81,7 +95,7 @@ class Axis(Section):
 
     @model_validator(mode="after")
     def _one_form_of_the_right_length(self) -> Axis:
-        forms = self.model_fields_set - {SAMPLES}
+        forms = self.model_fields_set.difference(BESIDE)
         if len(forms) != 1:
             found = f", not {len(forms)}: {', '.join(sorted(form.removesuffix('ed') for form in forms))}" if forms else ""
             hint = "write, for example, {linspace: [0, 1, 5]}"
@@ -89,17 +103,20 @@ class Axis(Section):
         form, values = self.form
         if values is None:
             raise _wrong(form, f"`{form}` is empty")
-        if not FORMS[form].draws and self.samples is not None:
-            hint = "leave `samples` out, or use a form that draws"
-            raise refuse(f"`{form}` draws nothing", allowed=[name for name in FORMS if FORMS[name].draws], hint=hint)
-        if form not in ("grid", "list", "choice"):
+        for name in ("samples", "shape"):
+            if not FORMS[form].draws and getattr(self, name) is not None:
+                hint = f"leave `{name}` out, or use a form that draws"
+                raise refuse(f"`{form}` draws nothing", allowed=[name for name in FORMS if FORMS[name].draws], hint=hint)
+        if form != "file" and self.column is not None:
+            raise refuse(f"`column` belongs to `file`, not to `{form}`", hint="leave `column` out")
+        if form not in WRITTEN:
             _check_numbers(form, values, self.samples)
         return self
 
     @property
-    def form(self) -> tuple[str, list[Any]]:
-        """The name of the form as YAML spells it, and its list."""
-        name = next(iter(self.model_fields_set - {SAMPLES}))
+    def form(self) -> tuple[str, Any]:
+        """The name of the form as YAML spells it, and its list, or the path of its file."""
+        name = next(iter(self.model_fields_set.difference(BESIDE)))
         return ("list" if name == "listed" else name), getattr(self, name)
 
     @property
@@ -117,14 +134,17 @@ class Axis(Section):
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core)
         whole = handler.resolve_ref_schema(schema)
-        whole["minProperties"], whole["maxProperties"] = 1, 2
-        whole |= {"if": {"required": [SAMPLES]}, "then": {"minProperties": 2}, "else": {"maxProperties": 1}}
+        whole["minProperties"], whole["maxProperties"] = 1, 3
+        whole["oneOf"] = [{"required": [name]} for name in FORMS]
         for name, form in FORMS.items():
+            if name == "file":
+                whole["properties"][name] = {"type": "string", "description": f"{form.parts}: for example {form.example}"}
+                continue
             whole["properties"][name] = {
                 "type": "array",
                 "minItems": 1,
                 "description": f"{form.parts}: for example {form.example}",
-                **({} if name in ("grid", "list", "choice") else _numbers(3 if name in ("linspace", "logspace") else 2)),
+                **({} if name in WRITTEN else _numbers(3 if name in ("linspace", "logspace") else 2)),
             }
         return {"anyOf": [{"type": "array", "minItems": 1, "description": "the values"}, schema]}
 
@@ -177,6 +197,18 @@ def _check_draw(form: str, first: float, second: float) -> None:
         raise _wrong(form, "`randint` needs whole numbers below 2**63")
 
 
+class PointTable(Section):
+    """A table whose rows are the points of a sweep.
+
+    Attributes:
+        file: ``.parquet`` or ``.csv``, relative to the folder of the config.
+        columns: the columns to read, by the parameters that they are; None: each column is the parameter of its name.
+    """
+
+    file: str
+    columns: dict[str, str] | None = Field(None, min_length=1)
+
+
 class SweepSection(Section):
     """Which trials to run: the product of the axes (grid), all together (zip), random draws (random), or written out (list).
 
@@ -187,6 +219,7 @@ class SweepSection(Section):
         params: parameter, dotted for nested ones and with an index for one item of a list, to its values.
         zip: with ``grid``: groups of parameters that go together and count as one axis.
         trials: with the method ``list``: the values of each trial.
+        table: with the method ``list``: a table that has them.
         exclude: points to leave out: a trial is left out when all values of one of the maps are its own.
         samples: how many values each axis draws that does not say; of ``random``, how many trials.
         repeat: each point this many times.
@@ -197,9 +230,10 @@ class SweepSection(Section):
     params: dict[str, Axis] = Field({})
     zip: list[Annotated[list[str], Field(min_length=2)]] = []
     trials: list[dict[str, Any]] | None = Field(None, min_length=1)
+    table: PointTable | None = None
     exclude: list[Annotated[dict[str, Any], Field(min_length=1)]] = []
     samples: int | None = Field(None, ge=1, le=MOST)
     repeat: int = Field(1, ge=1, le=MOST)
 
 
-__all__ = ["AXIS_FORMS", "FORMS", "MOST", "Axis", "Form", "Section", "SweepSection"]
+__all__ = ["AXIS_FORMS", "FORMS", "MOST", "Axis", "Form", "PointTable", "Section", "SweepSection"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +71,23 @@ def limits_of(model: type[BaseModel], names: Sequence[str]) -> Limits | None:
         return None
 
 
+def as_numbers(column: Sequence[Any], kind: type[float] | type[int]) -> np.ndarray | None:
+    """Values of one shape as they are after validation, (rows, ..); None: not all of them are numbers, of one shape and as large as f64
+    and i64 hold exactly.
+    """
+    kinds, parts = {kind, int}, column
+    while {list}.issuperset(map(type, parts)):
+        if len(set(map(len, parts))) != 1:
+            return None
+        parts = list(chain.from_iterable(parts))
+    if not kinds.issuperset(map(type, parts)):
+        return None
+    try:
+        return np.array(column, np.float64 if kind is float else np.int64)
+    except OverflowError:
+        return None
+
+
 def _refuse_code(schema: Any) -> None:
     """Functions of validation and of serialisation may look at several parameters, wherever they stand."""
     if isinstance(schema, dict):
@@ -109,4 +127,4 @@ def _number(schema: Any, path: Sequence[str], known: Mapping[str, Any]) -> Limit
     raise _NotPlainError
 
 
-__all__ = ["Limit", "Limits", "limits_of"]
+__all__ = ["Limit", "Limits", "as_numbers", "limits_of"]

@@ -6,12 +6,12 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from .axes import AXIS_FORMS
+from .axes import AXIS_FORMS, BESIDE
 from .yaml_lines import ConfigError, ConfigProblem, Document, KeyPath, parse_document
 
 FREE = (("job", "params"), ("sweep", "params"))
 """Maps with the job's parameters as keys: the rest of a key is one dotted name, unless its first part exists already."""
-ENDS = frozenset((*AXIS_FORMS, "samples"))
+ENDS = frozenset((*AXIS_FORMS, *BESIDE))
 """Last parts of a path below ``sweep.params`` that are a form, and no part of the parameter's name."""
 
 

@@ -6,16 +6,19 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from .axes import FORMS, MOST, Axis, SweepSection
+from .point_files import PointFileError, columns_of, values_of
 from .values import is_number
 from .yaml_lines import KeyPath, did_you_mean
 
-MAX_TRIALS = MOST
+MAX_TRIALS, HERE = MOST, Path()
+T = TypeVar("T")
 _KEY = json.JSONEncoder(sort_keys=True).encode
 CLOSE = 1e-9
 """Reals that differ by no more than this part are one value to ``exclude``: 0.3 is the fourth of linspace [0, 1, 11]."""
@@ -37,8 +40,12 @@ class Point(NamedTuple):
     item: int = 0
 
 
-def expand(sweep: SweepSection | None) -> list[Point]:
+def expand(sweep: SweepSection | None, folder: Path = HERE) -> list[Point]:
     """All points of a sweep, in order: the last axis changes fastest, repetitions come last. No sweep is one empty point.
+
+    Args:
+        sweep: the section.
+        folder: in which relative paths of its files begin.
 
     Raises:
         SweepError: the sweep is empty, larger than 100000 trials, has two equal trials, or its keys contradict each other.
@@ -46,21 +53,22 @@ def expand(sweep: SweepSection | None) -> list[Point]:
     if sweep is None:
         return [Point({})]
     _check_keys(sweep)
-    combinations = {"grid": _grid, "zip": _zipped, "random": _random, "list": _listed}[sweep.method](sweep)
+    combinations = {"grid": _grid, "zip": _zipped, "random": _random, "list": _listed}[sweep.method](sweep, folder)
+    items = {id(values): number for number, values in enumerate(combinations)} if sweep.method == "list" else {}
     combinations = _without_excluded(combinations, sweep)
     if len(combinations) * sweep.repeat > MAX_TRIALS:
         raise SweepError((), f"{len(combinations) * sweep.repeat} trials are more than {MAX_TRIALS}", hint="split the sweep")
-    return _numbered(combinations, sweep)
+    return _numbered(combinations, sweep, items)
 
 
 def _check_keys(sweep: SweepSection) -> None:
     if sweep.method == "list":
-        if not sweep.trials or sweep.params or sweep.zip:
-            raise SweepError(
-                (), "method `list` needs `trials` and nothing in `params` or `zip`", hint="trials: [{name: value}, ...]"
-            )
-    elif sweep.trials is not None:
-        raise SweepError(("trials",), f"`trials` belongs to method `list`, not to `{sweep.method}`", hint="set method: list")
+        if (sweep.trials is None) == (sweep.table is None) or sweep.params or sweep.zip:
+            what = "method `list` needs one of `trials` and `table`, and nothing in `params` or `zip`"
+            raise SweepError((), what, hint="trials: [{name: value}, ...]")
+    elif sweep.trials is not None or sweep.table is not None:
+        name = "trials" if sweep.trials is not None else "table"
+        raise SweepError((name,), f"`{name}` belongs to method `list`, not to `{sweep.method}`", hint="set method: list")
     elif not sweep.params:
         raise SweepError(
             ("params",), "the sweep is empty", hint="name at least one parameter, or leave `sweep` out for one trial"
@@ -85,7 +93,7 @@ def _check_samples(sweep: SweepSection) -> None:
         raise SweepError(("samples",), what, forms, "leave it out, or set method: random")
 
 
-def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None) -> list[Any]:
+def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None, folder: Path = HERE) -> list[Any]:
     """The values of one axis. Draws depend on the seed and the name alone, not on the other axes; more of them begin with the same.
 
     Args:
@@ -93,19 +101,22 @@ def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None) ->
         axis: its form.
         seed: of the sweep.
         samples: number of draws, if the axis does not give one.
+        folder: in which the path of a file begins.
 
     Raises:
-        SweepError: the number of draws is not given, there are too many values, or one is not finite.
+        SweepError: the number of draws is not given, there are too many values, one is not finite, or a file cannot be read.
     """
     form, parts = axis.form
-    if form in ("grid", "list"):
+    if form == "file":
+        values = _read(("params", name), lambda: values_of(folder / parts, axis.column))
+    elif form in ("grid", "list"):
         values = list(parts)
     elif axis.draws:
         count = axis.count or samples
         if count is None:
             what = f"`{form}` draws values and nothing says how many"
             raise SweepError(("params", name), what, hint="add samples: 5 beside it, or to the sweep")
-        values = draw(form, parts, count, seed, name)
+        values = draw(form, parts, count, seed, name, axis.shape)
     else:
         values = _spaced(name, form, parts)
     if not _finite(values):
@@ -113,10 +124,20 @@ def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None) ->
     return values
 
 
+def _read(path: KeyPath, read: Callable[[], T]) -> T:
+    """What a file of the section at ``path`` gives."""
+    try:
+        return read()
+    except PointFileError as error:
+        raise SweepError((*path, "file"), error.what, error.allowed, error.hint) from error
+
+
 def _finite(values: list[Any]) -> bool:
-    """Whether none of the values is a number that is not finite."""
+    """Whether none of the values is a number that is not finite, or a list with one."""
     if {float}.issuperset(map(type, values)):
         return bool(np.isfinite(np.array(values)).all())
+    if {list}.issuperset(map(type, values)):
+        return all(map(_finite, values))
     return not any(isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value) for value in values)
 
 
@@ -142,19 +163,24 @@ def _range(name: str, first: float, end: float, step: float = 1) -> list[Any]:
     return [first + number * step for number in range(max(count, 1))]
 
 
-def draw(form: str, parts: list[Any], count: int, seed: int, name: str) -> list[Any]:
-    """``count`` random values of a form; they depend on seed and name alone."""
+def draw(form: str, parts: list[Any], count: int, seed: int, name: str, shape: int | list[int] | None = None) -> list[Any]:
+    """``count`` random values of a form; they depend on seed and name alone. ``shape``: of each; None: single ones."""
     stream = _stream(seed, name)
+    size = (count, *([shape] if isinstance(shape, int) else shape or ()))
     if form == "choice":
-        return [parts[i] for i in stream.integers(len(parts), size=count)]
+        return _picked(parts, stream.integers(len(parts), size=size).tolist())
     first, second = parts[:2]
     draws: dict[str, Callable[[], np.ndarray]] = {
-        "uniform": lambda: stream.uniform(first, second, count),
-        "loguniform": lambda: np.exp(stream.uniform(math.log(first), math.log(second), count)).clip(first, second),
-        "normal": lambda: stream.normal(first, second, count),
-        "randint": lambda: stream.integers(first, second, count),
+        "uniform": lambda: stream.uniform(first, second, size),
+        "loguniform": lambda: np.exp(stream.uniform(math.log(first), math.log(second), size)).clip(first, second),
+        "normal": lambda: stream.normal(first, second, size),
+        "randint": lambda: stream.integers(first, second, size),
     }
     return draws[form]().tolist()
+
+
+def _picked(parts: list[Any], numbers: list[Any]) -> list[Any]:
+    return [_picked(parts, one) if isinstance(one, list) else parts[one] for one in numbers]
 
 
 def _stream(seed: int, name: str) -> np.random.Generator:
@@ -162,12 +188,12 @@ def _stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence([seed, word]))
 
 
-def _columns(sweep: SweepSection) -> dict[str, list[Any]]:
-    return {name: axis_values(name, axis, sweep.seed, sweep.samples) for name, axis in sweep.params.items()}
+def _columns(sweep: SweepSection, folder: Path) -> dict[str, list[Any]]:
+    return {name: axis_values(name, axis, sweep.seed, sweep.samples, folder) for name, axis in sweep.params.items()}
 
 
-def _grid(sweep: SweepSection) -> list[dict[str, Any]]:
-    columns = _columns(sweep)
+def _grid(sweep: SweepSection, folder: Path) -> list[dict[str, Any]]:
+    columns = _columns(sweep, folder)
     groups = _zip_groups(sweep, columns)
     size = math.prod(len(columns[group[0]]) for group in groups)
     if size > MAX_TRIALS:
@@ -197,23 +223,32 @@ def _check_equally_many(path: KeyPath, columns: dict[str, list[Any]]) -> None:
         raise SweepError(path, f"zipped parameters need equally many values: {counts}", hint="give each the same number")
 
 
-def _zipped(sweep: SweepSection) -> list[dict[str, Any]]:
-    columns = _columns(sweep)
+def _zipped(sweep: SweepSection, folder: Path) -> list[dict[str, Any]]:
+    columns = _columns(sweep, folder)
     _check_equally_many(("params",), columns)
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
-def _random(sweep: SweepSection) -> list[dict[str, Any]]:
+def _random(sweep: SweepSection, folder: Path) -> list[dict[str, Any]]:
     count = sweep.samples or 0
     columns: dict[str, list[Any]] = {}
     for name, axis in sweep.params.items():
-        values = axis_values(name, axis, sweep.seed, count)
+        values = axis_values(name, axis, sweep.seed, count, folder)
         columns[name] = values if axis.draws else draw("choice", values, count, sweep.seed, name)
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
-def _listed(sweep: SweepSection) -> list[dict[str, Any]]:
-    return list(sweep.trials or [])
+def _listed(sweep: SweepSection, folder: Path) -> list[dict[str, Any]]:
+    table = sweep.table
+    if table is None:
+        return list(sweep.trials or [])
+    columns = _read(("table",), lambda: columns_of(folder / table.file, table.columns))
+    for name, values in columns.items():
+        if not _finite(values):
+            row = next(k for k, value in enumerate(values) if not _finite([value]))
+            what = f"row {row} of {folder / table.file} has a `{name}` that is not finite"
+            raise SweepError(("table", "file"), what, hint="sweeps are over finite numbers")
+    return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
 def _without_excluded(combinations: list[dict[str, Any]], sweep: SweepSection) -> list[dict[str, Any]]:
@@ -296,10 +331,9 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _numbered(combinations: list[dict[str, Any]], sweep: SweepSection) -> list[Point]:
-    """Repetitions get numbers; equal points are repetitions among random draws and a mistake anywhere else."""
+def _numbered(combinations: list[dict[str, Any]], sweep: SweepSection, items: Mapping[int, int]) -> list[Point]:
+    """Repetitions get numbers; equal points are repetitions among random draws and a mistake anywhere else. ``items``: by identity."""
     drawn = sweep.method == "random" or any(axis.draws for axis in sweep.params.values())
-    items = {id(values): number for number, values in enumerate(sweep.trials or ())}
     if _all_differ(combinations):
         return [Point(values, number, items.get(id(values), 0)) for values in combinations for number in range(sweep.repeat)]
     seen: dict[str, int] = {}

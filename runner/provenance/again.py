@@ -12,7 +12,7 @@ from ..store.layout import RunFolder
 from ..study.plan import Prepared
 from ..study.prepare import prepare
 from ..study.target import kept_target
-from ..study.trial_list import Trial, Trials
+from ..study.trial_list import Trial
 from .kept import KeptCode
 
 KEPT_OF = "kept_of"
@@ -41,9 +41,8 @@ def prepared_again(
     resolved = folder.config()
     place, backend = Path(str(folder.info()["config"])), resolved["device"]["backend"]
     target = kept_target(found.provenance.target, found.code, home=KEPT, label=found.label)
-    how = {"backend": backend, "text": folder.config_text(), "target": target, "copies": found.copies}
-    prepared, job = prepare(place, local=local, overrides=list(resolved.get("overrides", ())), debug=debug, **how)
-    return prepared.model_copy(update={"trials": Trials.of(trials)}), job
+    how = {"backend": backend, "text": folder.config_text(), "target": target, "copies": found.copies, "trials": trials}
+    return prepare(place, local=local, overrides=list(resolved.get("overrides", ())), debug=debug, **how)
 
 
 __all__ = ["KEPT_OF", "NOTEBOOK", "prepared_again"]

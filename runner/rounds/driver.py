@@ -136,7 +136,7 @@ def search(
     prepared, _ = prepare(config, local=where.address is None, overrides=[*overrides, *one], target=target)
     optimize = loaded.config.optimize
     names = [] if optimize is None else optimized(optimize, prepared.gradients, prepared.trials.params(0))
-    chooser = rounds_of(section, sweep, optimize, names)
+    chooser = rounds_of(section, sweep, optimize, names, loaded.folder)
     with (
         _claimed(folder, files),
         kept_open(where.address, prepared.ray_devices),

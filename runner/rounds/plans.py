@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -48,8 +49,8 @@ class Rounds(Protocol):
 class Sampled:
     """Rounds of a sampler, which sees losses alone. One evaluation is one trial."""
 
-    def __init__(self, section: SearchSection, sweep: SweepSection) -> None:
-        self._section, self._sampler = section, Sampler(section, sweep.params)
+    def __init__(self, section: SearchSection, sweep: SweepSection, folder: Path) -> None:
+        self._section, self._sampler = section, Sampler(section, sweep.params, folder)
 
     def ask(self, left: int) -> Round | None:
         """See ``Rounds``."""
@@ -69,10 +70,11 @@ class DescentRounds:
         section: the search.
         sweep: where starts come from.
         names: the parameters that are optimised.
+        folder: in which paths of the sweep begin.
     """
 
-    def __init__(self, section: SearchSection, sweep: SweepSection, names: Sequence[str]) -> None:
-        self._section, self._sweep, self._names = section, sweep, list(names)
+    def __init__(self, section: SearchSection, sweep: SweepSection, names: Sequence[str], folder: Path) -> None:
+        self._section, self._sweep, self._names, self._folder = section, sweep, list(names), folder
         self._live, self._asked, self._fresh = list[Descent](), list[Descent](), 0
 
     def ask(self, left: int) -> Round | None:
@@ -96,9 +98,9 @@ class DescentRounds:
             drawn = self._sweep.model_copy(
                 update={"method": "random", "samples": count, "seed": seed, "params": axes, "zip": [], "repeat": 1}
             )
-            points = expand(drawn)
+            points = expand(drawn, self._folder)
         else:
-            points = expand(self._sweep.model_copy(update={"repeat": 1}))[place * count : (place + 1) * count]
+            points = expand(self._sweep.model_copy(update={"repeat": 1}), self._folder)[place * count : (place + 1) * count]
         return [Descent(point.values, math.inf) for point in points]
 
     def tell(self, rows: Sequence[Row]) -> int:
@@ -133,7 +135,9 @@ def _uncounted(axis: Any) -> dict[str, Any]:
     return {"samples": None} | ({form: list(parts)} if axis.draws and form != "choice" else {})
 
 
-def rounds_of(section: SearchSection, sweep: SweepSection, optimize: OptimizeSection | None, names: Sequence[str]) -> Rounds:
+def rounds_of(
+    section: SearchSection, sweep: SweepSection, optimize: OptimizeSection | None, names: Sequence[str], folder: Path
+) -> Rounds:
     """The rounds that a config asks for.
 
     Args:
@@ -141,6 +145,7 @@ def rounds_of(section: SearchSection, sweep: SweepSection, optimize: OptimizeSec
         sweep: its sweep.
         optimize: its descent.
         names: the parameters that it optimises.
+        folder: of the config.
 
     Raises:
         NotSearchable: it has an ``optimize`` that the method does not use, or lacks.
@@ -155,7 +160,7 @@ def rounds_of(section: SearchSection, sweep: SweepSection, optimize: OptimizeSec
             raise NotSearchable(
                 "optimize.warm_start does not go with `search`, whose rounds go on from each other\n  do: leave it out"
             )
-        return DescentRounds(section, sweep, names)
+        return DescentRounds(section, sweep, names, folder)
     if optimize is not None:
         raise NotSearchable(
             f"search.method {section.method} chooses the parameters itself, and the config has a section `optimize`\n"
@@ -163,7 +168,7 @@ def rounds_of(section: SearchSection, sweep: SweepSection, optimize: OptimizeSec
         )
     if not sweep.params:
         raise NotSearchable(f"search.method {section.method} needs `sweep.params`\n  do: write an axis for each parameter")
-    return Sampled(section, sweep)
+    return Sampled(section, sweep, folder)
 
 
 __all__ = ["DescentRounds", "NotSearchable", "Round", "Rounds", "Row", "Sampled", "rounds_of"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from ...compiler.errors import QdrunError
 from ..config.axes import Axis
 from ..config.search_section import SearchSection
-from ..config.sweep import axis_values
+from ..config.sweep import HERE, axis_values
 
 
 class NoSampler(QdrunError, ImportError):
@@ -27,13 +28,14 @@ class Sampler:
     Args:
         section: method and seed.
         axes: by parameter.
+        folder: in which paths of files begin.
 
     Raises:
         NoSampler: a package is missing.
         WrongAxis: an axis cannot be drawn from.
     """
 
-    def __init__(self, section: SearchSection, axes: Mapping[str, Axis]) -> None:
+    def __init__(self, section: SearchSection, axes: Mapping[str, Axis], folder: Path = HERE) -> None:
         try:
             import optuna
 
@@ -50,7 +52,7 @@ class Sampler:
             "cmaes": lambda: optuna.samplers.CmaEsSampler(seed=section.seed),
             "random": lambda: optuna.samplers.RandomSampler(seed=section.seed),
         }[section.method]
-        self._space = {name: _distribution(optuna.distributions, name, axis) for name, axis in axes.items()}
+        self._space = {name: _distribution(optuna.distributions, name, axis, folder) for name, axis in axes.items()}
         self._study = optuna.create_study(sampler=made())
         self._asked: list[Any] = []
 
@@ -70,8 +72,13 @@ class Sampler:
                 self._study.tell(trial, loss)
 
 
-def _distribution(of: Any, name: str, axis: Axis) -> Any:
+def _distribution(of: Any, name: str, axis: Axis, folder: Path) -> Any:
     form, parts = axis.form
+    if axis.shape is not None:
+        raise WrongAxis(
+            f"sweep.params.{name}: samplers of Optuna draw single values, not arrays\n"
+            f"  do: sweep its items, {name}.0, {name}.1 and so on, or use method: descents"
+        )
     if form in ("uniform", "loguniform"):
         return of.FloatDistribution(float(parts[0]), float(parts[1]), log=form == "loguniform")
     if form == "randint":
@@ -81,7 +88,7 @@ def _distribution(of: Any, name: str, axis: Axis) -> Any:
             f"sweep.params.{name}: samplers of Optuna have no normal distribution\n"
             "  do: write {uniform: [low, high]}, or use method: descents"
         )
-    values = list(parts) if form == "choice" else axis_values(name, axis, 0)
+    values = list(parts) if form == "choice" else axis_values(name, axis, 0, folder=folder)
     return of.CategoricalDistribution(values)
 
 

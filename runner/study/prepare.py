@@ -19,6 +19,7 @@ from .backend_choice import chosen
 from .devices import AUTO, ChosenDevice, places_of_auto, places_of_cluster, places_together, require_device
 from .plan import Prepared
 from .target import ARRAYS, Target, TargetError, input_files, load, resolve
+from .trial_list import Trials
 from .trials import Trial, check_optimize, make_trials, wanted_gradients
 
 
@@ -34,6 +35,7 @@ def prepare(
     root: str = "",
     copies: Mapping[str, str] | None = None,
     target: Target | None = None,
+    trials: Sequence[Trial] | None = None,
 ) -> tuple[Prepared, type[Job[Any]]]:
     """Load a config, its job, its device and its trials; start nothing.
 
@@ -48,6 +50,7 @@ def prepare(
         root: the folder in which imports of the job's module begin; empty: the working directory, or that of the job's file.
         copies: see ``InputFiles``.
         target: the job whose code a run keeps, instead of the files that the config names.
+        trials: those of an earlier run; None: those of the config.
 
     Raises:
         ConfigError: anything in the config is wrong, each problem with its line.
@@ -63,7 +66,7 @@ def prepare(
     place = require_device(loaded, local=local, backend=backend) if elsewhere is None else ChosenDevice("cpu")
     beside = tuple(other for other in places_together(loaded, local=local) if other.backend != place.backend)
     gradients = wanted_gradients(loaded, job)
-    trials = make_trials(loaded, job)
+    trials = make_trials(loaded, job) if trials is None else Trials.of(trials)
     check_inputs(loaded, job, trials, inputs, local=local)
     check_optimize(loaded, job, gradients, trials)
     there, places = None, places_of_auto(loaded, local=local) if backend is None else []
@@ -176,6 +179,8 @@ def _place(loaded: Loaded, trial: Trial, name: str) -> KeyPath:
     swept = next((key for key in trial.swept if name == key or name.startswith(f"{key}.")), None)
     if swept is None or sweep is None:
         return ("job", "params", *name.split("."))
-    if sweep.method == "list" and sweep.trials is not None:
+    if sweep.table is not None:
+        return ("sweep", "table", "file")
+    if sweep.trials is not None:
         return ("sweep", "trials", sweep.trials.index(trial.swept), swept)
     return ("sweep", "params", swept)

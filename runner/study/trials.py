@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from ...jobs.base import Job
 from ...jobs.core import paths
 from ..collector import paused
-from ..config.limits import limits_of
+from ..config.limits import as_numbers, limits_of
 from ..config.model import Loaded, OptimizeSection, explain
 from ..config.sweep import Point, SweepError, expand
 from ..config.yaml_lines import ConfigError, ConfigProblem, KeyPath, did_you_mean, dotted
@@ -75,7 +75,7 @@ def make_trials(loaded: Loaded, job: type[Job[Any]]) -> Trials:
     """
     config = loaded.config
     try:
-        points = expand(config.sweep)
+        points = expand(config.sweep, loaded.folder)
     except SweepError as error:
         problem = loaded.document.problem(("sweep", *error.path), error.what, allowed=error.allowed, hint=error.hint)
         raise loaded.document.error(problem) from error
@@ -139,12 +139,13 @@ def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequenc
     """
     names = list(points[0].values)
     swept = [[point.values.get(name) for point in points] for name in names]
-    same = all(point.values.keys() == points[0].values.keys() for point in points)
-    if not (same and names and all({float, *PLAIN}.issuperset(map(type, column)) for column in swept)):
+    if not names or not all(point.values.keys() == points[0].values.keys() for point in points):
         return None
     shared = _within_limits(job, base, points[0], dict(zip(names, swept, strict=True)))
     if shared is not None:
         return shared
+    if not all({float, *PLAIN}.issuperset(map(type, column)) for column in swept):
+        return None
     holes = {name: f"{secrets.token_hex(8)}-{number}" for number, name in enumerate(names)}
     try:
         template = _TEXT(_placed(job, base, holes))
@@ -175,19 +176,20 @@ def _within_limits(
 ) -> dict[str, list[Any]] | None:
     """The columns of ``resolved_together`` of numbers that the schema certainly allows; None: it does not say so."""
     limits = limits_of(job.Params, list(swept))
-    if limits is None or not all([{limits.of[name].kind, int}.issuperset(map(type, column)) for name, column in swept.items()]):
+    if limits is None:
         return None
-    numbers = {name: np.array(column) for name, column in swept.items()}
-    if not ({"i", "f"}.issuperset(one.dtype.kind for one in numbers.values()) and limits.certainly_allow(numbers).all()):
+    numbers = {name: as_numbers(column, limits.of[name].kind) for name, column in swept.items()}
+    known = {name: array for name, array in numbers.items() if array is not None}
+    if len(known) < len(numbers) or not limits.certainly_allow(known).all():
         return None
     try:
         params = resolve(job, base, first.values)
     except (ValidationError, paths.PathError):
         return None
     columns = {name: [value] * len(swept[next(iter(swept))]) for name, value in params.items()}
-    for name, column in swept.items():
+    for name, array in known.items():
         top, _, rest = name.partition(".")
-        values = map(limits.of[name].kind, column)
+        values = array.tolist()
         columns[top] = (
             [paths.replaced(old, rest, new) for old, new in zip(columns[top], values, strict=True)] if rest else list(values)
         )
@@ -241,6 +243,9 @@ def _problems(
             what = f"the job has no parameter `{name}`"
         elif item["type"] == "missing":
             what, hint = f"the job needs the parameter `{name}`", f"add `{name}` to job.params or to the sweep"
+        sweep = loaded.config.sweep
+        if sweep is not None and sweep.table is not None:
+            what = f"{what} (row {point.item} of {sweep.table.file})"
         yield loaded.document.problem(_place(loaded, item["loc"], point), what, allowed=allowed, hint=hint)
 
 
@@ -257,7 +262,9 @@ def _place(loaded: Loaded, location: tuple[int | str, ...], point: Point) -> Key
         if name == where or name.startswith(where + ".") or where.startswith(name + "."):
             if name not in point.values or sweep is None:
                 return ("job", "params", name)
-            return ("sweep", "trials", point.item, name) if sweep.method == "list" else ("sweep", "params", name)
+            if sweep.method != "list":
+                return ("sweep", "params", name)
+            return ("sweep", "table", "file") if sweep.table is not None else ("sweep", "trials", point.item, name)
     return ("job", "params", *location)
 
 

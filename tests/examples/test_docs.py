@@ -386,7 +386,7 @@ def test_the_page_of_configs_names_every_key_and_every_column():
         return out
 
     assert not [key for key in keys(RunConfig, "") if f"`{key}`" not in page]
-    assert not [form for form in AXIS_FORMS if f"`{{{form}: [" not in page]
+    assert not [form for form in AXIS_FORMS if f"`{{{form}: " not in page]
     assert not [name for name in (*FIXED, *ERRORS) if f"`{name}`" not in page]
 
 

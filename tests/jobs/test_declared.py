@@ -266,6 +266,21 @@ def test_an_attribute_that_every_job_has_is_not_assigned_in_build():
         opened(build, lambda self: None)
 
 
+@pytest.mark.parametrize("name", ["run", "simulate", "plan", "save"])
+def test_a_kernel_does_not_hide_a_method_that_is_called_after_build(name):
+    def build(self):
+        loss = self.objective()
+
+        @qd.kernel
+        def add():
+            loss[None] += 1.0
+
+        setattr(self, name, add)
+
+    with pytest.raises(ValueError, match=rf"assigns `self.{name}`, which every job has: its method {name}\(\)\n  do: give the"):
+        opened(build, lambda self: None)
+
+
 def build_square(self):
     loss = self.objective()
     self.x = qd.field(qd.f64, shape=(), needs_grad=True, name="x")

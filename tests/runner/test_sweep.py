@@ -215,7 +215,7 @@ def test_equal_random_draws_are_repetitions():
         ({"params": {"a": [1, 2]}, "exclude": [{"a": 1}, {"a": 2}]}, "all trials are excluded"),
         ({"params": {"a": {"range": [0, 1, 1e-7]}}}, "10000000 values, more than 100000"),
         ({"method": "random", "params": {"a": [1]}}, "`samples` is needed"),
-        ({"method": "list", "params": {"a": [1]}}, "method `list` needs `trials`"),
+        ({"method": "list", "params": {"a": [1]}}, "method `list` needs one of `trials` and `table`"),
         ({"params": {"a": {"linspace": [0, 1, 1000]}, "b": {"linspace": [0, 1, 1000]}}}, "1000000 trials are more than 100000"),
     ],
 )
@@ -342,7 +342,7 @@ def test_trials_made_together_are_those_made_one_by_one(data):
     [
         [{"x": 1.0}, {"x": "no"}],
         [{"x": 1.0}, {"text": "other"}],
-        [{"inner.layers": [1.0]}],
+        [{"inner.layers": [1.0]}, {"inner.layers": [1.0, 2.0]}],
         [{"inner.nothing.more": 1.0}],
         [{"nothing": 1.0}],
         [{}],
