@@ -13,7 +13,7 @@ from ...compiler.errors import QdrunError
 from ..config.axes import SweepSection
 from ..config.optimize_section import OptimizeSection
 from ..config.search_section import SearchSection
-from ..config.sweep import expand
+from ..config.sweep import HERE, expand
 from ..optimize.results import STOPPED
 from ..search.descents import Descent, go_on, progress, steps_of
 from ..search.samplers import Sampler
@@ -132,11 +132,11 @@ def _plain(value: Any) -> Any:
 def _uncounted(axis: Any) -> dict[str, Any]:
     """An axis that draws, without the number of its draws."""
     form, parts = axis.form
-    return {"samples": None} | ({form: list(parts)} if axis.draws and form != "choice" else {})
+    return {"samples": None} | ({form: list(parts[:2])} if axis.draws and form != "choice" else {})
 
 
 def rounds_of(
-    section: SearchSection, sweep: SweepSection, optimize: OptimizeSection | None, names: Sequence[str], folder: Path
+    section: SearchSection, sweep: SweepSection, optimize: OptimizeSection | None, names: Sequence[str], folder: Path = HERE
 ) -> Rounds:
     """The rounds that a config asks for.
 

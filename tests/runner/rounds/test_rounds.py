@@ -101,6 +101,16 @@ def test_axes_without_draws_are_gone_through_once():
     assert starts == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
+@pytest.mark.parametrize(
+    "axis", [{"normal": [0, 1, 5]}, {"uniform": [-1, 1], "samples": 3}, {"loguniform": [0.1, 1, 4], "shape": 3}]
+)
+def test_starts_are_drawn_as_many_as_a_round_has_whatever_the_axis_says(axis):
+    sweep = SweepSection.model_validate({"params": {"x": axis, "n": {"randint": [0, 9, 2]}}})
+    found = rounds_of(SearchSection(evaluations=3000, trials=6), sweep, OPTIMIZE, ["x"]).ask(3000)
+    assert len(found.trials) == 6 and len({str(one["x"]) for one in found.trials}) == 6
+    assert all(np.shape(one["x"]) == ((3,) if "shape" in axis else ()) for one in found.trials)
+
+
 def test_items_of_an_array_are_replaced_by_what_was_found_for_the_whole():
     sweep = SweepSection.model_validate({"params": {"x.0": {"uniform": [0, 1]}, "y": {"uniform": [0, 1]}}})
     rounds = rounds_of(SearchSection(evaluations=100, trials=1, steps=5, keep=0.9), sweep, OPTIMIZE, ["x"])
