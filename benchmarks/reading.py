@@ -28,13 +28,14 @@ READERS = {
     "run.rows": "from qdrun.runner.api import Results; act = lambda: Results(folder).rows",
     "resume: what it decides": "from qdrun.runner.engine.resume import look; act = lambda: look(folder)",
     "write_table": "from qdrun.runner.observe.table import write_table; import pyarrow; act = lambda: write_table(folder)",
+    "run.arrow, after its end": "from qdrun.runner.api import Results; import pyarrow.parquet; act = lambda: Results(folder).arrow",
 }
 CHILD = """
-import resource, sys, time
+import sys, time
 from qdrun.runner.store.layout import RunFolder
 folder = RunFolder(sys.argv[1])
 {reader}
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+peak = lambda: int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) / 1024
 before, begin, cpu = peak(), time.perf_counter(), time.process_time()
 act()
 print(time.perf_counter() - begin, time.process_time() - cpu, peak() - before)
@@ -69,7 +70,7 @@ def main() -> None:
         there = [path for path in Path(args.folder or temporary).glob("*/run.json")]
         made = (make_alone if args.alone else make)(args.folder or temporary, args.rows) if not there else None
         folder = made or RunFolder(there[0].parent)
-        if folder.files.exists(SUMMARY):
+        if folder.files.exists(SUMMARY) and args.only is None:
             folder.files.remove(SUMMARY)  # as while the run goes on: what it says is read from the journal
         sizes = folder.files.sizes(EVENTS), {"trials.jsonl": len(folder.files.read("trials.jsonl"))}
         print(f"journal {sum(sizes[0].values()) / 2**20:.1f} MiB, trials {sizes[1]['trials.jsonl'] / 2**20:.1f} MiB")

@@ -36,8 +36,8 @@ COMMANDS = 6
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """When Ray's head dies without a word, they look for it for a minute, and then end."""
 SIGNALS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
-ROWS = re.compile(rb'"event":"rows".*?"attempts":\[([^]]*)')
-"""The line of a batch: the numbers of the attempts that have ended well."""
+ROWS = re.compile(rb'"event":"rows"[^\n]*?"at":\[([\d,]*)\]')
+"""The line of a batch: the places of the trials that have ended well, as ranges."""
 WARM = multiprocessing.get_context("forkserver")
 WARM.set_forkserver_preload(
     ["ray", "qdrun.runner.engine.session", "qdrun.runner.cli.app", "qdrun.runner.observe.show", "pyarrow.parquet"]
@@ -104,7 +104,8 @@ def _there(flag):
 
 def rows_in(journal):
     """How many rows are in these lines: one in a line of a trial, one for each trial in that of a batch."""
-    return journal.count(b'"event":"ended"') + sum(1 + found.count(b",") for found in ROWS.findall(journal))
+    ranges = [list(map(int, found.split(b","))) for found in ROWS.findall(journal)]
+    return journal.count(b'"event":"ended"') + sum(sum(found[1::2]) - sum(found[::2]) for found in ranges)
 
 
 @dataclass

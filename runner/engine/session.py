@@ -51,6 +51,7 @@ from ..store.replay import replay
 from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
 from ..study.target import notes_of
+from ..study.trial_list import Trials
 from ..study.trials import Trial, counted
 from ..upkeep import space
 from ..upkeep.caches import trim
@@ -217,7 +218,7 @@ def attend(
     timing, state, ours, why, board = how.timing, "failed", True, "", Board(run=folder.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
     with (
-        Journal(folder, gone=gone, reader=reader) as journal,
+        Journal(folder, gone=gone, reader=reader, ids=Trials.of(prepared.trials).ids) as journal,
         display(board, quiet=how.quiet) as screen,
         ThreadPoolExecutor(1) as ray_thread,
         HeadWatch(screen.note, lambda: _last_words(journal)) as head,

@@ -78,6 +78,7 @@ class Calls:
         self._words = commands_of(section, base)
         self._journal, self._counts = Follower(folder, Detail.FULL, settled=True), Counter[str]()
         self._trials = {trial.id: trial for trial in folder.found_trials().trials}
+        self._ids = list(self._trials)
         self._failed, self._told = 0, set[str]()
         for entry in self._journal.look().entries:
             self._rows(entry)
@@ -101,7 +102,7 @@ class Calls:
         """The rows that an entry of the journal has."""
         event = entry.event
         if event["event"] == ROWS:
-            ends = [(str(one.event["trial"]), one.event) for one in each_trial(entry)]
+            ends = [(str(one.event["trial"]), one.event) for one in each_trial(entry, self._ids)]
         elif event["event"] == "ended" and event.get("status") in FINAL:
             ends = [(str(event["trial"]), event)]
         else:

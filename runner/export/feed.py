@@ -14,7 +14,7 @@ from typing import Any
 from ..config.export_section import ExportSection
 from ..live.points import LiveReader
 from ..stops import Stops, join
-from ..store.columns import BEGUN, ROWS
+from ..store.columns import BEGUN, ROWS, names_of
 from ..store.follower import Detail, Follower, JournalEntry, each_trial
 from ..store.layout import RunFolder
 from ..store.replay import Replayer, replay, run_state
@@ -47,6 +47,7 @@ class Feed:
         self._ending: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._ended, self._points = set[str](), 0
         self._trials = {trial.id: trial for trial in folder.found_trials().trials}
+        self._ids = list(self._trials)
 
     def look(self, *, last: bool = False) -> None:
         """Tell what is new. ``last``: the run is over, so that nothing is waited for."""
@@ -78,10 +79,10 @@ class Feed:
     def _take(self, entry: JournalEntry) -> None:
         event, kind = entry.event, entry.event["event"]
         if kind in (BEGUN, ROWS):
-            told = [row for row, trial in enumerate(event["trials"]) if self._begins(trial)]
-            made = each_trial(entry) if told and kind == ROWS else ()
+            told = [row for row, trial in enumerate(names_of(event, self._ids)) if self._begins(trial)]
+            made = each_trial(entry, self._ids) if told and kind == ROWS else ()
             for row in told if made else ():
-                self._ends(event["trials"][row], made[row].event)
+                self._ends(made[row].event["trial"], made[row].event)
         elif kind == "started":
             self._begins(str(event["trial"]))
         elif kind == "ended" and event.get("status") in FINAL and self._begins(str(event["trial"])):

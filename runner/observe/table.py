@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..collector import paused
-from ..store.columns import decoded, event_of
+from ..store.columns import decoded, unnamed_event
 from ..store.encoding import Damaged, plain
 from ..store.files import StorageDenied, StorageFull, open_files
 from ..store.follower import EVENTS, Detail, Event, EventReader, shape_of
@@ -373,7 +373,7 @@ def _parameters(trials: Trials) -> dict[str, list[Any]]:
 
 def _first_row(trials: Trials, block: Block) -> Row:
     row = _waiting(trials[int(block.places[0])], None) | {"status": "done", "attempts": 1}
-    _end(row, event_of(block.event, int(block.rows[0])))
+    _end(row, unnamed_event(block.event, int(block.rows[0])))
     return row
 
 

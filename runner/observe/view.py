@@ -154,10 +154,10 @@ class RunWatch:
     """
 
     def __init__(self, folder: RunFolder, trials: Sequence[Trial] | None = None, reader: Replayer | None = None) -> None:
-        ids = trials.ids if isinstance(trials, Trials) else None if trials is None else [trial.id for trial in trials]
+        ids = folder.lazy_ids() if trials is None else Trials.of(trials).ids
         self.folder, self._trials, self._reader = folder, trials, reader or Replayer(folder, ids=ids)
         self._created, self._optimizes = float(folder.info()["created"]), None
-        self._labels = dict[str, str]()
+        self._labels = dict[int, str]()
 
     def view(self, snapshot: Snapshot | None = None) -> RunView:
         """The run as its journal has it now. ``snapshot``: what the packer or the ledger says now, see ``device_views``."""
@@ -168,7 +168,7 @@ class RunWatch:
         beat = self.folder.last_beat() if running else None
         lanes = self._lanes(found, {} if beat is None else beat["steps"], now) if running else ()
         counts = _counts(found, state)
-        speed = rate(found.ended_t[found.ended_t >= now - RECENT_S].tolist(), found.began_t, now)
+        speed = rate(found.ended_t[found.ended_t >= now - RECENT_S], found.began_t, now)
         left = len(found.ids) - sum(counts.get(status, 0) for status in FINAL)
         said = snapshot if snapshot is not None else found.latest.get("snapshot")
         return RunView(
@@ -192,22 +192,21 @@ class RunWatch:
             ),
         )
 
-    def _label(self, found: Replay, trial: str) -> str:
-        if trial not in self._labels:
-            place = found.places.get(trial)
-            known = None if place is None or self._trials is None else self._trials[place]
-            known = self.folder.trial(trial) if known is None else known
-            self._labels[trial] = trial if known is None else printable(known.label)
-        return self._labels[trial]
+    def _label(self, found: Replay, place: int) -> str:
+        if place not in self._labels:
+            name = found.ids[place]
+            known = self.folder.trial(name) if self._trials is None else self._trials[place]
+            self._labels[place] = name if known is None else printable(known.label)
+        return self._labels[place]
 
     def _lanes(self, found: Replay, steps: Mapping[str, Mapping[str, Any]], now: float) -> tuple[RunningTrial, ...]:
         """What runs; the trials of a batch have one launch."""
         lanes = []
-        for first, trials in found.launches():
-            said = next((steps[trial] for trial in trials if trial in steps), None) if steps else None
+        for first, places in found.launches():
+            said = next((steps[name] for at in places if (name := found.ids[at]) in steps), None) if steps else None
             trial, place, began = first.attempt.trial, first.place, first.started_t or now
-            label = self._label(found, trial)
-            label = label if len(trials) == 1 else batch_label(len(trials), label)
+            label = self._label(found, places[0])
+            label = label if len(places) == 1 else batch_label(len(places), label)
             lanes.append(RunningTrial.seen(said, trial, label, device_of(place), max(0.0, now - began), place.get("bytes")))
         return tuple(lanes)
 
@@ -216,20 +215,20 @@ class RunWatch:
         best = found.best()
         if best is None:
             return None
-        trial, loss = best
+        place, loss = best
         outputs: Mapping[str, Any] = {}
         with suppress(OSError, ValueError):  # what is damaged is said elsewhere
             if self._optimizes is None:
                 self._optimizes = bool(self.folder.config().get("optimize"))
             if self._optimizes:
-                outputs = (record_of(self.folder, found.trials[trial]) or {}).get("outputs") or {}
-        return loss, best_at(self._label(found, trial), outputs)
+                outputs = (record_of(self.folder, found.state_at(place)) or {}).get("outputs") or {}
+        return loss, best_at(self._label(found, place), outputs)
 
     def _failures(self, found: Replay) -> tuple[FailureView, ...]:
         failed = np.flatnonzero(np.isin(found.status, (CODES["failed"], CODES["poisoned"])))
         failed = failed[np.argsort(found.ended_t[failed], kind="stable")][-SHOWN:]
-        states = [found.state_at(place) for place in failed.tolist()]
-        return tuple(failure_view(s.id, self._label(found, s.id), s.entry.event) for s in states if s.entry)
+        shown = [(found.state_at(place), self._label(found, place)) for place in failed.tolist()]
+        return tuple(failure_view(state.id, label, state.entry.event) for state, label in shown if state.entry)
 
 
 def view_of(folder: RunFolder, snapshot: Snapshot | None = None, *, trials: Sequence[Trial] | None = None) -> RunView:
@@ -266,7 +265,7 @@ def rate(ends: Iterable[float], began: float | None, now: float) -> float | None
     if began is None:
         return None
     since = max(began, now - RECENT_S)
-    recent = sum(end >= since for end in ends)
+    recent = int(np.count_nonzero(np.fromiter(ends, float) >= since))
     return recent / max(now - since, 1e-3) if recent else None
 
 

@@ -1,14 +1,15 @@
 """Rows of a batch as columns: one line of the journal for all of its trials that ended well, one for all that began.
 
 The event ``rows`` has the trials with the numbers of their attempts, ``columns`` with a row for each of them, and what is the same for all;
-``begun`` has the trials alone, and where they run. A reader of the journal gets ``ended`` and ``started`` events, one per trial, as if each
-had its own: ``expanded``. A column is base64 of its bytes: bits stay as they are, and no number is parsed.
+``begun`` has the trials alone, and where they run. In the journal ``at`` has their places in the sweep, as ranges, and ``attempts`` is one
+number where all are equal; older journals name the ``trials``. ``expanded`` makes ``ended`` and ``started`` events, one per trial. A column
+is base64 of its bytes: bits stay as they are, and no number is parsed.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,19 +93,59 @@ def made(
         yield BatchRows(trials[part], attempts[part], shared, *named, best=(at, float(losses[start + at])))
 
 
-def expanded(event: Event) -> list[Event]:
-    """An event of a batch as the events of its trials, any other as it is. Of an array that was left in the journal, the shape."""
+def placed(event: Event, places: Mapping[str, int]) -> Event:
+    """An event of a batch as the journal has it: with the places of its trials for their ids; as it is where one is not known."""
+    found = [places.get(name, -1) for name in event["trials"]]
+    if not found or -1 in found:
+        return event
+    numbers = list(event["attempts"])
+    equal = numbers.count(numbers[0]) == len(numbers)
+    rest = {name: value for name, value in event.items() if name not in ("trials", "attempts")}
+    return {"at": ranges_of(np.array(found)), "attempts": numbers[0] if equal else numbers, **rest}
+
+
+def ranges_of(places: Array) -> list[int]:
+    """Places as half-open ranges, one after the other: 0, 1, 2, 7 are ``[0, 3, 7, 8]``."""
+    ends = np.flatnonzero(np.diff(places) != 1)
+    starts, stops = places[np.append(0, ends + 1)], places[np.append(ends, len(places) - 1)] + 1
+    return np.stack([starts, stops], axis=1).ravel().tolist()
+
+
+def places_in(ranges: Sequence[int]) -> Array:
+    """The places of ``ranges_of``."""
+    return np.concatenate([np.arange(a, b) for a, b in zip(ranges[::2], ranges[1::2], strict=True)])
+
+
+def attempts_of(event: Event, count: int) -> Array:
+    """The numbers of the attempts of an event of a batch of ``count`` trials."""
+    return np.broadcast_to(np.array(event["attempts"], np.int32), count)
+
+
+def names_of(event: Event, ids: Sequence[str]) -> list[str]:
+    """The trials of an event of a batch. ``ids``: of the run; a place that has none, as its line is lost, is ``line-<number>``."""
+    if "trials" in event:
+        return list(event["trials"])
+    places: list[int] = places_in(event["at"]).tolist()
+    return [ids[place] if place < len(ids) else f"line-{place + 1}" for place in places]
+
+
+def expanded(event: Event, ids: Sequence[str] = ()) -> list[Event]:
+    """An event of a batch as the events of its trials, any other as it is. Of an array that was left in the journal, the shape.
+
+    ``ids``: of the run, see ``names_of``.
+    """
     kind = event["event"]
     if kind not in (ROWS, BEGUN):
         return [event]
-    beside = ("trials", "attempts", "columns", *ARRAYS)
+    beside = ("trials", "at", "attempts", "columns", *ARRAYS)
+    names = names_of(event, ids)
     shared = {name: value for name, value in event.items() if name not in beside}
     shared["event"] = "ended" if kind == ROWS else "started"
     scalars = [[name, decoded(column).tolist()] for name, column in event.get("columns", {}).items()]
     named = [name for name in ARRAYS if event.get(name)]
     arrays = {name: {key: _values(column) for key, column in event[name].items()} for name in named}
     out = []
-    for row, (trial, attempt) in enumerate(zip(event["trials"], event["attempts"], strict=True)):
+    for row, (trial, attempt) in enumerate(zip(names, attempts_of(event, len(names)).tolist(), strict=True)):
         one = {**shared, "trial": trial, "attempt": attempt}
         for name, values in scalars:
             one[name] = values[row]
@@ -114,13 +155,12 @@ def expanded(event: Event) -> list[Event]:
     return out
 
 
-def event_of(event: Event, row: int) -> Event:
-    """The event of one trial of the line of a batch."""
-    part = slice(row, row + 1)
-    cut = {**event, "trials": event["trials"][part], "attempts": event["attempts"][part]}
+def unnamed_event(event: Event, row: int) -> Event:
+    """The event of one trial of a line of a batch, but for its name."""
+    cut = {**event, "trials": [""], "attempts": [0]}
     for kind in ("columns", *ARRAYS):
         columns = event.get(kind, {}).items()
-        cut[kind] = {k: encoded(decoded(v)[part])._asdict() if "data" in v else v for k, v in columns}
+        cut[kind] = {k: encoded(decoded(v)[row : row + 1])._asdict() if "data" in v else v for k, v in columns}
     return expanded(cut)[0]
 
 
@@ -129,4 +169,20 @@ def _values(column: Mapping[str, Any]) -> list[Any] | dict[str, Any]:
     return decoded(column).tolist() if "data" in column else {"shape": list(column["shape"][1:])}
 
 
-__all__ = ["ARRAYS", "BEGUN", "ROWS", "BatchRows", "StoredColumn", "decoded", "encoded", "event_of", "expanded", "made"]
+__all__ = [
+    "ARRAYS",
+    "BEGUN",
+    "ROWS",
+    "BatchRows",
+    "StoredColumn",
+    "attempts_of",
+    "decoded",
+    "encoded",
+    "expanded",
+    "made",
+    "names_of",
+    "placed",
+    "places_in",
+    "ranges_of",
+    "unnamed_event",
+]

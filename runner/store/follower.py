@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
-from .columns import ARRAYS, BEGUN, ROWS, expanded
+from .columns import ARRAYS, BEGUN, ROWS, expanded, names_of
 from .encoding import Damaged, is_sealed, read_document, unsealed
 from .files import LocalFiles, NoFile
 from .layout import RunFolder
@@ -24,6 +24,7 @@ EVENTS = "events"
 SMALL_NUMBERS, HISTORY = 256, "opt.history"
 """``Detail.SMALL`` leaves arrays of more numbers in the journal, except for the history of an optimisation run, which reports draw."""
 _TRIAL = re.compile(rb'"trial":"([^"\\\\]{1,200})"')
+_AT = re.compile(rb'"at":\[(\d+,\d+(?:,\d+,\d+)*)\]')
 _TRIALS = re.compile(rb'"trials":\[((?:"[^"\\\\]{1,200}",?)*)')
 Event = dict[str, Any]
 
@@ -217,7 +218,7 @@ class Follower:
             if end > start:
                 event = parsed(data[start:end])
                 if event is None:
-                    seen.damage.append(_damage(name, seen.lines, data[start:end]))
+                    seen.damage.append(self._damage(name, seen.lines, data[start:end]))
                 else:
                     self.last_seq = max(self.last_seq, int(event.get("seq", -1)))
                     _lessen(event, self._detail)
@@ -229,8 +230,16 @@ class Follower:
         if (count or 0) > whole and not rest:
             seen.torn = [Damage(name, 0)]
         elif rest and (limit is not None or is_sealed(rest[:-1])):  # not torn by a crash: the newline itself is damaged
-            seen.torn = [_damage(name, seen.lines + 1, rest)]
+            seen.torn = [self._damage(name, seen.lines + 1, rest)]
         return entries
+
+    def _damage(self, segment: str, line: int, data: bytes) -> Damage:
+        found = _TRIAL.findall(data) + [one.strip(b'"') for some in _TRIALS.findall(data) for one in some.split(b",") if one]
+        names = [one.decode("utf-8", "replace") for one in found]
+        for ranges in _AT.findall(data):
+            with suppress(OSError, ValueError):
+                names += names_of({"at": list(map(int, ranges.split(b",")))}, self.folder.trial_ids())
+        return Damage(segment, line, tuple(dict.fromkeys(names)))
 
 
 def segments(folder: RunFolder) -> Iterator[str]:
@@ -263,11 +272,6 @@ def parsed(line: bytes) -> Event | None:
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event.get("event"), str) else None
-
-
-def _damage(segment: str, line: int, data: bytes) -> Damage:
-    found = _TRIAL.findall(data) + [one.strip(b'"') for some in _TRIALS.findall(data) for one in some.split(b",") if one]
-    return Damage(segment, line, tuple(dict.fromkeys(one.decode("utf-8", "replace") for one in found)))
 
 
 def _lessen(event: Event, detail: Detail) -> None:
@@ -318,21 +322,16 @@ class Events:
 
 def read(folder: RunFolder, detail: Detail = Detail.FULL) -> Events:
     """Read all events of a run; works while another process writes."""
-    follower = Follower(folder, detail)
-    return events_of(follower, follower.look().entries)
-
-
-def events_of(follower: Follower, entries: Sequence[JournalEntry]) -> Events:
-    """The events of entries, one for each trial."""
-    made = [one for entry in entries for one in each_trial(entry)]
+    follower, ids = Follower(folder, detail), folder.lazy_ids()
+    made = [one for entry in follower.look().entries for one in each_trial(entry, ids)]
     return Events(made, follower.damage, follower.refused, follower.lengths)
 
 
-def each_trial(entry: JournalEntry) -> list[JournalEntry]:
-    """An entry of a batch as one for each of its trials; any other as it is."""
+def each_trial(entry: JournalEntry, ids: Sequence[str]) -> list[JournalEntry]:
+    """An entry of a batch as one for each of its trials; any other as it is. ``ids``: of the run."""
     if entry.event["event"] not in (ROWS, BEGUN):
         return [entry]
-    return [replace(entry, event=event, row=row) for row, event in enumerate(expanded(entry.event))]
+    return [replace(entry, event=event, row=row) for row, event in enumerate(expanded(entry.event, ids))]
 
 
 def event_at(folder: RunFolder, entry: JournalEntry) -> Event:
@@ -342,7 +341,12 @@ def event_at(folder: RunFolder, entry: JournalEntry) -> Event:
         Damaged: its line has changed since.
     """
     data = folder.files.read(f"{EVENTS}/{entry.segment}", entry.start, entry.end)
-    return expanded(unsealed(data))[entry.row]
+    return _named(expanded(unsealed(data))[entry.row], entry)
+
+
+def _named(event: Event, entry: JournalEntry) -> Event:
+    """An event that was read again, with the trial of its entry: in the line of a batch there is its place."""
+    return event | {"trial": entry.event["trial"]} if "trial" in entry.event else event
 
 
 class EventReader:
@@ -360,7 +364,7 @@ class EventReader:
         where = entry.segment, entry.start
         if where != self._last:
             self._events, self._last = expanded(unsealed(self._line(entry))), where
-        return self._events[entry.row]
+        return _named(self._events[entry.row], entry)
 
     def _line(self, entry: JournalEntry) -> bytes:
         if isinstance(self._folder.files, LocalFiles):

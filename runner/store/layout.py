@@ -33,7 +33,7 @@ from ..clock import now
 from ..config.values import differing
 from ..processes import alive, pid_space
 from ..study.plan import PlannedGroup
-from ..study.trial_file import TrialList, ids_of, parsed, trial_lines, trials_of
+from ..study.trial_file import TrialIds, TrialList, ids_of, parsed, trial_lines, trials_of
 from ..study.trial_list import Trial, Trials
 from .encoding import Damaged, crc_of, document, read_document
 from .files import Files, LocalFiles, StorageDenied, StorageFull, StorageUnknown, escaped, full_said, open_files
@@ -42,7 +42,8 @@ from .interface import why_of
 if TYPE_CHECKING:
     from ..study.plan import Prepared
 
-FORMAT = 3
+FORMAT, READABLE = 4, (3, 4)
+"""Format 3 names the trials of a batch, see ``columns``."""
 LOST_AFTER_S = 30.0
 BEAT_EVERY_S = 2.0
 BEAT_STEPS = 256
@@ -119,9 +120,10 @@ class RunFolder:
         """
         data = self.files.read("run.json")
         found = _format_of(data)
-        if found not in (None, FORMAT):
+        if found is not None and found not in READABLE:
             raise OtherFormat(
-                f"{self.uri} has format {found}, this version of qdrun reads format {FORMAT}\n  do: read it with the qdrun that made it"
+                f"{self.uri} has format {found}, this version of qdrun reads formats {READABLE[0]} to {READABLE[-1]}\n"
+                "  do: read it with the qdrun that made it"
             )
         return self._checked("run.json", data)
 
@@ -165,6 +167,10 @@ class RunFolder:
         """
         return self.found_ids()[0]
 
+    def lazy_ids(self) -> TrialIds:
+        """``trial_ids``, each read when it is asked for."""
+        return TrialIds(lambda: self.files.read("trials.jsonl"))
+
     def found_ids(self) -> tuple[list[str], list[str]]:
         """``trial_ids``, and the damage of the lines."""
         return self._not_empty(*ids_of(self.files.read("trials.jsonl")))
@@ -185,7 +191,8 @@ class RunFolder:
         start = data.find(b'{"id":"%b"' % name.encode())
         if start < 0:
             return None
-        lines, problems = parsed(data[start:].partition(b"\n")[0])
+        end = data.find(b"\n", start)
+        lines, problems = parsed(data[start:] if end < 0 else data[start:end])
         return None if any(line.get("damaged") for line in lines) else trials_of(lines, problems).trials[0]
 
     def save_trials(self, trials: Sequence[Trial]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .attempts import Attempt, Failure, Record, ended, left_behind
-from .columns import ARRAYS, BEGUN, ROWS, decoded
+from .columns import ARRAYS, BEGUN, ROWS, attempts_of, decoded, places_in
 from .follower import SMALL_NUMBERS, Damage, Detail, Event, Follower, JournalEntry, each_trial, event_at
 from .journal import Journal
 from .layout import HEARTBEAT, TRIALS, RunFolder
@@ -44,10 +44,10 @@ class Block:
 
 
 class RunningTogether(NamedTuple):
-    """Trials that run together: the attempt of the first one, and the ids of all."""
+    """Trials that run together: the attempt of the first one, and the places of all in the sweep."""
 
     first: AttemptState
-    trials: list[str]
+    places: list[int]
 
 
 class Replay:
@@ -69,8 +69,8 @@ class Replay:
         suspects: trials that crashed beside others and were not charged: they may have killed those.
     """
 
-    def __init__(self, ids: Iterable[str], wrong: Sequence[str] = ()) -> None:
-        self.ids, self.wrong = list(ids), list(wrong)
+    def __init__(self, ids: Sequence[str], wrong: Sequence[str] = ()) -> None:
+        self.ids, self.wrong = ids, list(wrong)
         count = len(self.ids)
         self.status, self.losses = np.zeros(count, np.int8), np.full(count, math.nan)
         self.ended_t = np.full(count, math.nan)
@@ -142,13 +142,13 @@ class Replay:
         """Whether the run has such a trial, and the trial its row."""
         return trial in self.places and bool(self.status[self.places[trial]] > RUNNING)
 
-    def best(self) -> tuple[str, float] | None:
-        """The trial with the smallest loss of those that are done, the first of equals, and the loss."""
+    def best(self) -> tuple[int, float] | None:
+        """The place of the trial with the smallest loss of those that are done, the first of equals, and the loss."""
         losses = np.where(self.status == DONE, self.losses, math.nan)
         if np.isnan(losses).all():
             return None
         at = int(np.nanargmin(losses))
-        return self.ids[at], float(losses[at])
+        return at, float(losses[at])
 
     def state_at(self, place: int) -> TrialState:
         """The state of the trial at a place in the sweep."""
@@ -187,13 +187,13 @@ class Replay:
             places = running[self._plain[running] & (self._begun[running] == number)].tolist()
             (first,) = self.state_at(places[0]).attempts
             launch = found.setdefault(first.place.get("launch", first.attempt), RunningTogether(first, []))
-            launch.trials.extend(self.ids[place] for place in places)
+            launch.places.extend(places)
         for place in running[~self._plain[running]].tolist():
             state = self._own[place]
             for tried in state.attempts:
                 if tried.status == "running":
                     key = tried.place.get("launch", tried.attempt)
-                    found.setdefault(key, RunningTogether(tried, [])).trials.append(state.id)
+                    found.setdefault(key, RunningTogether(tried, [])).places.append(place)
         return sorted(found.values(), key=lambda launch: launch.first.started_t or 0.0)
 
     def note_damage(self, follower: Follower) -> None:
@@ -224,8 +224,12 @@ class Replay:
     def _take_batch(self, entry: JournalEntry) -> None:
         """Take a line of a batch: as columns where it is the only one of its kind for its trials, else trial by trial."""
         event, by, begins = entry.event, by_of(entry), entry.event["event"] == BEGUN
-        places = np.array([self.places.get(name, NONE) for name in event["trials"]], np.int64)
-        numbers = np.array(event["attempts"], np.int32)
+        if "at" in event:
+            places = places_in(event["at"])
+            places[places >= len(self.ids)] = NONE
+        else:  # a journal of before, or a trial that the list of trials does not have
+            places = np.array([self.places.get(name, NONE) for name in event["trials"]], np.int64)
+        numbers = attempts_of(event, len(places))
         fits = self._plain[places] & (self._ended[places] == NONE) & (places != NONE)
         if begins:
             fits &= self._begun[places] == NONE
@@ -247,7 +251,7 @@ class Replay:
             if "loss" in event.get("columns", {}):
                 self.losses[places] = decoded(event["columns"]["loss"])[rows]
         if others.any():
-            made = each_trial(entry)
+            made = each_trial(entry, self.ids)
             for row in np.flatnonzero(others).tolist():
                 self._take_alone(made[row])
 
@@ -339,7 +343,7 @@ class Replay:
             return entry
         kind = str(entry.event["event"])
         if self._made.get(kind, (NONE, ()))[0] != number:
-            self._made[kind] = number, each_trial(entry)
+            self._made[kind] = number, each_trial(entry, self.ids)
         return self._made[kind][1][row]
 
 

@@ -164,7 +164,7 @@ def _summed(state: str, found: Replay) -> Summary:
         "state": state,
         "trials": len(found.ids),
         "counts": dict(_counts(found, unfinished_word(state))),
-        "best": best and {"trial": best[0], "loss": best[1]},
+        "best": best and {"trial": found.ids[best[0]], "loss": best[1]},
         "last_t": found.last_t,
         "damaged_lines": found.damaged,
         "refused_lines": found.refused,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
 
 from ..store.encoding import Damaged, is_sealed, lossless, read_document, sealed, untagged_keys
 from .trial_list import Trial, Trials, filled, members
@@ -53,17 +56,51 @@ def trials_of(lines: list[dict[str, Any]], problems: list[str]) -> TrialList:
     return TrialList(trials, problems, frozenset(damaged))
 
 
+class TrialIds(Sequence[str]):
+    """The ids of the trials, each taken from its line of ``trials.jsonl`` when it is asked for. Nothing is checked.
+
+    Args:
+        read: gives the bytes of the file.
+    """
+
+    def __init__(self, read: Callable[[], bytes]) -> None:
+        self._read = read
+
+    @cached_property
+    def _data(self) -> bytes:
+        return self._read()
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        ends = np.flatnonzero(np.frombuffer(self._data, np.uint8) == ord("\n")) + 1
+        return [0, *ends[ends < len(self._data)].tolist()] if self._data else []
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        head = _HEAD.match(self._data, self._starts[place])
+        return head[1].decode() if head else f"line-{range(len(self))[place] + 1}"
+
+
+_FIRST = b'{"id":"'
 _HEAD, _OF = re.compile(rb'\{"id":"([^"\\\\]{1,200})",'), re.compile(rb'"of":(\d+),"crc"')
 
 
 def ids_of(data: bytes) -> tuple[list[str], list[str]]:
     """The ids of the trials, and the damage, as ``parsed`` gives them. Lines that are as they were written are not decoded."""
-    lines = data.splitlines()
-    heads, count = list(map(_HEAD.match, lines)), _OF.search(lines[-1]) if lines else None
+    lines = data.split(b"\n")
+    count = _OF.search(lines[-1]) if not lines.pop() and lines else None
     if count is not None and int(count[1]) == len(lines) and all(map(is_sealed, lines)):
-        names = [head[1].decode() for head in heads if head is not None]
-        if len(names) == len(lines):
-            return names, []
+        texts = [line[len(_FIRST) : line.index(b'"', len(_FIRST))] for line in lines if line.startswith(_FIRST)]
+        if len(texts) == len(lines) and b"\\" not in (text := b"\n".join(texts)):
+            return text.decode().split("\n"), []
     found, problems = parsed(data)
     return [members["id"] for members in found], problems
 
@@ -86,4 +123,4 @@ def parsed(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
     return found, problems
 
 
-__all__ = ["TrialList", "ids_of", "parsed", "trial_lines", "trials_of"]
+__all__ = ["TrialIds", "TrialList", "ids_of", "parsed", "trial_lines", "trials_of"]

@@ -77,7 +77,9 @@ def gather(folder: RunFolder) -> Material:
         rows=rows,
         found=found,
         loads=loads(
-            (one.event for entry in entries for one in each_trial(entry)), float(info["created"]), planned_bytes(folder.plan())
+            (one.event for entry in entries for one in each_trial(entry, found.ids)),
+            float(info["created"]),
+            planned_bytes(folder.plan()),
         ),
         live=live_values(folder),
     )

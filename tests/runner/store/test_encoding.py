@@ -168,8 +168,10 @@ def test_every_bit_of_a_sealed_line_counts(text, data):
 def test_a_folder_of_another_version_says_so(tmp_path):
     folder = make_run(tmp_path)
     (folder.path / "run.json").write_text('{"format": 2, "id": "x", "created": 1.0}')
-    with pytest.raises(OtherFormat, match="has format 2, this version of qdrun reads format 3\n  do: read it with the qdrun"):
+    with pytest.raises(OtherFormat, match="has format 2, this version of qdrun reads formats 3 to 4\n  do: read it with the"):
         folder.info()
+    (folder.path / "run.json").write_bytes(document({"format": 3, "id": "x", "created": 1.0}))
+    assert folder.info()["format"] == 3
 
 
 class Broken:

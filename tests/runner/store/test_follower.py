@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from qdrun.runner.engine.resume import look, work_of
+from qdrun.runner.observe.view import view_of
+from qdrun.runner.store import columns
 from qdrun.runner.store import journal as journal_module
 from qdrun.runner.store.attempts import Attempt, ended, requeued
 from qdrun.runner.store.follower import EVENTS, Detail, Follower, JournalEntry, read
@@ -14,6 +16,8 @@ from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import owner_numbers
 from qdrun.runner.store.replay import Replayer, recover, replay
 from qdrun.runner.store.trial_state import TrialState
+from qdrun.runner.study.trial_file import TrialIds, ids_of, parsed, trial_lines
+from qdrun.runner.study.trials import Trial
 from tests.runner.store.store_helpers import CountingFiles, make_run, record, run_one
 from tests.runner.store.test_table import batch
 
@@ -44,7 +48,7 @@ def agree(folder, found):
     assert found.ended_t[known].tolist() == [ends[k] for k in known]
     busy = [state for state in states.values() if state.status == "running"]
     running = [state.id for state in busy for tried in state.attempts if tried.status == "running"]
-    assert sorted(name for launch in found.launches() for name in launch.trials) == sorted(running)
+    assert sorted(name for launch in found.launches() for name in map(found.ids.__getitem__, launch.places)) == sorted(running)
 
 
 def some_events(folder, journal, rng):
@@ -73,7 +77,10 @@ def some_events(folder, journal, rng):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_looks_at_any_moment_give_what_the_events_give_one_by_one(tmp_path, seed):
+def test_looks_at_any_moment_give_what_the_events_give_one_by_one(tmp_path, monkeypatch, seed):
+    """Of every second run the lines of batches name their trials, as older ones do."""
+    if seed % 2:
+        monkeypatch.setattr(Journal, "_placed", lambda self, fields: fields)
     rng = np.random.default_rng(seed)
     folder = make_run(tmp_path, int(rng.integers(3, 12)))
     reader, lines = Replayer(folder), 0
@@ -146,6 +153,47 @@ def test_each_byte_of_a_journal_is_read_once_and_a_resume_reads_it_once(tmp_path
     assert files.read_bytes <= size + grown + 2 * first_line + (grown - first_line), (
         "the first line of an owner says what counts"
     )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_line_of_a_batch_has_places_as_ranges_and_both_forms_name_the_same_trials(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    names = make_run(tmp_path, 30).trial_ids()
+    some = rng.permutation(names)[: int(rng.integers(1, 31))].tolist()
+    some = sorted(some, key=names.index) if seed % 2 else some
+    event = {"event": "begun", "trials": some, "attempts": rng.integers(1, 2 + seed, len(some)).tolist(), "device": "cpu"}
+    line = columns.placed(event, {name: place for place, name in enumerate(names)})
+    assert columns.expanded(line, names) == columns.expanded(event) and "trials" not in line
+    assert columns.places_in(line["at"]).tolist() == list(map(names.index, some))
+    assert all(start < stop for start, stop in zip(line["at"][::2], line["at"][1::2], strict=True))
+    assert columns.placed(event, {}) is event, "a trial that is not in the list keeps its name"
+    assert columns.names_of({"at": [29, 31]}, names) == [names[29], "line-31"], "the line of the last trial is lost"
+
+
+def test_a_watch_of_a_run_of_batches_reads_no_list_of_trials_but_for_their_number(tmp_path, monkeypatch):
+    folder, rng = make_run(tmp_path, 6), np.random.default_rng(7)
+    with Journal(folder) as journal:
+        journal.write("rows", **batch(folder.trial_ids(), rng, 2))
+    best = folder.trials()[int(np.argmin(replay(folder).losses))]
+    monkeypatch.setattr(RunFolder, "found_ids", None)
+    view = view_of(folder)
+    assert (view.counts, view.total, view.best[1]) == ({"done": 6}, 6, best.label)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ids_that_are_read_without_their_lines_are_those_of_the_lines_also_of_damaged_ones(seed):
+    rng = np.random.default_rng(seed)
+    names = [f"{k:012x}" for k in range(4)] if seed % 3 else ['a"b', "c\\d", "é", "x"]
+    trials = [Trial(id=n, index=k, replicate=0, seed=k, swept={}, params={"x": k}) for k, n in enumerate(names)]
+    data = bytearray(trial_lines(trials))
+    if seed % 2:
+        data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+    data = bytes(data[: int(rng.integers(len(data)))] if seed % 5 == 4 else data)
+    lines, problems = parsed(data)
+    assert ids_of(data) == ([line["id"] for line in lines], problems)
+    if not problems:
+        assert list(ids_of(data)[0]) == names
+        assert not seed % 3 or list(TrialIds(lambda: data)) == names
 
 
 def test_entries_of_a_batch_are_one_and_slots_keep_them_small(tmp_path):
