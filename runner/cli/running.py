@@ -13,9 +13,11 @@ from ..clock import now
 from .base import Config, Debug, Json, Run, Runs, Set, Trial, print_document, reported
 
 if TYPE_CHECKING:
+    from ..engine.resume import ResumePlan
     from ..engine.session import Submitted
     from ..observe.timing import Timing
     from ..remote.detach import Detached
+    from ..store.layout import RunFolder
 
 
 Address = Annotated[
@@ -138,6 +140,23 @@ def _detached(
     _ended(done, as_json)
 
 
+def _outlook(folder: RunFolder, plan: ResumePlan, *, code: bool, config: bool) -> dict[str, Any]:
+    """The document of ``resume`` before it runs anything. ``code``, ``config``: compare these with what the run keeps."""
+    from ..engine.resume import config_changes
+    from ..provenance.versions import code_changes
+
+    return {
+        "run": folder.name,
+        "state": plan.state,
+        "kept": list(plan.kept),
+        "retried": dict(plan.retried),
+        "skipped": dict(plan.skipped),
+        "code_changes": code_changes(folder) if code else [],
+        "config_changes": config_changes(folder) if config else [],
+        "ended": None,
+    }
+
+
 def resume(
     run: Run,
     config: Annotated[Path | None, typer.Option(help="Use this config instead of the copy in the run's folder.")] = None,
@@ -174,10 +193,9 @@ def resume(
 
     command_t = process_started()
     with reported(as_json):
-        from ..engine.resume import config_changes, look, over
+        from ..engine.resume import look, over
         from ..engine.resume import resume as go_on
         from ..observe import show
-        from ..provenance.versions import code_changes
         from ..store.layout import find
         from ..store.replay import Replayer
         from .confirmation import which_code
@@ -185,18 +203,10 @@ def resume(
         folder = find(run, runs)
         reader = Replayer(folder)
         plan = look(folder, failed=failed, reader=reader)
-        data = {"run": folder.name, "state": plan.state, "kept": list(plan.kept)}
-        data |= {
-            "retried": dict(plan.retried),
-            "skipped": dict(plan.skipped),
-            "ended": None,
-            "code_changes": [],
-            "config_changes": [],
-        }
-        if plan.retried and (dry_run or code is None) and not force:
-            data["code_changes"] = code_changes(folder)
-        if plan.retried and dry_run and config is None and not force:
-            data["config_changes"] = config_changes(folder)
+        compared = bool(plan.retried) and not force
+        data = _outlook(
+            folder, plan, code=compared and (dry_run or code is None), config=compared and dry_run and config is None
+        )
         if not as_json and not quiet:
             print(show.resume_text(data), file=sys.stdout if dry_run else sys.stderr)
         if dry_run:
