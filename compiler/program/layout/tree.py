@@ -417,13 +417,15 @@ class Root(SNode):
         self.program = program
         self.done: Living[SNode | TreeLeaf] = Living()  # also of trees that were destroyed
         self._names = 0
+        self._settled = 0  # the first children: they have memory
 
     @property
     def pending(self) -> list[SNode | TreeLeaf]:
         """The children that hold something and have no memory yet."""
-        return [
-            c for c in self.children if c not in self.done and (not isinstance(c, SNode) or any(True for _ in leaves_of(c)))
-        ]
+        while self._settled < len(self.children) and self.children[self._settled] in self.done:
+            self._settled += 1
+        rest = [c for c in self.children[self._settled :] if c not in self.done]
+        return [c for c in rest if not isinstance(c, SNode) or any(True for _ in leaves_of(c))]
 
     def _extensible(self) -> list[SNode | TreeLeaf]:
         late = getattr(self.program, "variants", None) or getattr(self.program, "tangents", False)
@@ -446,6 +448,7 @@ class Root(SNode):
     def forget(self, part: SNode) -> None:
         """Take such a tree out again. Nothing can be placed in it."""
         self.children.remove(part)
+        self._settled = 0
 
     def next_name(self) -> str:
         """A name for a field that was given none: its number in the program, so that it is the same in every run."""
