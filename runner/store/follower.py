@@ -279,8 +279,10 @@ def _lessen(event: Event, detail: Detail) -> None:
     if detail is Detail.FULL:
         return
     for kind in ARRAYS:
+        if kind not in event:
+            continue
         if detail is Detail.NONE:
-            event.pop(kind, None)
+            del event[kind]
             continue
         arrays = event.get(kind) or {}
         for name, value in arrays.items():

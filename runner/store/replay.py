@@ -264,11 +264,10 @@ class Replay:
             return
         plain = place != NONE and self._plain[place] and self._ended[place] == NONE
         known = plain and self._begun[place] != NONE
-        where, rows = np.array([place]), np.zeros(1, np.int32)
         if plain and kind == "started" and not known:
-            self._begin(entry, where, rows, number, by)
+            self._begin(entry, place, 0, number, by)
         elif plain and kind == "ended" and (not known or (self._number[place] == number and self._by[place] == by)):
-            self._end(entry, where, rows)
+            self._end(entry, place, 0)
             self.losses[place] = _loss_of(event)
         elif place != NONE and self._plain[place] and self._ended[place] != NONE and kind == "ended":
             self.doubled += 1
@@ -286,23 +285,23 @@ class Replay:
         elif kind == "requeued":
             self.charged.pop(name, None)
 
-    def _begin(self, entry: JournalEntry, places: Array, rows: Array, numbers: Any, by: int) -> None:
+    def _begin(self, entry: JournalEntry, places: Array | int, rows: Array | int, numbers: Array | int, by: int) -> None:
         self._begun[places], self._begun_row[places] = len(self._entries), rows
         self._number[places], self._by[places], self.status[places] = numbers, by, RUNNING
         self._entries.append(entry)
         self._began(entry.event.get("t"))
 
-    def _end(self, entry: JournalEntry, places: Array, rows: Array) -> None:
-        event = entry.event
+    def _end(self, entry: JournalEntry, places: Array | int, rows: Array | int) -> None:
+        event, short = entry.event, self._begun[places] == NONE
         self._ended[places], self._ended_row[places] = len(self._entries), rows
         self.status[places] = CODES[event["status"]] if event.get("status") in FINAL else CODES["failed"]
         self.ended_t[places] = event["t"] if event.get("t") is not None else math.nan
         self._entries.append(entry)
-        short = places[self._begun[places] == NONE]
-        if "place" in event and len(short):  # they began and ended between two writes
+        if "place" in event and short.any():  # they began and ended between two writes
             started_t, ended_t = times_of(event)
             self._began(started_t)
-            self.ended_t[short] = ended_t or self.ended_t[short]
+            if ended_t:
+                self.ended_t[np.atleast_1d(places)[np.atleast_1d(short)]] = ended_t
 
     def _began(self, t: float | None) -> None:
         if t is not None:
