@@ -200,13 +200,10 @@ def resume(
         from ..store.replay import Replayer
         from .confirmation import which_code
 
-        folder = find(run, runs)
-        reader = Replayer(folder)
+        reader = Replayer(folder := find(run, runs))
         plan = look(folder, failed=failed, reader=reader)
-        compared = bool(plan.retried) and not force
-        data = _outlook(
-            folder, plan, code=compared and (dry_run or code is None), config=compared and dry_run and config is None
-        )
+        checked = bool(plan.retried) and not force
+        data = _outlook(folder, plan, code=checked and (dry_run or code is None), config=checked and dry_run and config is None)
         if not as_json and not quiet:
             print(show.resume_text(data), file=sys.stdout if dry_run else sys.stderr)
         if dry_run:
