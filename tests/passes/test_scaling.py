@@ -25,6 +25,7 @@ from qdrun.compiler.passes.reverse.gradient import reverse_kernel
 from qdrun.compiler.passes.simplify.simplify import simplify
 from qdrun.compiler.runtime import cache, jit
 from qdrun.tests.call_count import calls
+from qdrun.tests.kept_code import KEPT
 
 SMALL, LARGE = 40, 200
 """Sizes of the two kernels; a quadratic pass would take 5 times as much per statement in the second."""
@@ -209,6 +210,7 @@ def test_walking_costs_the_same_at_any_depth():
 )
 def test_large_functions_take_the_short_road_through_llvm(tmp_path, monkeypatch, limits):
     """The same bits with few passes, or none, and the fast code generator as with all of them."""
+    monkeypatch.setattr(KEPT, "one_in", 1)
     results = []
     for changed in ({}, limits):
         for name, value in changed.items():
