@@ -263,3 +263,20 @@ def test_an_element_is_the_same_whatever_type_its_index_has(dtype):
     a = float(np.float32(np.random.default_rng().normal()))
     run(5, a)
     assert x.to_numpy().tolist() == [a, 0.0, 0.0] and y.to_numpy().tolist() == [0.0, 0.0, 8.0]
+
+
+def test_the_truth_of_a_literal_is_that_of_all_its_digits():
+    qd.init()
+    x, y = qd.field(qd.u1, shape=4), qd.field(qd.f32, shape=2)
+
+    @qd.kernel
+    def run():
+        x[0] = 5e-324
+        x[1] = 0.0
+        x[2] = qd.f32(5e-324)
+        x[3] = -1e-50
+        y[0] = 1.0 if 1e-60 else 2.0
+        y[1] = 1.0 if not 1e-60 else 2.0
+
+    run()
+    assert x.to_numpy().tolist() == [True, False, False, True] and y.to_numpy().tolist() == [1.0, 2.0]

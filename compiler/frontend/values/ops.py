@@ -386,6 +386,8 @@ def truth(b: FrontBuilder, x: Arg) -> Operand:
         raise QdrunTypeError(f"the truth of {describe_value(value)} is ambiguous", hint="use .any() or .all()")
     if value.dtype is u1:
         return value
+    if isinstance(value, Const) and value.exact:  # 5e-324 is not zero, though f32 would round it to that
+        return Const(bool(value.value), u1, True)
     return emit(b, "ne", value, Const(convert(0, value.dtype), value.dtype))
 
 
