@@ -244,6 +244,15 @@ def quiet_deaths() -> None:
         worker._worker_logs_enabled = False
 
 
+def available() -> dict[str, dict[str, float]]:
+    """What nobody has of each node, by its id; nothing where Ray lacks the name: then all of a node counts as free."""
+    with suppress(ImportError, AttributeError):
+        from ray._private import state
+
+        return state.available_resources_per_node()
+    return {}
+
+
 def loaded() -> bool:
     """Whether this process has loaded Ray."""
     return "ray" in sys.modules
@@ -333,8 +342,9 @@ def missing() -> list[str]:
             if not hasattr(there, name.partition(".")[2])
         ]
         out += [] if hasattr(AuthenticationTokenLoader.instance(), "reset_cache") else ["AuthenticationTokenLoader.reset_cache"]
-        from ray._private import services, worker
+        from ray._private import services, state, worker
 
+        out += [] if hasattr(state, "available_resources_per_node") else ["state.available_resources_per_node"]
         text = inspect.getsource(services.start_raylet)
         out += [name for name in (*AGENT_COMMANDS, *AGENT_PLACE) if f'"{name}=' not in text]
         out += [] if hasattr(worker, "_worker_logs_enabled") else ["worker._worker_logs_enabled"]
@@ -356,6 +366,7 @@ __all__ = [
     "Beside",
     "RayChanged",
     "asks_for_token",
+    "available",
     "direct_client",
     "drop_places_of_driver",
     "idle_agents",

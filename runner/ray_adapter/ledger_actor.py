@@ -20,7 +20,7 @@ from ..ledger.runs import shown
 from ..ledger.settings import NAME, NAMESPACE, Settings
 from ..packing import Request
 from . import placement_groups
-from .placement_groups import Slot, placed
+from .placement_groups import Group, Slot, placed
 
 __all__ = ["LedgerActor", "LedgerError", "check_version", "placed", "start"]
 
@@ -35,6 +35,11 @@ FIRST_S = 20.0
 TAKE_S = 0.5
 """Seconds to wait for a device from Ray before the next one is tried: a node may hang."""
 MOST_PENDING = 8
+RESIZE_S = 2.0
+"""Seconds after which a group of cores that Ray has not placed is made smaller: others were faster. So long free cores must stay free
+before they are taken, as what Ray says of them lags behind."""
+MOST_PARTS = 8
+"""Groups of cores of one node."""
 HEAD = "node:__internal_head__"
 """The resource by which Ray marks the head node."""
 LOG = logging.getLogger(__name__)
@@ -103,6 +108,7 @@ class LedgerActor:
         self._cores: dict[str, int] = {}
         self._slots: dict[str, Slot] = {}
         self._takes: dict[str, asyncio.Task[None]] = {}
+        self._free_since: dict[str, float] = {}  # nodes with cores that nobody has
         self._threads = {1}
         self._polls: dict[str, asyncio.Event] = {}
         self._loop: asyncio.Task[None] | None = None
@@ -289,7 +295,7 @@ class LedgerActor:
         alive = await asyncio.to_thread(placement_groups.nodes)
         for slot in [slot for slot in self._slots.values() if slot.node not in alive]:
             await self._release(slot, f"node {slot.node[:12]} is gone")
-            del self._slots[slot.name]
+            self._slots.pop(slot.name, None)
         for node in [node for node in self._found if node not in alive]:
             del self._found[node]
         for node in [node for node in self._probes if node not in alive]:
@@ -300,12 +306,9 @@ class LedgerActor:
             await asyncio.wait(self._probes.values(), timeout=FIRST_S)
         done = [node for node, task in self._probes.items() if task.done()]
         known = await asyncio.to_thread(placement_groups.existing) if done else {}
-        for name, (
-            group,
-            *_,
-        ) in known.items():  # of nodes that were lost while no ledger was running: no other process returns these
+        for name, group in known.items():  # of nodes that were lost while no ledger was running: no other process returns these
             if placement_groups.node_of(name) not in alive:
-                await asyncio.to_thread(placement_groups.remove, group)
+                await asyncio.to_thread(placement_groups.remove, group.id)
         for node in done:
             task = self._probes.pop(node)
             if (error := task.exception()) is not None:
@@ -318,15 +321,17 @@ class LedgerActor:
         ref = await asyncio.to_thread(placement_groups.probe, node, self._settings, gpus)
         return await asyncio.wait_for(ref, ANSWER_S)
 
-    def _meet(self, node: str, resources: dict[str, float], rows: list[Found], known: dict[str, tuple[str, bool, str]]) -> None:
+    def _meet(self, node: str, resources: dict[str, float], rows: list[Found], known: dict[str, Group]) -> None:
         """Note what a node has, and the groups that are there already."""
         self._found[node] = rows
         self._cores[node] = int(resources.get("CPU", 0))
-        for slot in placement_groups.slots_of(node, resources, rows):
+        slots, parts = placement_groups.slots_of(node, resources, rows), f"{placement_groups.PREFIX}{node}/CPU/"
+        slots += [Slot(name, node, "CPU") for name in known if name.startswith(parts) and name != f"{parts}0"]
+        for slot in slots:
             if slot.name not in self._slots:
                 self._slots[slot.name] = slot
                 if slot.name in known:
-                    slot.group = known[slot.name][0]
+                    slot.group, slot.amount = known[slot.name].id, known[slot.name].amount
                     if not self._up.is_set():
                         self._ledger.settle_until = clock.now() + 2 * self._settings.beat_s
         self._add_cpu_rows(node)
@@ -350,8 +355,13 @@ class LedgerActor:
         self._found[node] = made + [row for row in rows if row.backend != "cpu"]
 
     def _rows(self, slot: Slot) -> list[Found]:
-        """The devices that a slot may stand for."""
-        return [row for row in self._found.get(slot.node, ()) if row.usable and row.resource == slot.resource]
+        """The devices that a slot may stand for: of a part of a node's cores one for each number of threads that it has cores for."""
+        rows = [row for row in self._found.get(slot.node, ()) if row.usable and row.resource == slot.resource]
+        if slot.resource != "CPU" or not slot.group or slot.amount >= self._cores[slot.node]:
+            return rows
+        part = f"@{slot.number}" if slot.number else ""
+        lanes = [(row, min(row.lanes, int(slot.amount) // row.threads)) for row in rows]
+        return [replace(row, id=f"{row.id}{part}", lanes=most) for row, most in lanes if most]
 
     async def _groups(self) -> None:
         """Request devices for the claims of runs from Ray, accept the granted ones, and return unused ones."""
@@ -362,22 +372,53 @@ class LedgerActor:
                 if slot.name not in table:
                     slot.group = ""
             for slot in pending:
-                if slot.group and table[slot.name][1] and slot.name not in self._takes:
+                if slot.group and table[slot.name].placed and slot.name not in self._takes:
                     self._takes[slot.name] = asyncio.create_task(self._take(slot, slot.group))
             await self._taken()
         wanted, count = self._ledger.wanted(), sum(bool(slot.group) and not slot.ready for slot in self._slots.values())
+        free = await self._share_cores(wanted)
         for slot in list(self._slots.values()):
             rows = self._rows(slot)
             if any(row.kind in wanted for row in rows):
                 slot.unwanted_since = None
                 if not slot.group and count < MOST_PENDING:
                     count += 1
-                    amount = self._cores[slot.node] if slot.resource == "CPU" else 1
-                    slot.group = await asyncio.to_thread(placement_groups.create, slot, amount)
+                    if slot.resource == "CPU":
+                        slot.amount = max(self._least(slot.node, wanted), free.get(slot.node, self._cores[slot.node]))
+                    slot.asked, slot.group = time.monotonic(), await asyncio.to_thread(placement_groups.create, slot)
             elif slot.group and clock.now() >= self._ledger.settle_until:
                 slot.unwanted_since = slot.unwanted_since or time.monotonic()
                 if time.monotonic() - slot.unwanted_since >= self._settings.idle_s:
                     await self._release(slot, "no run has a use for it")
+
+    def _least(self, node: str, wanted: set[str]) -> int:
+        """The cores of the smallest trial that a run wants to run on a node; 0: none does."""
+        return min((row.threads for row in self._found[node] if row.backend == "cpu" and row.kind in wanted), default=0)
+
+    async def _share_cores(self, wanted: set[str]) -> dict[str, int]:
+        """Fit the groups of cores to what others leave: of each node the cores that nobody has, by Ray.
+
+        A group that is not placed in time is given back, to be asked for again as large as is free now; cores that stay free beside the
+        groups of a node become another one.
+        """
+        wanting = {node for node in self._found if self._least(node, wanted)}
+        free = await asyncio.to_thread(placement_groups.free_cores) if wanting else {}
+        for slot in [slot for slot in self._slots.values() if slot.resource == "CPU" and slot.group and not slot.ready]:
+            late = time.monotonic() - slot.asked > RESIZE_S and slot.name not in self._takes
+            if late and slot.node in wanting and free.get(slot.node, 0) < slot.amount > self._least(slot.node, wanted):
+                await self._release(slot, "")
+            elif late and slot.number:
+                await self._release(slot, "")
+        for node in wanting & free.keys():
+            parts = [slot for slot in self._slots.values() if slot.resource == "CPU" and slot.node == node]
+            spare = all(slot.ready for slot in parts) and free[node] >= self._least(node, wanted) and len(parts) < MOST_PARTS
+            since = self._free_since.setdefault(node, time.monotonic()) if spare else self._free_since.pop(node, None)
+            if spare and since is not None and time.monotonic() - since > RESIZE_S:
+                number = 1 + max(slot.number for slot in parts)
+                name = f"{placement_groups.PREFIX}{node}/CPU/{number}"
+                self._slots[name] = Slot(name, node, "CPU")
+                del self._free_since[node]
+        return free
 
     async def _taken(self) -> None:
         """The devices that have reported their identity. One that does not answer delays no other, and is asked again.
@@ -425,5 +466,7 @@ class LedgerActor:
         for device in slot.devices:
             self._ledger.lose_device(device, why)
         group, slot.group, slot.ready, slot.devices, slot.unwanted_since = slot.group, "", False, [], None
+        if slot.resource == "CPU" and slot.number:
+            self._slots.pop(slot.name, None)
         if group:
             await asyncio.to_thread(placement_groups.remove, group)

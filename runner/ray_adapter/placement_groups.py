@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..ledger.inventory import LANES, Found, local, pretended
 from ..ledger.settings import Settings
+from . import compat
 
 PREFIX = "qdrun/"
 TINY = 0.001  # of a device: what an actor inside a group asks for; the group has the device alone
 
 
+class Group(NamedTuple):
+    """A placement group that there is: its id, whether Ray has it placed, its node, and how much it has of its resource."""
+
+    id: str
+    placed: bool
+    node: str
+    amount: float = 1.0
+
+
 @dataclass(slots=True)
 class Slot:
-    """A placement group and its devices. ``group`` (hexadecimal) is empty before it is requested."""
+    """A placement group and its devices. ``group`` (hexadecimal) is empty before it is requested.
+
+    ``amount``: of the resource, cores or one device; ``asked``: when it was requested.
+    """
 
     name: str
     node: str
@@ -24,6 +37,13 @@ class Slot:
     ready: bool = False
     devices: list[str] = field(default_factory=list)
     unwanted_since: float | None = None
+    amount: float = 1.0
+    asked: float = 0.0
+
+    @property
+    def number(self) -> int:
+        """Its number among those of its node and resource."""
+        return int(self.name.rsplit("/", 1)[1])
 
 
 def nodes() -> dict[str, dict[str, float]]:
@@ -96,12 +116,12 @@ def _handle(group: str) -> Any:
     return PlacementGroup(PlacementGroupID(bytes.fromhex(group)))
 
 
-def create(slot: Slot, amount: float) -> str:
+def create(slot: Slot) -> str:
     """Ask Ray for the group of a slot, on its node; the id. It outlives the ledger: a later one finds it by its name."""
     from ray.util.placement_group import placement_group
 
     made = placement_group(
-        [{slot.resource: amount}],
+        [{slot.resource: slot.amount}],
         name=slot.name,
         lifetime="detached",
         bundle_label_selector=[{"ray.io/node-id": slot.node}],
@@ -114,15 +134,21 @@ def node_of(name: str) -> str:
     return name.removeprefix(PREFIX).partition("/")[0]
 
 
-def existing() -> dict[str, tuple[str, bool, str]]:
-    """The groups of all ledgers that there were: by name the id, whether Ray has it placed, and its node."""
+def existing() -> dict[str, Group]:
+    """The groups of all ledgers that there were, by name."""
     from ray.util import placement_group_table
 
     out = {}
     for group, row in placement_group_table().items():
         if row["name"].startswith(PREFIX) and row["state"] != "REMOVED":
-            out[row["name"]] = (group, row["state"] == "CREATED", (row["bundles_to_node_id"] or {}).get(0, ""))
+            amount = next(iter(row["bundles"][0].values()))
+            out[row["name"]] = Group(group, row["state"] == "CREATED", (row["bundles_to_node_id"] or {}).get(0, ""), amount)
     return out
+
+
+def free_cores() -> dict[str, int]:
+    """The whole cores of each node that no task, actor or group has, by the node's id; empty where Ray does not say it."""
+    return {node: int(resources.get("CPU", 0)) for node, resources in compat.available().items()}
 
 
 def remove(group: str) -> None:
@@ -133,7 +159,7 @@ def remove(group: str) -> None:
 
 
 def slots_of(node: str, resources: Mapping[str, float], found: list[Found]) -> list[Slot]:
-    """The groups that a node can have: one for each GPU that Ray counts, for each declared device, and one for its cores."""
+    """The groups that a node can have: one for each GPU that Ray counts, for each declared device, and the first one of its cores."""
     out = []
     for resource in dict.fromkeys(row.resource for row in found if row.usable):
         rows = sum(row.usable and row.resource == resource for row in found)

@@ -11,6 +11,7 @@ from qdrun.runner.ledger.leases import Held, Lease, Terms
 from qdrun.runner.ledger.settings import Settings
 from qdrun.runner.packing import Claim, Request
 from qdrun.runner.ray_adapter import ledger_actor, placement_groups
+from qdrun.runner.ray_adapter.placement_groups import Group
 
 FAST = Settings(look_s=0.0, beat_s=0.05)
 
@@ -145,7 +146,7 @@ class Cards(Nodes):
         self.hangs, self.removed = set(), []
         self.groups = {f"qdrun/{node}/GPU/0": f"of {node}" for node in left}
         monkeypatch.setattr(
-            placement_groups, "existing", lambda: {name: (made, True, "") for name, made in self.groups.items()}
+            placement_groups, "existing", lambda: {name: Group(made, True, "") for name, made in self.groups.items()}
         )
         monkeypatch.setattr(placement_groups, "create", self.create)
         monkeypatch.setattr(placement_groups, "remove", self.remove)
@@ -154,7 +155,7 @@ class Cards(Nodes):
     def answer(self, node):
         self.answers[node].set_result([*local(1, 1, node), *pretended(1, 24 << 30, node)])
 
-    def create(self, slot, amount):
+    def create(self, slot):
         self.groups[slot.name] = f"of {slot.node}"
         return self.groups[slot.name]
 

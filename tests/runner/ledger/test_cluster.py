@@ -1,6 +1,7 @@
 """The ledger as an actor of a Ray cluster of two nodes with pretended GPUs: groups, restarts, lost nodes."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -22,8 +23,8 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def cluster(ray_folder):
-    """A head without GPUs and two nodes with one pretended GPU each; this process has joined it."""
+def cluster(ray_folder, request):
+    """A head without GPUs and two nodes with one pretended GPU each; this process has joined it. The parameter: cores of each node."""
     import os
 
     import ray
@@ -35,7 +36,8 @@ def cluster(ray_folder):
     head = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False, "_system_config": FAST}
     with compat.small_head(), compat.started_with(ahead=True):
         made = Cluster(initialize_head=True, head_node_args=head)
-        made.added = [made.add_node(num_cpus=1, num_gpus=1, object_store_memory=80 << 20) for _ in range(2)]
+        cores = getattr(request, "param", 1)
+        made.added = [made.add_node(num_cpus=cores, num_gpus=1, object_store_memory=80 << 20) for _ in range(2)]
     try:
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
@@ -151,3 +153,36 @@ def test_a_lost_node_and_a_run_that_dies(cluster):
     assert {row["state"] for row in ray.util.placement_group_table().values() if row["name"].startswith("qdrun/")} >= {
         "REMOVED"
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [2], indirect=True)
+def test_cores_that_others_leave_are_used_and_those_that_they_give_back_too(cluster):
+    """A foreign actor has one of two cores of the first node and both of the second one."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    @ray.remote
+    class Foreign:
+        def where(self):
+            return ray.get_runtime_context().get_node_id()
+
+    def foreign(node, cores):
+        where = NodeAffinitySchedulingStrategy(node_id=node.node_id, soft=False)
+        made = Foreign.options(num_cpus=cores, scheduling_strategy=where).remote()
+        assert ray.get(made.where.remote()) == node.node_id
+        return made
+
+    half, whole = foreign(cluster.added[0], 1), foreign(cluster.added[1], 2)
+    ledger = ActorLedger("drop", "ann", settings=replace(SETTINGS, lanes=None))
+    kind = next(row.kind for row in ledger.devices() if row.backend == "cpu" and row.node == cluster.added[0].node_id)
+    ledger.ask([Request(f"t{k}", "", "", {kind: Claim.of([(1 << 20, 1.0)])}, time.time()) for k in range(12)])
+    on = lambda leases, node: [lease for lease in leases if lease.node == node.node_id]
+    first, _ = until(ledger, lambda leases, _: on(leases, cluster.added[0]))
+    assert len(on(first, cluster.added[0])) == 1 and not on(first, cluster.added[1])
+    ray.kill(half)
+    more, _ = until(ledger, lambda leases, _: on(leases, cluster.added[0]))
+    assert on(more, cluster.added[0])[0].device != on(first, cluster.added[0])[0].device
+    ray.kill(whole)
+    until(ledger, lambda leases, _: len(on(leases, cluster.added[1])) == 2)
+    ledger.close()
