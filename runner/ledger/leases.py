@@ -101,7 +101,7 @@ class Exchange:
         close: devices with an idle worker of the run that blocks other requests: end the worker, then call ``closed``.
         last: number of the last news in this answer; the next exchange gives it back as ``seen``.
         known: False: the ledger has never heard of the run, or has given it up: ``join`` again.
-        others: requests of other runs wait.
+        others: requests of other runs wait, or other users of the cluster for its cores.
         reached: False: the ledger could not be reached; it is tried again at the next exchange, what was given back is not lost.
     """
 

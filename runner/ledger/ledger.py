@@ -229,6 +229,15 @@ class Ledger:
             self._lanes.rest(state, device)
         return others
 
+    def drain(self, device: str) -> bool:
+        """Grant nothing more on a device, to any run, until it is lost. Returns whether nothing runs there any more."""
+        place = self._lanes.places().get(device)
+        for state in self._runs.values():
+            if place is not None and state.id in place.runs:
+                state.resting[device] = math.inf
+                self._lanes.rest(state, device)
+        return not any(grant.lease.device == device for state in self._runs.values() for grant in state.grants.values())
+
     def give_back(self, run: str, done: Sequence[LeaseEnd], now: float) -> None:
         """Give leases back, and grant nothing yet."""
         self._give_back(self._runs[run], done, now)
@@ -318,7 +327,8 @@ class Ledger:
         """Requeue the requests of a lease if its device was lost before the run had received the lease."""
         for grant in run.unseen(seen):
             self._packer.submit(run.again(grant))
-        return replace(run.answer(), others=any(other.waiting for other in self._runs.values() if other is not run))
+        others = any(other.waiting for other in self._runs.values() if other is not run)
+        return replace(run.answer(), others=others or math.inf in run.resting.values())
 
     def _give_back(self, run: Run, done: Sequence[LeaseEnd], now: float) -> None:
         run.beat = max(run.beat, now)

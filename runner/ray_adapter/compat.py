@@ -253,6 +253,22 @@ def available() -> dict[str, dict[str, float]]:
     return {}
 
 
+def waiting(ours: Container[str]) -> list[dict[str, float]]:
+    """What tasks, actors and placement groups wait for in Ray's queue, a kind of them each; nothing where Ray lacks the name.
+
+    Args:
+        ours: ids of groups that are left out.
+    """
+    try:
+        from ray import get_runtime_context
+        from ray.autoscaler.v2.sdk import get_cluster_status
+    except ImportError:
+        return []
+    found = get_cluster_status(get_runtime_context().gcs_address).resource_demands
+    demands = [*found.ray_task_actor_demand, *(one for one in found.placement_group_demand if one.pg_id not in ours)]
+    return [dict(one.bundle) for demand in demands for one in demand.bundles_by_count]
+
+
 def loaded() -> bool:
     """Whether this process has loaded Ray."""
     return "ray" in sys.modules
@@ -343,7 +359,9 @@ def missing() -> list[str]:
         ]
         out += [] if hasattr(AuthenticationTokenLoader.instance(), "reset_cache") else ["AuthenticationTokenLoader.reset_cache"]
         from ray._private import services, state, worker
+        from ray.autoscaler.v2 import sdk
 
+        out += [] if hasattr(sdk, "get_cluster_status") else ["autoscaler.v2.sdk.get_cluster_status"]
         out += [] if hasattr(state, "available_resources_per_node") else ["state.available_resources_per_node"]
         text = inspect.getsource(services.start_raylet)
         out += [name for name in (*AGENT_COMMANDS, *AGENT_PLACE) if f'"{name}=' not in text]
@@ -377,4 +395,5 @@ __all__ = [
     "read_settings_again",
     "small_head",
     "started_with",
+    "waiting",
 ]

@@ -40,6 +40,9 @@ RESIZE_S = 2.0
 before they are taken, as what Ray says of them lags behind."""
 MOST_PARTS = 8
 """Groups of cores of one node."""
+GIVE_S, REST_S, LOOK_S = 10.0, 5.0, 1.0
+"""So long others wait for cores in Ray's queue before runs that have more than half of a node give some back, so long are these left to
+them, and so often is that queue looked at."""
 HEAD = "node:__internal_head__"
 """The resource by which Ray marks the head node."""
 LOG = logging.getLogger(__name__)
@@ -109,6 +112,8 @@ class LedgerActor:
         self._slots: dict[str, Slot] = {}
         self._takes: dict[str, asyncio.Task[None]] = {}
         self._free_since: dict[str, float] = {}  # nodes with cores that nobody has
+        self._others_since: float | None = None  # others wait for cores
+        self._others_seen = -1e9
         self._threads = {1}
         self._polls: dict[str, asyncio.Event] = {}
         self._loop: asyncio.Task[None] | None = None
@@ -381,7 +386,7 @@ class LedgerActor:
             rows = self._rows(slot)
             if any(row.kind in wanted for row in rows):
                 slot.unwanted_since = None
-                if not slot.group and count < MOST_PENDING:
+                if not slot.group and count < MOST_PENDING and time.monotonic() >= slot.rests_until:
                     count += 1
                     if slot.resource == "CPU":
                         slot.amount = max(self._least(slot.node, wanted), free.get(slot.node, self._cores[slot.node]))
@@ -418,7 +423,27 @@ class LedgerActor:
                 name = f"{placement_groups.PREFIX}{node}/CPU/{number}"
                 self._slots[name] = Slot(name, node, "CPU")
                 del self._free_since[node]
+        await self._give_cores(free)
         return free
+
+    async def _give_cores(self, free: dict[str, int]) -> None:
+        """Give cores back that others wait for, of a node where runs have more than half. What runs there comes to its end."""
+        parts = [slot for slot in self._slots.values() if slot.resource == "CPU" and slot.ready]
+        for slot in [slot for slot in parts if slot.leaving]:
+            if all([self._ledger.drain(device) for device in slot.devices]):  # a list: each of them
+                await self._release(slot, "others wait for its cores")
+                slot.rests_until = time.monotonic() + REST_S
+        now = time.monotonic()
+        if now - self._others_seen < LOOK_S or not parts or any(slot.leaving for slot in parts):
+            return
+        self._others_seen, ours = now, {slot.group for slot in self._slots.values()}
+        wanted = await asyncio.to_thread(placement_groups.cores_wanted, ours)
+        given = placement_groups.enough(min(wanted), parts, free, self._cores) if wanted else []
+        self._others_since = None if not given else self._others_since or now
+        if self._others_since is not None and now - self._others_since > GIVE_S:
+            self._others_since = None
+            for slot in given:
+                slot.leaving = True
 
     async def _taken(self) -> None:
         """The devices that have reported their identity. One that does not answer delays no other, and is asked again.
@@ -466,6 +491,7 @@ class LedgerActor:
         for device in slot.devices:
             self._ledger.lose_device(device, why)
         group, slot.group, slot.ready, slot.devices, slot.unwanted_since = slot.group, "", False, [], None
+        slot.leaving = False
         if slot.resource == "CPU" and slot.number:
             self._slots.pop(slot.name, None)
         if group:

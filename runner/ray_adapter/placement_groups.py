@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ..ledger.inventory import LANES, Found, local, pretended
@@ -27,7 +29,8 @@ class Group(NamedTuple):
 class Slot:
     """A placement group and its devices. ``group`` (hexadecimal) is empty before it is requested.
 
-    ``amount``: of the resource, cores or one device; ``asked``: when it was requested.
+    ``amount``: of the resource, cores or one device; ``asked``: when it was requested; ``leaving``: it is given back when nothing runs in
+    it any more; ``rests_until``: others take what was given back.
     """
 
     name: str
@@ -39,6 +42,8 @@ class Slot:
     unwanted_since: float | None = None
     amount: float = 1.0
     asked: float = 0.0
+    leaving: bool = False
+    rests_until: float = 0.0
 
     @property
     def number(self) -> int:
@@ -156,6 +161,33 @@ def remove(group: str) -> None:
     from ray.util.placement_group import remove_placement_group
 
     remove_placement_group(_handle(group))
+
+
+def cores_wanted(ours: Container[str]) -> list[float]:
+    """The cores that others wait for, who want nothing else; a number for each kind of what waits. ``ours``: ids of groups of ours."""
+    return [
+        want["CPU"]
+        for want in compat.waiting(ours)
+        if want.get("CPU") and want.keys() <= {"CPU", "memory", "object_store_memory"}
+    ]
+
+
+def enough(cores: float, parts: Sequence[Slot], free: Mapping[str, int], totals: Mapping[str, int]) -> list[Slot]:
+    """The fewest groups of cores of one node that make so many free there, of a node of which runs have more than half; none: no node does.
+
+    Args:
+        cores: that are wanted.
+        parts: the groups of cores that are placed.
+        free: cores that nobody has, by node.
+        totals: cores by node.
+    """
+    found = list[list[Slot]]()
+    for node in {slot.node for slot in parts}:
+        here, missing = sorted((s for s in parts if s.node == node), key=lambda slot: slot.amount), cores - free.get(node, 0)
+        sums = list(accumulate(slot.amount for slot in here))
+        if 2 * sums[-1] > totals[node] and sums[-1] >= missing > 0:
+            found.append(here[: 1 + bisect_left(sums, missing)])
+    return min(found, key=lambda slots: sum(slot.amount for slot in slots), default=[])
 
 
 def slots_of(node: str, resources: Mapping[str, float], found: list[Found]) -> list[Slot]:

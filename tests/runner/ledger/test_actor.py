@@ -11,7 +11,7 @@ from qdrun.runner.ledger.leases import Held, Lease, Terms
 from qdrun.runner.ledger.settings import Settings
 from qdrun.runner.packing import Claim, Request
 from qdrun.runner.ray_adapter import ledger_actor, placement_groups
-from qdrun.runner.ray_adapter.placement_groups import Group
+from qdrun.runner.ray_adapter.placement_groups import Group, Slot
 
 FAST = Settings(look_s=0.0, beat_s=0.05)
 
@@ -318,3 +318,22 @@ def test_a_run_avoids_a_device_and_others_do_not(monkeypatch):
         assert not device.resting
 
     life_of(nodes, live)
+
+
+@pytest.mark.parametrize(
+    ("cores", "amounts", "free", "given"),
+    [
+        (1, {"a": [4]}, {}, ["a/0"]),
+        (1, {"a": [2, 1, 1]}, {}, ["a/1"]),
+        (2, {"a": [1, 1, 2]}, {}, ["a/0", "a/1"]),
+        (3, {"a": [1, 1, 2]}, {}, ["a/0", "a/1", "a/2"]),
+        (2, {"a": [3]}, {"a": 1}, ["a/0"]),
+        (2, {"a": [2]}, {}, []),  # half of the node is kept
+        (5, {"a": [4]}, {}, []),  # no node has as many
+        (1, {"a": [3]}, {"a": 1}, []),  # there is one already
+        (2, {"a": [4], "b": [2, 2]}, {}, ["b/0"]),
+    ],
+)
+def test_the_fewest_cores_are_given_back_and_half_of_a_node_is_kept(cores, amounts, free, given):
+    parts = [Slot(f"{node}/{k}", node, "CPU", amount=n) for node, all_of in amounts.items() for k, n in enumerate(all_of)]
+    assert [slot.name for slot in placement_groups.enough(cores, parts, free, dict.fromkeys(amounts, 4))] == given
