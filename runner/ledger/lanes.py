@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -68,6 +69,10 @@ class DeviceLanes:
         lanes = sum(place.runs.get(run, 0) for place in self._places.values() if run not in place.resting)
         gate = self._gates.get(run)
         return lanes if gate is None else min(lanes, gate.most)
+
+    def most(self, run: str) -> int:
+        """How many leases a run may have at once."""
+        return self._gates[run].most if run in self._gates else sys.maxsize
 
     def add(self, found: Found, group: str) -> None:
         """Add a device."""

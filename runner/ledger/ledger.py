@@ -300,6 +300,20 @@ class Ledger:
         """Classes of devices that some run has claims for."""
         return {kind.split(MARK, 1)[0] for run in self._runs.values() for kind in run.kinds}
 
+    def demand(self) -> dict[str, int]:
+        """How many requests run or wait, by the class of device that is the first one of their claims; empty where none waits."""
+        found, places = Counter[str](), self._lanes.places()
+        for run in self._runs.values():
+            left = self._lanes.most(run.id) - len(run.grants)
+            for shape in run.shapes.values():
+                count = min(left, len(shape.waiting))
+                if count > 0:
+                    found[next(iter(shape.claims)).split(MARK, 1)[0]] += count
+                    left -= count
+        if found:
+            found.update(places[grant.lease.device].found.kind for run in self._runs.values() for grant in run.grants.values())
+        return dict(found)
+
     def why(self, run: str) -> dict[str, Waits]:
         """Why requests wait, with the arithmetic: by the oldest of each of the first shapes; the others are counted together."""
         state = self._runs.get(run)

@@ -10,19 +10,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...compiler.errors import QdrunError
 from .. import clock
-from ..exit_codes import NO_CLUSTER
 from ..ledger.inventory import Found, kind_of, with_lanes
 from ..ledger.leases import Exchange, Held, LeaseEnd, Terms, Waits
 from ..ledger.ledger import Ledger
 from ..ledger.runs import shown
-from ..ledger.settings import NAME, NAMESPACE, Settings
+from ..ledger.settings import NAME, Settings
 from ..packing import Request
 from . import placement_groups
 from .placement_groups import Group, Slot, placed
 
-__all__ = ["LedgerActor", "LedgerError", "check_version", "placed", "start"]
+__all__ = ["LedgerActor", "placed"]
 
 VERSION = 5
 """Maximum concurrent calls between runs and the ledger of a cluster."""
@@ -43,60 +41,7 @@ MOST_PARTS = 8
 GIVE_S, REST_S, LOOK_S = 10.0, 5.0, 1.0
 """So long others wait for cores in Ray's queue before runs that have more than half of a node give some back, so long are these left to
 them, and so often is that queue looked at."""
-HEAD = "node:__internal_head__"
-"""The resource by which Ray marks the head node."""
 LOG = logging.getLogger(__name__)
-
-
-class LedgerError(QdrunError, RuntimeError):
-    """The cluster's ledger cannot be used by this run."""
-
-    exit_code = NO_CLUSTER
-
-
-def start(settings: Settings) -> Any:
-    """Get the ledger of the joined cluster: the existing one, or a new one. It outlives the run.
-
-    It prefers the head node, which no autoscaler removes. It must not demand it: when the head's raylet dies and its control plane lives,
-    Ray would try to start the ledger again on that node for ever.
-    """
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    options: dict[str, Any] = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-    head = next((id for id, resources in placement_groups.nodes().items() if HEAD in resources), None)
-    if head is not None:
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=head, soft=True)
-    made = ray.remote(LedgerActor).options(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=10_000, **options)
-    return made.remote(settings)
-
-
-def check_version(actor: Any) -> None:
-    """Refuse a ledger that does not start, or that another version of this package has started.
-
-    Raises:
-        LedgerError: says what to do.
-    """
-    import ray
-    from ray.exceptions import GetTimeoutError, RayActorError
-
-    try:
-        version = ray.get(actor.version.remote(), timeout=ANSWER_S)
-    except GetTimeoutError as error:
-        raise LedgerError(
-            f"the ledger of this cluster, actor {NAME} of namespace {NAMESPACE}, has not answered for {ANSWER_S:.0f} s\n"
-            "  do: see its state and its log on the actors page of the Ray dashboard; `ray status` lists the nodes that live"
-        ) from error
-    except RayActorError as error:
-        raise LedgerError(
-            f"the ledger of this cluster, actor {NAME} of namespace {NAMESPACE}, does not start: {error}\n"
-            "  do: see that the nodes of the cluster can import this version of qdrun"
-        ) from error
-    if version != VERSION:
-        raise LedgerError(
-            f"the ledger of this cluster speaks version {version}, this qdrun speaks {VERSION}\n"
-            f"  do: use the qdrun that the cluster has, or, when no run is on, end the actor {NAME} of namespace {NAMESPACE}"
-        )
 
 
 class LedgerActor:
@@ -114,6 +59,7 @@ class LedgerActor:
         self._free_since: dict[str, float] = {}  # nodes with cores that nobody has
         self._others_since: float | None = None  # others wait for cores
         self._others_seen = -1e9
+        self._asked: list[dict[str, float]] = []  # of the autoscaler
         self._threads = {1}
         self._polls: dict[str, asyncio.Event] = {}
         self._loop: asyncio.Task[None] | None = None
@@ -320,6 +266,21 @@ class LedgerActor:
                 LOG.warning("node %s does not say what devices it has: %s: %s", node, type(error).__name__, error)
             else:
                 self._meet(node, alive[node], task.result(), known)
+        await self._ask_for_nodes()
+
+    async def _ask_for_nodes(self) -> None:
+        """Tell the autoscaler of the cluster what runs need in all, with what others have, while something waits or runs."""
+        demand = self._ledger.demand()
+        if not demand and not self._asked:
+            return
+        free = await asyncio.to_thread(placement_groups.free_cores)
+        ours = sum(slot.amount for slot in self._slots.values() if slot.resource == "CPU" and slot.ready)
+        others = sum(self._cores[node] - free.get(node, 0) for node in self._found) - int(ours)
+        rows = [row for found in self._found.values() for row in found]
+        wanted = placement_groups.bundles_of(demand, rows, max(0, others)) if demand else []
+        if wanted != self._asked:
+            await asyncio.to_thread(placement_groups.ask_for, wanted)
+            self._asked = wanted
 
     async def _probe(self, node: str, gpus: int) -> list[Found]:
         """The devices of a node. A node that does not answer delays no other node."""

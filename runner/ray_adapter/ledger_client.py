@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...compiler.errors import QdrunError
+from ..exit_codes import NO_CLUSTER
 from ..ledger.inventory import Found
 from ..ledger.leases import BEAT_S, Exchange, Held, Lease, LeaseEnd, Terms, Waits
-from ..ledger.settings import Settings
+from ..ledger.settings import NAME, NAMESPACE, Settings
 from ..packing import Request
 
 START_S = 30.0
@@ -24,6 +26,66 @@ LEAVE_S = 1.0
 """Seconds that an ending run waits for an unreachable ledger; without an answer its leases expire."""
 LOST, LATE = object(), object()
 """Instead of an answer: there will be none, and it has not come yet."""
+
+
+HEAD = "node:__internal_head__"
+"""The resource by which Ray marks the head node."""
+
+
+class LedgerError(QdrunError, RuntimeError):
+    """The cluster's ledger cannot be used by this run."""
+
+    exit_code = NO_CLUSTER
+
+
+def start(settings: Settings) -> Any:
+    """Get the ledger of the joined cluster: the existing one, or a new one. It outlives the run.
+
+    It prefers the head node, which no autoscaler removes. It must not demand it: when the head's raylet dies and its control plane lives,
+    Ray would try to start the ledger again on that node for ever.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from . import placement_groups
+    from .ledger_actor import LedgerActor
+
+    options: dict[str, Any] = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    head = next((id for id, resources in placement_groups.nodes().items() if HEAD in resources), None)
+    if head is not None:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=head, soft=True)
+    made = ray.remote(LedgerActor).options(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=10_000, **options)
+    return made.remote(settings)
+
+
+def check_version(actor: Any) -> None:
+    """Refuse a ledger that does not start, or that another version of this package has started.
+
+    Raises:
+        LedgerError: says what to do.
+    """
+    import ray
+    from ray.exceptions import GetTimeoutError, RayActorError
+
+    from .ledger_actor import ANSWER_S, VERSION
+
+    try:
+        version = ray.get(actor.version.remote(), timeout=ANSWER_S)
+    except GetTimeoutError as error:
+        raise LedgerError(
+            f"the ledger of this cluster, actor {NAME} of namespace {NAMESPACE}, has not answered for {ANSWER_S:.0f} s\n"
+            "  do: see its state and its log on the actors page of the Ray dashboard; `ray status` lists the nodes that live"
+        ) from error
+    except RayActorError as error:
+        raise LedgerError(
+            f"the ledger of this cluster, actor {NAME} of namespace {NAMESPACE}, does not start: {error}\n"
+            "  do: see that the nodes of the cluster can import this version of qdrun"
+        ) from error
+    if version != VERSION:
+        raise LedgerError(
+            f"the ledger of this cluster speaks version {version}, this qdrun speaks {VERSION}\n"
+            f"  do: use the qdrun that the cluster has, or, when no run is on, end the actor {NAME} of namespace {NAMESPACE}"
+        )
 
 
 class ActorLedger:
@@ -52,12 +114,10 @@ class ActorLedger:
         settings: Settings | None = None,
         terms: Terms = Terms(),  # noqa: B008 - frozen
     ) -> None:
-        from . import ledger_actor
-
         self.run, self.user, self._threads, self._terms = run, user, threads, terms
         self._key = f"{run}#{secrets.token_hex(4)}"
         self._settings = settings or Settings(lanes=lanes)
-        self._actor = ledger_actor.start(self._settings)
+        self._actor = start(self._settings)
         self._waiting: dict[str, Request] = {}
         self._held: dict[str, Held] = {}
         self._workers: set[str] = set()
@@ -70,7 +130,7 @@ class ActorLedger:
         self._poll: Any = None
         self._polled_at = 0.0
         self._groups: dict[str, tuple[Found, str]] = {}
-        ledger_actor.check_version(self._actor)
+        check_version(self._actor)
         self._join(START_S)
 
     def _send(self, name: str, *args: Any) -> Any:
@@ -82,14 +142,12 @@ class ActorLedger:
         import ray
         from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
-        from . import ledger_actor
-
         try:
             return ray.get(ref, timeout=timeout_s)
         except GetTimeoutError:
             return LATE
         except ActorDiedError:  # for good, not to be started again by Ray
-            self._actor = ledger_actor.start(self._settings)
+            self._actor = start(self._settings)
         except RayActorError:
             pass
         return LOST
@@ -256,12 +314,12 @@ class ActorLedger:
         Raises:
             KeyError: no lease has named the device, or it is lost.
         """
-        from . import ledger_actor
+        from .placement_groups import placed
 
         if not any(item.lease.device == device for item in self._held.values()) or device not in self._groups:
             self._groups = self._call("groups") or self._groups
         found, group = self._groups[device]
-        return ledger_actor.placed(group, found.resource)
+        return placed(group, found.resource)
 
     def why(self) -> dict[str, Waits]:
         """See ``LedgerClient``."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from ..ledger.inventory import LANES, Found, local, pretended
+from ..ledger.inventory import LANES, Found, backend_of, local, pretended
 from ..ledger.settings import Settings
 from . import compat
 
 PREFIX = "qdrun/"
+MOST_BUNDLES = 1000
 TINY = 0.001  # of a device: what an actor inside a group asks for; the group has the device alone
 
 
@@ -170,6 +171,23 @@ def cores_wanted(ours: Container[str]) -> list[float]:
         for want in compat.waiting(ours)
         if want.get("CPU") and want.keys() <= {"CPU", "memory", "object_store_memory"}
     ]
+
+
+def bundles_of(demand: Mapping[str, int], rows: Sequence[Found], others: int) -> list[dict[str, float]]:
+    """What an autoscaler is to provide in all.
+
+    Args:
+        demand: trials or batches that run or wait, by the class of their device.
+        rows: the devices that there are: of another class than that of a CPU one is known, or none is asked for.
+        others: cores that others have.
+    """
+    known, found = {row.kind: row for row in rows if row.usable}, [{"CPU": 1.0}] * others
+    for kind, count in sorted(demand.items()):
+        if backend_of(kind) == "cpu":
+            found += [{"CPU": float(kind.rpartition("/")[2])}] * count
+        elif kind in known:
+            found += [{known[kind].resource: 1.0}] * -(-count // known[kind].lanes)
+    return found[:MOST_BUNDLES]
 
 
 def enough(cores: float, parts: Sequence[Slot], free: Mapping[str, int], totals: Mapping[str, int]) -> list[Slot]:

@@ -8,6 +8,7 @@ import pytest
 
 from qdrun.runner.ledger.inventory import local, pretended
 from qdrun.runner.ledger.leases import Held, Lease, Terms
+from qdrun.runner.ledger.ledger import Ledger
 from qdrun.runner.ledger.settings import Settings
 from qdrun.runner.packing import Claim, Request
 from qdrun.runner.ray_adapter import ledger_actor, placement_groups
@@ -23,6 +24,8 @@ class Nodes:
         self.alive, self.answers, self.asked = {name: {"CPU": 2.0} for name in names}, {}, []
         monkeypatch.setattr(placement_groups, "nodes", lambda: dict(self.alive))
         monkeypatch.setattr(placement_groups, "existing", dict)
+        monkeypatch.setattr(placement_groups, "free_cores", dict)
+        monkeypatch.setattr(placement_groups, "ask_for", list)  # what it is told is not looked at
         monkeypatch.setattr(placement_groups, "probe", self.probe)
         monkeypatch.setattr(ledger_actor, "FIRST_S", 0.2)
         monkeypatch.setattr(ledger_actor, "TICK_S", 0.01)
@@ -337,3 +340,25 @@ def test_a_run_avoids_a_device_and_others_do_not(monkeypatch):
 def test_the_fewest_cores_are_given_back_and_half_of_a_node_is_kept(cores, amounts, free, given):
     parts = [Slot(f"{node}/{k}", node, "CPU", amount=n) for node, all_of in amounts.items() for k, n in enumerate(all_of)]
     assert [slot.name for slot in placement_groups.enough(cores, parts, free, dict.fromkeys(amounts, 4))] == given
+
+
+def test_an_autoscaler_is_asked_for_what_runs_and_others_need_in_all():
+    card = pretended(1, 24 << 30, "n", lanes=4)[0]
+    demand = {"cpu/znver3/2": 3, card.kind: 9, "metal/unknown/1": 2}
+    asked = placement_groups.bundles_of(demand, [card], others=2)
+    assert asked == [{"CPU": 1.0}] * 2 + [{"CPU": 2.0}] * 3 + [{card.resource: 1.0}] * 3
+    assert len(placement_groups.bundles_of({"cpu/znver3/1": 10**6}, [], 0)) == placement_groups.MOST_BUNDLES
+
+
+def test_demand_is_what_runs_and_waits_as_far_as_a_run_may_have_it():
+    ledger, host = Ledger(), local(1, 2, "n")[0]
+    ledger.add_device(host)
+    for name, most in (("one", 3), ("two", None)):
+        ledger.join(name, "me", 0.0, terms=Terms(most=most))
+        ledger.ask(name, [Request(f"t{k}", "", "", {host.kind: Claim.of([(1, 1.0)])}, 0.0) for k in range(5)], 0.0)
+    assert ledger.demand() == {host.kind: 3 + 5}
+    ledger.step(0.0)
+    assert ledger.demand() == {host.kind: 3 + 5}
+    for name in ("one", "two"):
+        ledger.leave(name)
+    assert ledger.demand() == {}

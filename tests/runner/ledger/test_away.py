@@ -7,7 +7,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 from qdrun.runner.ledger import LeaseEnd, Ledger
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.packing import Claim, Request
-from qdrun.runner.ray_adapter import ledger_actor, ledger_client
+from qdrun.runner.ray_adapter import ledger_client
 from qdrun.runner.ray_adapter.ledger_client import ActorLedger
 
 GIB = 1 << 30
@@ -70,8 +70,8 @@ class Handle:
 @pytest.fixture
 def handle(monkeypatch):
     made = Handle()
-    monkeypatch.setattr(ledger_actor, "start", lambda settings: made)
-    monkeypatch.setattr(ledger_actor, "check_version", lambda handle: None)
+    monkeypatch.setattr(ledger_client, "start", lambda settings: made)
+    monkeypatch.setattr(ledger_client, "check_version", lambda handle: None)
     monkeypatch.setattr(ray, "get", made.get)
     monkeypatch.setattr(ray, "wait", lambda refs, timeout: ([ref for ref in refs if ref], [ref for ref in refs if not ref]))
     return made

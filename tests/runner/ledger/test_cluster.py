@@ -1,11 +1,13 @@
 """The ledger as an actor of a Ray cluster of two nodes with pretended GPUs: groups, restarts, lost nodes."""
 
+import json
 import time
 from dataclasses import replace
 
 import pytest
 
 from qdrun.runner.ledger import LeaseEnd
+from qdrun.runner.ledger.leases import Terms
 from qdrun.runner.ledger.settings import NAME, NAMESPACE, Settings
 from qdrun.runner.packing import Claim, Request
 from qdrun.runner.ray_adapter import compat, ledger_actor
@@ -194,3 +196,30 @@ def test_cores_that_others_leave_are_used_and_those_that_they_give_back_too(clus
     assert not on(ledger.exchange(done).leases, cluster.added[1])
     assert ray.wait([patient], timeout=PATIENCE_S)[0] and ray.get(patient) == cluster.added[1].node_id
     ledger.close()
+
+
+def asked_for():
+    """The cores that an autoscaler is asked to provide in all."""
+    from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    return sum(one.get("CPU", 0) for one in json.loads(_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or "[]"))
+
+
+@pytest.mark.slow
+def test_a_cluster_that_grows_by_demand_grows_to_what_waits(cluster):
+    """An autoscaler of ours: a node of one core for each core that is asked for beyond those that there are, five at most."""
+    import ray
+
+    ledger = ActorLedger("drop", "ann", settings=replace(SETTINGS, lanes=None), terms=Terms(most=5))
+    kind = next(row.kind for row in ledger.devices() if row.backend == "cpu")
+    ledger.ask([Request(f"t{k}", "", "", {kind: Claim.of([(1 << 20, 1.0)])}, time.time()) for k in range(12)])
+    leases, end = [], time.monotonic() + PATIENCE_S
+    while len({lease.node for lease in leases}) < 5:
+        assert time.monotonic() < end, (len(leases), asked_for(), ray.cluster_resources(), ledger.snapshot()["problem"])
+        if ray.cluster_resources()["CPU"] < min(5, asked_for()):
+            cluster.added.append(cluster.add_node(num_cpus=1, object_store_memory=80 << 20))
+        leases += ledger.exchange(wait_s=0.5).leases
+    assert asked_for() == 5 and len(cluster.added) == 4
+    ledger.close()
+    assert wait_for(lambda: asked_for() == 0)

@@ -296,7 +296,7 @@ def test_a_ledger_that_cannot_be_used_says_what_to_do(monkeypatch, answer, text)
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError
 
-    from qdrun.runner.ray_adapter.ledger_actor import LedgerError, check_version
+    from qdrun.runner.ray_adapter.ledger_client import LedgerError, check_version
 
     def get(_, timeout):
         if isinstance(answer, int):
