@@ -235,5 +235,10 @@ class SweepSection(Section):
     samples: int | None = Field(None, ge=1, le=MOST)
     repeat: int = Field(1, ge=1, le=MOST)
 
+    @property
+    def files(self) -> list[str]:
+        """The files that points come from, as the config names them."""
+        return [*(axis.file for axis in self.params.values() if axis.file), *([self.table.file] if self.table else [])]
+
 
 __all__ = ["AXIS_FORMS", "FORMS", "MOST", "Axis", "Form", "PointTable", "Section", "SweepSection"]

@@ -236,7 +236,9 @@ def config_of(
             f"there is no config at {place}\n  do: `qdrun resume {folder.uri}` takes the copy in the run's folder"
         )
     target = code_for(folder, "new" if code is None and force else code, home="" if shipped is None else shipped.root)
-    how = {"backend": resolved["device"]["backend"], "text": text, "target": target}
+    sweep = load_config(place, overrides, text).config.sweep
+    stored = folder.trials() if sweep is not None and sweep.files else None  # the files may be others by now
+    how = {"backend": resolved["device"]["backend"], "text": text, "target": target, "trials": stored}
     prepared, job = prepare(place, local=local, overrides=overrides, **how)
     changes: dict[str, Any] = {"trials": Trials.of(_trials(folder, prepared))}
     if debug and prepared.loaded.config.debug is None:
@@ -269,7 +271,7 @@ def config_changes(folder: RunFolder) -> list[str]:
     and nothing that it names is loaded.
     """
     info, text = folder.info(), folder.config_text()
-    place, overrides = Path(str(info["config"])), folder.config().get("overrides", ())
+    place, overrides = Path(str(info.get("config", ""))), folder.config().get("overrides", ())
     if KEPT_OF in info or text is None or not place.is_file():
         return []
     try:

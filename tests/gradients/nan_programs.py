@@ -155,7 +155,7 @@ def _write(body: list[Any], lines: list[Line], text: list[str], around: tuple[tu
             text.append(f"{indent}if i >= {s.least}:")
             _write(s.body, lines, text, around, indent + "    ")
         else:
-            name = f"t{len(around)}"
+            name = f"{'w' if s.how == 'while' else 't'}{len(around)}"  # the index of a loop is not assigned after it
             inside = indent + "    "
             if s.how == "while":
                 text.append(f"{indent}{name} = 0")

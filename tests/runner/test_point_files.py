@@ -140,6 +140,8 @@ def test_a_run_from_a_table_needs_the_table_no_more(tmp_path, rows, monkeypatch)
     assert done.exit_code == 0, done.output
     (tmp_path / "points.parquet").unlink()
     (run,) = (tmp_path / "run").iterdir()
+    resumed = call("resume", run, "--dry-run")
+    assert resumed.exit_code == 0, resumed.output
     again = call("rerun", run, "@1", "--output", tmp_path / "again")
     assert again.exit_code == 0, again.output
     found = json.loads(call("results", run, "--format", "json").output)

@@ -275,7 +275,7 @@ def test_twenty_thousand_trials_are_replayed_by_a_handful_of_reads(where):
     state = replay(folder)
     assert state.counts() == {"done": done, "running": 10, "waiting": count - done - 10}
     assert counting.calls["read"] <= segments + 1  # the segments, the trials
-    assert sum(counting.calls.values()) <= segments + 2
+    assert sum(counting.calls.values()) <= segments + 3  # the names and the sizes of the segments
     counting.calls.clear()
     with Journal(folder) as journal:
         opened = counting.calls.copy()
