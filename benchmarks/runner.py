@@ -29,7 +29,7 @@ from qdrun.runner.engine import loop, session, start
 from qdrun.runner.ledger import client, ledger
 from qdrun.runner.ledger.settings import Settings
 from qdrun.runner.observe.timing import Timing
-from qdrun.runner.ray_adapter import ledger_actor, ledger_client, worker_pool
+from qdrun.runner.ray_adapter import ledger_client, worker_pool
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.study.prepare import prepare
 
@@ -189,8 +189,8 @@ def cluster(size: Size):
             made.add_node(num_cpus=size.lanes, num_gpus=size.gpus, **small)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         pretended = PRETENDED_BYTES if size.gpus else 0
-        ledger_actor.check_version(
-            ledger_actor.start(Settings(lanes=size.lanes, lease_requests=size.lease, pretended_bytes=pretended))
+        ledger_client.check_version(
+            ledger_client.start(Settings(lanes=size.lanes, lease_requests=size.lease, pretended_bytes=pretended))
         )
         ray.shutdown()
         yield made.address

@@ -30,13 +30,13 @@ import json, os, sys
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what Ray prints is no answer
 import ray
-from qdrun.runner.ray_adapter import ledger_actor
+from qdrun.runner.ray_adapter import ledger_client
 from qdrun.runner.ledger.settings import NAMESPACE, Settings
 
 address, lanes, expire_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 settings = Settings(lanes=lanes, beat_s=1.0, expire_s=expire_s, look_s=0.3, idle_s=600.0)
 ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace=NAMESPACE)
-ledger = ledger_actor.start(settings)
+ledger = ledger_client.start(settings)
 for line in sys.stdin:
     try:
         seen = ray.get(ledger.snapshot.remote(), timeout=20)
@@ -45,7 +45,7 @@ for line in sys.stdin:
     except Exception as error:
         answer = {"error": repr(error)}
         if isinstance(error, ray.exceptions.ActorDiedError):
-            ledger = ledger_actor.start(settings)
+            ledger = ledger_client.start(settings)
     print(json.dumps(answer), file=answers, flush=True)
 """
 

@@ -245,7 +245,7 @@ def quiet_deaths() -> None:
 
 
 def available() -> dict[str, dict[str, float]]:
-    """What nobody has of each node, by its id; nothing where Ray lacks the name: then all of a node counts as free."""
+    """The free resources of each node, by its id; nothing where Ray lacks the name: then all of a node counts as free."""
     with suppress(ImportError, AttributeError):
         from ray._private import state
 

@@ -56,7 +56,7 @@ class LedgerActor:
         self._cores: dict[str, int] = {}
         self._slots: dict[str, Slot] = {}
         self._takes: dict[str, asyncio.Task[None]] = {}
-        self._free_since: dict[str, float] = {}  # nodes with cores that nobody has
+        self._free_since: dict[str, float] = {}  # nodes with free cores
         self._others_since: float | None = None  # others wait for cores
         self._others_seen = -1e9
         self._asked: list[dict[str, float]] = []  # of the autoscaler
@@ -362,7 +362,7 @@ class LedgerActor:
         return min((row.threads for row in self._found[node] if row.backend == "cpu" and row.kind in wanted), default=0)
 
     async def _share_cores(self, wanted: set[str]) -> dict[str, int]:
-        """Fit the groups of cores to what others leave: of each node the cores that nobody has, by Ray.
+        """Fit the groups of cores to what others leave; the free cores of each node.
 
         A group that is not placed in time is given back, to be asked for again as large as is free now; cores that stay free beside the
         groups of a node become another one.

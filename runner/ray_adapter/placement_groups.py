@@ -196,7 +196,7 @@ def enough(cores: float, parts: Sequence[Slot], free: Mapping[str, int], totals:
     Args:
         cores: that are wanted.
         parts: the groups of cores that are placed.
-        free: cores that nobody has, by node.
+        free: free cores by node.
         totals: cores by node.
     """
     found = list[list[Slot]]()
