@@ -32,6 +32,7 @@ class Limit(NamedTuple):
     """What is declared of the numbers of a parameter.
 
     Attributes:
+        kind: what they are after validation.
         compare: what all of them fulfil, as names of ``_COMPARES`` and bounds.
     """
 
@@ -89,17 +90,15 @@ def as_numbers(column: Sequence[Any], kind: type[float] | type[int]) -> np.ndarr
 
 
 def _refuse_code(schema: Any) -> None:
-    """Functions of validation and of serialisation may look at several parameters, wherever they stand."""
+    """Functions of validation, of serialisation and of defaults may look at several parameters, or give another value each time."""
     if isinstance(schema, dict):
-        kind = str(schema.get("type", ""))
-        if (
-            kind.startswith("function-")
-            or schema.get("custom_init")
-            or (kind == "model" and _name_of(schema["cls"]) not in _PLAIN)
-        ):
+        kind, factory = str(schema.get("type", "")), schema.get("default_factory")
+        makes = factory is not None and (schema.get("default_factory_takes_data") or not isinstance(factory, type))
+        own = kind == "model" and (schema.get("custom_init") or _name_of(schema["cls"]) not in _PLAIN)
+        if makes or own or kind.startswith("function-") or schema.get("computed_fields"):
             raise _NotPlainError
         for key, value in schema.items():
-            if key not in ("serialization", "metadata", "default"):
+            if key not in ("metadata", "default"):
                 _refuse_code(value)
     elif isinstance(schema, (list, tuple)):
         for value in schema:

@@ -275,7 +275,7 @@ class LedgerActor:
             return
         free = await asyncio.to_thread(placement_groups.free_cores)
         ours = sum(slot.amount for slot in self._slots.values() if slot.resource == "CPU" and slot.ready)
-        others = sum(self._cores[node] - free.get(node, 0) for node in self._found) - int(ours)
+        others = sum(self._cores[node] - free.get(node, self._cores[node]) for node in self._found) - int(ours)
         rows = [row for found in self._found.values() for row in found]
         wanted = placement_groups.bundles_of(demand, rows, max(0, others)) if demand else []
         if wanted != self._asked:
@@ -371,7 +371,11 @@ class LedgerActor:
         free = await asyncio.to_thread(placement_groups.free_cores) if wanting else {}
         for slot in [slot for slot in self._slots.values() if slot.resource == "CPU" and slot.group and not slot.ready]:
             late = time.monotonic() - slot.asked > RESIZE_S and slot.name not in self._takes
-            if late and slot.node in wanting and free.get(slot.node, 0) < slot.amount > self._least(slot.node, wanted):
+            if (
+                late
+                and slot.node in wanting
+                and free.get(slot.node, self._cores[slot.node]) < slot.amount > self._least(slot.node, wanted)
+            ):
                 await self._release(slot, "")
             elif late and slot.number:
                 await self._release(slot, "")

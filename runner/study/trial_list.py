@@ -123,6 +123,11 @@ class _Named(Mapping[str, Trial]):
         return len(self.trials)
 
 
+def is_shared(column: Sequence[Any]) -> bool:
+    """Whether all trials have one object in a column, as where the sweep does not set it."""
+    return all(map(is_, column, repeat(column[0])))
+
+
 def texts(column: Sequence[Any], encode: Callable[[Any], str]) -> str | list[str]:
     """The JSON text of each value of a column, one text where all are equal and of one type. Real numbers are written as ``json`` does.
 
@@ -131,7 +136,7 @@ def texts(column: Sequence[Any], encode: Callable[[Any], str]) -> str | list[str
         encode: gives the text of a value.
     """
     first = column[0]
-    if all(map(is_, column, repeat(first))):
+    if is_shared(column):
         return encode(first)
     kinds = set(map(type, column))
     if kinds == {float}:
@@ -175,4 +180,4 @@ def members(columns: Mapping[str, Sequence[Any]], encode: Callable[[Any], str]) 
     return [*parts, "}"]
 
 
-__all__ = ["Trial", "Trials", "filled", "members", "short", "texts"]
+__all__ = ["Trial", "Trials", "filled", "is_shared", "members", "short", "texts"]

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import repeat
-from operator import is_
 from typing import Any
 
 from ..store.attempts import INLINE_BYTES
 from ..store.files import Files, StorageFull
 from ..study.plan import PlannedGroup
-from ..study.trial_list import Trial, Trials
+from ..study.trial_list import Trial, Trials, is_shared
 
 LINE_BYTES = 1500
 """Bytes of a trial without its arrays: its lines in the journal (measured: 1.1 to 1.4 KB), including its plan by kind, and its row."""
@@ -66,8 +64,7 @@ def _bound(group: PlannedGroup) -> int:
 
 def _counts(column: list[Any]) -> list[int]:
     """The number of numbers in each value."""
-    shared = all(map(is_, column, repeat(column[0])))
-    return [_numbers(column[0])] * len(column) if shared else list(map(_numbers, column))
+    return [_numbers(column[0])] * len(column) if is_shared(column) else list(map(_numbers, column))
 
 
 def _numbers(value: Any) -> int:

@@ -4,7 +4,17 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    ValidationError,
+    computed_field,
+    field_serializer,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from qdrun.jobs.base import JobParams
 from qdrun.jobs.core import paths
@@ -22,9 +32,9 @@ class Plain(JobParams):
     finite: float = Field(0.5, allow_inf_nan=False)
     perhaps: float | None = Field(0.5, lt=1)
     grid: tuple[tuple[float, ...], ...] = ((1.0, 2.0), (3.0, 4.0))
-    material: Material = Field(default_factory=lambda: Material.model_validate({}))
-    parts: tuple[Material, ...] = Field(default_factory=lambda: (Material.model_validate({}),) * 2)
-    names: dict[str, int] = Field(default_factory=lambda: {"a": 1})
+    material: Material = Field(default_factory=Material)
+    parts: tuple[Material, ...] = (Material.model_validate({}),) * 2
+    names: dict[str, int] = Field(default_factory=dict)
 
     _private: int = 3
 
@@ -103,6 +113,33 @@ class WithInnerPostInit(Plain):
     inner: Inner | None = None
 
 
+class WithModelSerializer(Plain):
+    @model_serializer(mode="wrap")
+    def shown(self, handler):
+        return handler(self)
+
+
+class WithFieldSerializer(Plain):
+    @field_serializer("names")
+    def shown(self, value):
+        return value
+
+
+class WithComputedField(Plain):
+    @computed_field
+    @property
+    def twice(self) -> float:
+        return 2 * self.k
+
+
+class WithDefaultOfOthers(Plain):
+    half: float = Field(default_factory=lambda data: 0.5 * data["k"])
+
+
+class WithDefaultOfItsOwn(Plain):
+    number: float = Field(default_factory=lambda: 1.0)
+
+
 class WithMultiple(Plain):
     k: float = Field(1.0, multiple_of=0.5)
 
@@ -113,7 +150,21 @@ class WithInit(Plain):
 
 
 @pytest.mark.parametrize(
-    "model", [WithModelValidator, WithFieldValidator, WithPostInit, WithAnnotation, WithInnerPostInit, WithMultiple, WithInit]
+    "model",
+    [
+        WithModelSerializer,
+        WithFieldSerializer,
+        WithComputedField,
+        WithDefaultOfOthers,
+        WithDefaultOfItsOwn,
+        WithModelValidator,
+        WithFieldValidator,
+        WithPostInit,
+        WithAnnotation,
+        WithInnerPostInit,
+        WithMultiple,
+        WithInit,
+    ],
 )
 def test_code_of_a_job_decides_for_each_point_alone(model):
     assert limits_of(model, ["k"]) is None

@@ -8,7 +8,7 @@ import pytest
 from fakes import Quadratic, QuadraticParams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from runner_helpers import write_config
 
 from qdrun.jobs.base import Job
@@ -358,6 +358,19 @@ def test_points_within_the_limits_of_a_schema_share_what_the_sweep_does_not_set(
     made = resolved_together(Plain, {"inner.depth": 2.0}, points)
     assert all(one["names"] is made["inner"][0]["names"] for one in made["inner"])
     assert [one["layers"][0] for one in made["inner"]] == [0.0, 1.0, 2.0] and {one["depth"] for one in made["inner"]} == {2.0}
+
+
+class DerivedParams(PlainParams):
+    half: float = Field(default_factory=lambda data: 0.5 * data["x"])
+
+
+class Derived(Job[DerivedParams]):
+    """A default that follows another parameter."""
+
+
+def test_defaults_that_follow_swept_parameters_are_those_of_each_trial():
+    made = resolved_together(Derived, {}, [Point({"x": float(k)}) for k in range(3)])
+    assert made["half"] == [0.0, 0.5, 1.0]
 
 
 def test_trials_of_different_names_keep_their_own():
