@@ -182,7 +182,7 @@ class KernelFunction:
         self._compiled(variant, bound)
         mode = current_program().forward
         executable = variant.executable if mode is None else variant.tangent
-        with variant.program.alone() if executable.shares else nullcontext():
+        with variant.program.admission.alone() if executable.shares else nullcontext():
             executable.launch(bound.call)
             if mode is not None:
                 mode.launched(variant, bound.call)

@@ -71,10 +71,10 @@ def enter(
     launches, owner = lists.setdefault(kernel, []), (executable, executable.compiled.address)
     known = next((x for x in launches if x.owner == owner), None)
     if known is None:
-        with executable.program.alone():
+        with executable.program.admission.alone():
             _add(launches, owner, executable, bound, answer)
     elif any(watch.missed for watch in known.watches):
-        with executable.program.alone():
+        with executable.program.admission.alone():
             if _args(executable, bound, {w.owner: w for w in known.watches}) is None:
                 launches[:] = [x for x in launches if x is not known]
 

@@ -33,7 +33,7 @@ from ..runtime.native.launch import NativeLaunch, Packed, make_launch
 from ..runtime.status import error_of, raise_status, take_status
 from ..tape.heap_plan import HeapPlan
 from .call import Call
-from .trial_state import TrialState
+from .services.trial_state import TrialState
 
 if TYPE_CHECKING:
     from ..compile.lazy_kernel import LazyKernel
@@ -73,7 +73,7 @@ class Executable:
         }
         if program.replaying:  # before anything is allocated
             words = layout.words + STATUS_WORDS + copies * (len(kernel.returns) + sum(tmps.values()))
-            program.refuse_over_budget(f"a gradient launches `{self.name}`, which needs {8 * words:,} bytes", 8 * words)
+            program.heap.refuse_over_budget(f"a gradient launches `{self.name}`, which needs {8 * words:,} bytes", 8 * words)
         self.context = words_of(self._host_words(layout.words))
         status = self._host_words(STATUS_WORDS)
         self._status = words_of(status)
@@ -111,7 +111,7 @@ class Executable:
 
     def _seed(self) -> int:
         """The seed of the random numbers of a launch."""
-        return self.program.next_seed()
+        return self.program.seeds.draw()
 
     def _host_words(self, n: int) -> Allocation:
         """Words that the host reads and writes."""
@@ -137,7 +137,7 @@ class Executable:
             if device.records:  # else its driver records what it is given
                 self.context[CTX_LAUNCHES] += 1  # what it stores to is not what it was for plans
                 return
-        with self.program.running(), call.provided(self.written):
+        with self.program.admission.running(), call.provided(self.written):
             buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
             try:
                 self._entry(ctypes.addressof(buffer))
@@ -145,7 +145,7 @@ class Executable:
                 if not device.native:  # machine code counts its own launches
                     self.context[CTX_LAUNCHES] += 1
         if device.ahead:
-            self.program.launched(int(self.context[CTX_WEIGHT]))
+            self.program.admission.launched(int(self.context[CTX_WEIGHT]))
         for number, copy_back in call.after:
             if number in self.written:
                 copy_back()
@@ -158,11 +158,11 @@ class Executable:
         """Give the next launch the seed of its random numbers."""
         if recording is not None:
             recording.drawing(self)
-        made = self.program.launches
-        self.last_seed = self.program.last_seed = self._seed()
+        made = self.program.seeds.drawn
+        self.last_seed = self.program.seeds.last = self._seed()
         self.context[CTX_SEED] = self.last_seed
         if recording is not None:
-            recording.drawn(self, self.last_seed, fresh=self.program.launches > made)
+            recording.drawn(self, self.last_seed, fresh=self.program.seeds.drawn > made)
 
     def _usable(self) -> None:
         if self.program.open_trial is not None:
@@ -185,8 +185,8 @@ class Executable:
         """
         program, device = self.program, self.program.device
         return make_launch(
-            *(self.compiled, self.context_address, args, self._report, ctypes.addressof(program.flags), self),
-            state_ptr=ctypes.addressof(program.state),
+            *(self.compiled, self.context_address, args, self._report, ctypes.addressof(program.admission.flags), self),
+            state_ptr=ctypes.addressof(program.admission.state),
             shares=self.shares,
             keep_gil=bool(device.ahead),
             ahead=device.ahead,

@@ -55,7 +55,7 @@ class Graph:
         self._watched = list(watched.values())
         plans = {id(plan): plan for *_, plan in recording.gradients}
         planes = {plane for plan in plans.values() for plane in plan.planes}
-        self._heap = {plane: self.program.heap_memory(plane) for plane in PLANES if plane in planes}
+        self._heap = {plane: self.program.heap.memory(plane) for plane in PLANES if plane in planes}
         self._fields = {memory.serial: memory for e in recording.executables for memory in e.owners.values()}.values()
         self._workers = self._most_workers()
         self._draws = {launch.executable: launch.seed for launch in recording.launches if launch.seed is not None}
@@ -93,7 +93,7 @@ class Graph:
             if active is not None:
                 raise QdrunRuntimeError(f"{self!r} cannot be launched while {what}")
         program.refuse_unrecorded(repr(self))
-        with program.running(), program.alone():
+        with program.admission.running(), program.admission.alone():
             why = self.stale()
             if why:
                 return why
@@ -102,7 +102,7 @@ class Graph:
                 count.value += 1
             self._raise(failed)
         if self._device.ahead:
-            program.launched(self._device.weight(-self._handle))
+            program.admission.launched(self._device.weight(-self._handle))
         return ""
 
     def _most_workers(self) -> int:
@@ -116,9 +116,9 @@ class Graph:
     def _run(self) -> int:
         """Launch; the row of the launch that has failed, -1 for none or where the device tells later."""
         count = len(self._recording.seeds)
-        seeds = self.program.next_seeds(count) if count else _NONE
+        seeds = self.program.seeds.draw_many(count) if count else _NONE
         for executable, number in self._draws.items():
-            executable.last_seed = self.program.last_seed = int(seeds[number])
+            executable.last_seed = self.program.seeds.last = int(seeds[number])
         what, args = f"graph of {self.name}", (self._handle, f"graph of {self.name}", seeds, self._workers)
         launch, profiler = self._device.launch_graph, self.program.profiler
         return launch(*args) if profiler is None else profiler.launch(what, launch, *args)
@@ -135,7 +135,7 @@ class Graph:
     def stale(self) -> str:
         """Why it cannot be launched any more, and must be captured again; empty where it can."""
         for plane, memory in self._heap.items():
-            if self.program.heap_memory(plane) is not memory:
+            if self.program.heap.memory(plane) is not memory:
                 return (
                     f"{self!r} uses an adstack heap that the program has replaced by another since\n  do: capture it again, after"
                     " the gradients that need most"
@@ -211,8 +211,8 @@ def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
 def record(program: Program, name: str, function: Callable[[], object]) -> Graph:
     """The launches of a function as a graph that is called so. See ``capture``, also for what is raised."""
     device = _device(program, name)
-    with program.running(), program.alone(), device.lock:
-        recording = Recording(name, program.heap_memory, device.records, device.on_host)
+    with program.admission.running(), program.admission.alone(), device.lock:
+        recording = Recording(name, program.heap.memory, device.records, device.on_host)
         with _recorded(program, device, recording) as made:
             function()
         return Graph(program, recording, device, *made[0])
@@ -242,7 +242,7 @@ def _recorded(program: Program, device: Any, recording: Recording) -> Iterator[l
     no graph.
     """
     made: list[tuple[int, Invariant]] = []
-    drawn, last_seed = program.launches, program.last_seed
+    drawn = program.seeds.state()
     device.begin_graph(recording.write, *_memories(program))
     program.recording = recording
     try:
@@ -258,7 +258,7 @@ def _recorded(program: Program, device: Any, recording: Recording) -> Iterator[l
         raise
     finally:
         recording.ended()
-        program.launches, program.last_seed = drawn, last_seed
+        program.seeds.restore(drawn)
 
 
 def _memories(program: Program) -> tuple[list[Allocation], TrialLayout | None, set[int]]:

@@ -21,7 +21,6 @@ from ..ir.threads import Living, Turns
 from ..options import Arch, Options
 from ..runtime.native.launch import NativeLaunch
 from .factory import TensorFactory
-from .launch_lock import wait_until
 from .layout.tree import SNode, leaves_of
 from .memory.lifetimes import Lifetimes
 from .memory.memory_regions import memory_of, shown
@@ -184,9 +183,9 @@ class Program(Accounts):
         """
         failure = None
         if not self.closed:
-            self.closed = True
+            self.admission.closed = True
             self._update_slow()
-            wait_until(self._idle)
+            self.admission.wait()
             failure = self._end()
             for variant in [v for found in list(self.variants.values()) for v in list(found.values())]:
                 variant.close()
@@ -220,7 +219,7 @@ class Program(Accounts):
         self.lifetimes.reap()
         leaves: list[Any] = list(leaves_of(part))
         memory = {f._storage.serial: f._storage for f in leaves if f._storage is not None}
-        with self.alone():
+        with self.admission.alone():
             for kernel, variants in list(self.variants.items()):
                 for key, variant in list(variants.items()):
                     if any(map(variant.uses, memory.values())):

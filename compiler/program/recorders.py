@@ -144,8 +144,12 @@ _NOT_IN_THE_GRAPH = "it would run once, now", "leave it out of the captured func
 class SideBySide(Protocol):
     """A program, as another one sees it."""
 
-    closed: bool
     replaying: bool
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything was freed."""
+        ...
 
     @property
     def recorder(self) -> str:

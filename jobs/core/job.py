@@ -126,7 +126,7 @@ class Job(Declaring, JobFiles, Generic[P]):
 
     def give_seed(self, seed: int) -> None:
         """The open job is that of another trial, with this seed. It has not read the one before."""
-        self._seed = self.program.random_seed = seed
+        self._seed = self.program.seeds.random_seed = seed
 
     @property
     def ran(self) -> bool:
@@ -408,7 +408,7 @@ class Job(Declaring, JobFiles, Generic[P]):
                 self._build()
                 self._made = True
                 if program is not None:
-                    program.random_seed = self._seed
+                    program.seeds.random_seed = self._seed
                 self._declared.fill(self.params, program)
                 self.fill()
                 yield

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.program.state import ProgramState
+from qdrun.compiler.program.services.tape_heap import TapeHeap
 from qdrun.tests.devices.processor.machine import emulated_machine
 
 CARD = {"arch": qd.amdgpu, "device": "emulated:gfx942", "default_fp": qd.f64}
@@ -67,13 +67,13 @@ def test_a_heap_grows_while_a_launch_that_uses_it_is_in_the_queue(program, monke
 
     x.from_numpy(np.linspace(0.1, 0.9, SIZE))
     y.grad.fill(1.0)
-    grow, waiting = ProgramState.grow_heap, []
+    grow, waiting = TapeHeap.grow, []
 
     def grown(*args, **options):
         waiting.append(sum(len(s.queue) for s in emulated_machine().streams.values()))
         return grow(*args, **options)
 
-    monkeypatch.setattr(ProgramState, "grow_heap", grown)
+    monkeypatch.setattr(TapeHeap, "grow", grown)
     for n in (7, 30, 90):
         k.grad(n)
     assert len(waiting) == 3 and all(waiting), waiting

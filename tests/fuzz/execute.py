@@ -214,11 +214,11 @@ def run(path: Path, text: str, config: Config) -> Outcome:
                     with suppress(qd.QdrunError):
                         load(path)["main"]()
                     path.write_text(text)
-                    program.launches = 0
+                    program.seeds.drawn = 0
                 names = load(path)
                 out = names["main"]()
                 if config.second in ("file", "main"):
-                    program.launches = 0
+                    program.seeds.drawn = 0
                     out = (load(path) if config.second == "file" else names)["main"]()
                 return Outcome(flat(out))
         except qd.QdrunError as e:

@@ -42,8 +42,8 @@ class DeviceGuard:
     def arm(self, program: Any) -> None:
         """Fill the heap with canaries again."""
         for plane in PLANES:
-            if program.heap_address(plane):
-                self._fill(program.device, program.heap_address(plane))
+            if program.heap.address(plane):
+                self._fill(program.device, program.heap.address(plane))
 
     def _fill(self, device: Link, at: int) -> None:
         raw = np.tile(CANARY, (self._sizes[at] + -self._sizes[at] % 8 + 2 * MARGIN) // 8)
@@ -71,7 +71,7 @@ class DeviceGuard:
         """
         total = 0
         for plane, size in PLANES.items():
-            at = program.heap_address(plane)
+            at = program.heap.address(plane)
             if not at:
                 assert not plan.planes[plane]
                 continue
@@ -160,7 +160,7 @@ def check_kernel(number: int, counts: Counter[str], plans: int = 3, **where: Any
         for way in (None, *[partial(a_plan, r)] * plans, *[partial(a_small_plan, r)] * plans):
             chosen = plan_with(case.k, case.args, way) if way else case.k.grad.plan(*case.args)
             plan, rows = padded(chosen)
-            case.program.grow_heap(plan.planes)
+            case.program.heap.grow(plan.planes)
             guard.arm(case.program)
             try:
                 got = case.gradient(partial(launch_under, case.k, case.args, plan))

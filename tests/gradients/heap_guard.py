@@ -65,7 +65,7 @@ class Guard:
         """
         touched = {}
         for plane, size in PLANES.items():
-            address = program.heap_address(plane)
+            address = program.heap.address(plane)
             if not address:
                 assert not plan.planes[plane], f"plane {plane} has no memory, and the plan has {plan.planes[plane]} bytes"
                 continue
@@ -132,7 +132,7 @@ def plan_with(k: Any, args: tuple[Any, ...], choose: Callable[..., LoopPlan]) ->
 def launch_under(k: Any, args: tuple[Any, ...], plan: HeapPlan) -> None:
     """Launch a kernel's gradient under a plan, whatever its arguments ask for."""
     exe, bound = _gradient(k, args)
-    with exe.program.alone():
+    with exe.program.admission.alone():
         exe._apply(plan, bound.call)
         try:
             exe.launch(bound.call)

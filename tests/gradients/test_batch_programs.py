@@ -115,7 +115,7 @@ class Check:
             row["levels"] > 1 for row in batch.k.grad.plan(*batch.args).rows()
         )
         batch.begin()
-        batch.program.launches = 7
+        batch.program.seeds.drawn = 7
         batch.k(*batch.args)
         other = batch.end(Results())
         seen["random draws"] += any(

@@ -278,7 +278,7 @@ def test_kernels_with_states_in_different_planes_take_turns():
     for _ in range(3):
         for p, expected in zip(points, first):
             assert p.gradient().tobytes() == expected.tobytes()
-            assert program.usage()["adstack"] <= program.heap_room()
+            assert program.usage()["adstack"] <= program.heap.room()
     points[0].check()
     assert program.peak_bytes <= 7_000
 
@@ -287,7 +287,7 @@ def test_without_a_budget_the_heap_stays():
     program, _, point = build(BODIES["one loop"], 500)
     point.gradient()
     qd.field(qd.f64, shape=10_000).fill(1.0)
-    assert program.heap_room() is None
+    assert program.heap.room() is None
     assert program.usage()["adstack"] == 2 * 8 * 500
 
 

@@ -352,7 +352,7 @@ def test_a_gate_that_opens_after_the_plan_is_reported_and_nothing_is_written(lan
     stale = gradient.plan(bound.call)
     assert stale.bytes == 0
     m.from_numpy(np.array([1] * open_now + [0] * (40 - open_now), np.int32))
-    with program.alone(), pytest.raises(qd.AdStackOverflow) as e:
+    with program.admission.alone(), pytest.raises(qd.AdStackOverflow) as e:
         gradient._apply(stale, bound.call)
         gradient.launch(bound.call)
         qd.sync()
@@ -382,7 +382,7 @@ def test_a_plan_for_fewer_workers_is_kept_to(workers):
     for use in (plan, gradient.plan(bound.call)):
         y.grad.fill(1.0)
         x.grad.fill(0.0)
-        with program.alone():
+        with program.admission.alone():
             gradient._apply(use, bound.call)
             gradient.launch(bound.call)
         results.append(x.grad.to_numpy().tobytes())

@@ -49,7 +49,7 @@ class Spin:
         self.first = [rng.uniform(0.3, 1.2, (*lead, *shape)) for shape in ((3, 2), (2,), (2, 2))]
 
     def start(self, x: np.ndarray, p: np.ndarray) -> None:
-        self.program.launches = 0  # the same random numbers
+        self.program.seeds.drawn = 0  # the same random numbers
         for tensor, content in ((self.x, x), (self.p, p), (self.grid, self.first[2])):
             tensor.from_numpy(content)
         self.z.fill(0.25)

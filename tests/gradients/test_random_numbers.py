@@ -49,7 +49,7 @@ def test_a_gradient_draws_what_its_launch_drew(name, arch):
     program, k, x, y = make(KERNELS[name], arch)
 
     def again():
-        program.launches = 10  # the number of a launch decides its seed
+        program.seeds.drawn = 10  # the number of a launch decides its seed
         k()
 
     class Drawing(Point):

@@ -208,7 +208,7 @@ class TrialCase(Case):
 
     def begin(self) -> None:
         """Outputs, seeds of the gradient, failures and random numbers are as before the first launch."""
-        self.program.launches = 0
+        self.program.seeds.drawn = 0
         self.clear()
         self.seed()
         if self.program.trial_state is not None:

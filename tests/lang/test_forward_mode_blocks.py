@@ -87,7 +87,7 @@ def test_an_exception_ends_forward_mode(program):
     with pytest.raises(ValueError, match="mine"), qd.ad.FwdMode(loss=y, param=x, seed=[1, 1, 1]):
         square()
         raise ValueError("mine")
-    assert program.forward is None and program.flags[F_SLOW] == 0
+    assert program.forward is None and program.admission.flags[F_SLOW] == 0
     assert not x.dual.to_numpy().any() and list(y.dual.to_numpy()) == [2, 4, 6]
     y.dual.fill(0.0)
     square()

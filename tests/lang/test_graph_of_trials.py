@@ -86,7 +86,7 @@ def test_a_graph_gives_what_launches_give_and_each_trial_what_it_gives_alone(tri
         for x, k, _ in given:
             results = []
             for launch in (walk, graph):
-                program.launches = 0
+                program.seeds.drawn = 0
                 walk.give(x, k, np.full(trials, 8, np.int32))
                 walk.spoil()
                 launch()
@@ -97,7 +97,7 @@ def test_a_graph_gives_what_launches_give_and_each_trial_what_it_gives_alone(tri
         with qd.init(random_seed=40 + trial, **options) as program:
             walk = Walk(noise)
             for (x, k, _), result in zip(given, found):
-                program.launches = 0
+                program.seeds.drawn = 0
                 walk.give(x[trial], k[trial], np.array(8, np.int32))
                 walk()
                 for alone, of_batch in zip(walk.result(), result, strict=True):

@@ -58,16 +58,16 @@ def test_a_graph_draws_what_the_function_would_draw(program):
     graph, found = qd.capture(walk), []
     for launch in (walk, graph, graph, walk, graph):
         launch()
-        found.append((*walk.result(), program.launches))
-    program.launches = 5  # as after the first call
+        found.append((*walk.result(), program.seeds.drawn))
+    program.seeds.drawn = 5  # as after the first call
     for loss, slope, gradient, launches in found:
         walk()
         expected = walk.result()
-        assert (loss, slope, launches) == (*expected[:2], program.launches) and np.array_equal(gradient, expected[2])
+        assert (loss, slope, launches) == (*expected[:2], program.seeds.drawn) and np.array_equal(gradient, expected[2])
     assert len({loss for loss, *_ in found}) == 5
     gradients = []
     for launch in (walk, graph):  # a gradient alone is that of the last launch
-        program.launches = 0
+        program.seeds.drawn = 0
         launch()
         walk.x.grad.fill(1.0)
         walk.step.grad(4)
@@ -86,9 +86,9 @@ def test_a_gradient_of_random_numbers_from_outside_is_refused(program):
     with pytest.raises(qd.QdrunRuntimeError, match=message):
         qd.capture(work)
     walk.x.grad.fill(1.0)
-    before, launches = walk.x.grad.to_numpy(), program.launches
+    before, launches = walk.x.grad.to_numpy(), program.seeds.drawn
     walk.step.grad(4)  # the seed is still known
-    assert program.launches == launches and not np.array_equal(walk.x.grad.to_numpy(), before)
+    assert program.seeds.drawn == launches and not np.array_equal(walk.x.grad.to_numpy(), before)
 
 
 def test_launches_of_one_gradient_with_different_plans(program):

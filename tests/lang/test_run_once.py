@@ -122,7 +122,7 @@ def run(way, trials, options):
         work()
         graph = qd.capture(work)
         for launch in (work, graph, graph):
-            program.launches = 0
+            program.seeds.drawn = 0
             work.give(np.random.default_rng(trials + 1), trials)
             failed = with_failures(program, launch)
             found.append([*work.results(), failed])

@@ -213,7 +213,7 @@ def test_arrays_that_changed_since_the_launch(program):
         with qd.ad.Tape(loss=p.loss, validation=True):
             weigh(w)
             w[2] = 9.0
-    assert not p.x.grad.to_numpy().any() and program.versions is None and program.flags[F_SLOW] == 0
+    assert not p.x.grad.to_numpy().any() and program.versions is None and program.admission.flags[F_SLOW] == 0
 
 
 def test_torch_tensors_that_changed_since_the_launch():

@@ -389,7 +389,7 @@ def test_without_debug_nothing_is_kept():
         s.square(1.0)
         s.x.fill(2.0)
         s.square.grad(1.0)
-        assert program.versions is None and program.flags[F_SLOW] == 0
+        assert program.versions is None and program.admission.flags[F_SLOW] == 0
         assert s.x.grad.to_numpy().tolist() == [4] * N
 
 

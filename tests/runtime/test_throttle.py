@@ -141,7 +141,7 @@ def weigh(program, us):
     device._pace.weight = lambda key: us
     for key in device._paced:
         np.ctypeslib.as_array((c_int64 * 2).from_address(key))[CTX_WEIGHT] = us
-    program.state[S_AHEAD] = 0
+    program.admission.state[S_AHEAD] = 0
 
 
 def counted(monkeypatch, program):

@@ -58,14 +58,14 @@ def test_the_guard_sees_a_write_outside_of_the_rows(has_device):
         x.fill(0.3)
         k.grad(3)
         plan, rows = padded(plan_with(k, (3,), lambda s, count, source: full_tape(count, source)))
-        program.grow_heap(plan.planes)
+        program.heap.grow(plan.planes)
         guard.arm(program)
         launch_under(k, (3,), plan)
         assert rows == {0: 20} and guard.check(program, plan, rows) == 20 * 3 * 8
         with pytest.raises(AssertionError, match=r"words \[19, 42, 65\] belong to no thread"):
             guard.check(program, plan, {0: 19})
-        end = program.heap_address("f8") + plan.planes["f8"]
-        for at, said in ((program.heap_address("f8") - 8, "before"), (end, "behind")):
+        end = program.heap.address("f8") + plan.planes["f8"]
+        for at, said in ((program.heap.address("f8") - 8, "before"), (end, "behind")):
             guard.arm(program)
             program.device.memset(at, 7, 2, 4)
             with pytest.raises(AssertionError, match=f"plane f8: a write {said} the heap"):

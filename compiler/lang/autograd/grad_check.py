@@ -81,7 +81,7 @@ class GradCheck:
         """The tape was entered: remember where everything starts."""
         self._program = program
         self._start = SavedMemory.of(program, [])
-        self._launches = program.launches
+        self._launches = program.seeds.drawn
 
     def wrote(self, write: HostWrite) -> None:
         """Python is about to write."""
@@ -124,7 +124,7 @@ class GradCheck:
         variants = {id(v): v for v in (kernel.variant(args, kwargs)[0] for kernel, args, kwargs in launches)}
         self._calls, self._single = calls, any(map(_rounds, variants.values()))
         outside = [array for array, _ in self._outside.values()]
-        end, draws, versions = SavedMemory.of(program, outside), program.launches, program.versions
+        end, draws, versions = SavedMemory.of(program, outside), program.seeds.drawn, program.versions
         self._start.outside = list(self._outside.values())
         for tensor in self.tensors:
             tensor.refuse_blocks("the check of a gradient")
@@ -135,7 +135,7 @@ class GradCheck:
                 self._compare(tensor, gradient)
         finally:
             end.put_back()
-            program.launches, program.versions, program.replaying = draws, versions, False
+            program.seeds.drawn, program.versions, program.replaying = draws, versions, False
 
     def _compare(self, tensor: Any, gradient: np.ndarray) -> None:
         rng = np.random.default_rng(0)
@@ -197,7 +197,7 @@ class GradCheck:
         program = self._program
         assert program is not None
         self._start.put_back()
-        program.launches = self._launches  # the same random numbers
+        program.seeds.drawn = self._launches  # the same random numbers
         content = tensor._content
         store(tensor._mirror, tensor._form, content + (eps * direction).astype(content.dtype))
         changes = list(self._changes)

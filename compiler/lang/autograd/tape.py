@@ -161,7 +161,7 @@ class Tape(PathsOfTape):
         log = self.log.known
         if log is None or self._program is None:
             return
-        self.log.pause(self._program.state)
+        self.log.pause(self._program.admission.state)
         if log.failed:
             self._failed = self._failed or "a launch raised"
         self.log.refuse_changed(self._program)
@@ -184,7 +184,7 @@ class Tape(PathsOfTape):
     def saw(self, tensor: Any, value: Any, index: Any) -> None:
         """See ``TapeRecorder``. Launches from now on may be given what was read."""
         if self._program is not None:
-            self.log.pause(self._program.state)
+            self.log.pause(self._program.admission.state)
         super().saw(tensor, value, index)
 
     def launching(self, call: Call) -> None:
@@ -205,7 +205,7 @@ class Tape(PathsOfTape):
         if not self._quick and self._program is not None and self._program.shown and self._overwritten is not None:
             # launches like this one that follow are quick: what changes between them has changed since this mark
             self._given.mark_shown(len(self.log), self._program.shown.values(), self._overwritten.reads_now)
-        self.log.add(self._now, event, None if self._program is None else self._program.last_seed)
+        self.log.add(self._now, event, None if self._program is None else self._program.seeds.last)
 
     def show(self, shown: ExportedMemory) -> None:
         """The memory of a field or an ndarray is handed out."""
@@ -334,7 +334,7 @@ class Tape(PathsOfTape):
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         program = self._program
         assert program is not None
-        self.log.pause(program.state)
+        self.log.pause(program.admission.state)
         program.tape = program.place = None
         try:
             if kind is None:
@@ -365,7 +365,7 @@ class Tape(PathsOfTape):
         program = self._program
         if program is None:
             raise QdrunRuntimeError("the tape was not entered; do: `with qd.ad.Tape(..) as tape:`")
-        self.log.pause(program.state)
+        self.log.pause(program.admission.state)
         log = self.log.known
         if log is not None and (log.failed or not log.ended):
             self.leave_log()
@@ -407,7 +407,7 @@ class Tape(PathsOfTape):
         except OutOfMemory as error:
             raise of_all(program, error, self.log.differentiated()) from None
         finally:
-            program.replaying, program.replay_seed, program.place = was, None, None
+            program.replaying, program.seeds.replayed, program.place = was, None, None
             kept.end()
         if copies is not None and wanted:
             known = known_tape(program, self.log.launches, copies, wanted)
@@ -482,7 +482,7 @@ class Tape(PathsOfTape):
             if when == begin:
                 break
             function, args, kwargs = launches[when - 1]
-            program.replay_seed, program.place = seeds.get(when - 1), (self, when - 1)
+            program.seeds.replayed, program.place = seeds.get(when - 1), (self, when - 1)
             if kept is not None:
                 if when - 1 in kept.before:
                     kept.restore_before(when - 1)

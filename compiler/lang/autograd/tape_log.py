@@ -162,7 +162,7 @@ class TapeLog:
             except OutOfMemory:  # the tape says of which launch
                 return False
         self.known = known
-        known.open(program.state, self, 0 if self._copies is None else self._copies.ptr)
+        known.open(program.admission.state, self, 0 if self._copies is None else self._copies.ptr)
         return True
 
     def pause(self, state: ctypes.Array[ctypes.c_int64]) -> None:

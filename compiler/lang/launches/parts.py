@@ -98,7 +98,7 @@ def _part(kernel: Any, number: int) -> Any:
 def launch_parts(parts: tuple[Any, ...], program: Program, args: tuple[Any, ...]) -> Any:
     """Launch the parts of a kernel, with the random numbers of one launch; what the kernel returns."""
     result = None
-    with program.one_seed():
+    with program.seeds.shared():
         for part in parts:
             found = part(*args)
             result = result if found is None else found  # one of them returns values

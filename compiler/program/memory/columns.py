@@ -25,7 +25,7 @@ class Column:
 
     def __init__(self, program: Any, field: Any) -> None:
         program.materialize()
-        self._field, self._flags = field, program.flags
+        self._field, self._flags = field, program.admission.flags
         self._whole, self._trials, self._mirror = field._all, field._trials, field._mirror
         self._counts = program.data.writes_to(field)
         self._runs = None if self._mirror is None or self._trials is None else runs_of(self._whole)

@@ -34,7 +34,7 @@ class FirstValues:
 
     def __init__(self, program: Any, launches: Launches, also: Iterable[Any] = (), apart: Collection[Any] = ()) -> None:
         self.why, self._program = "", program
-        self._random = program.launches, program.last_seed, program.replay_seed
+        self._random = program.seeds.state()
         self._zeros: list[Any] = []
         self._contents: list[tuple[Any, np.ndarray]] = []
         program.materialize()
@@ -76,7 +76,7 @@ class FirstValues:
 
     def begin(self) -> None:
         """A run begins: it draws the random numbers that the first one drew."""
-        self._program.launches, self._program.last_seed, self._program.replay_seed = self._random
+        self._program.seeds.restore(self._random)
 
     def put_back(self) -> None:
         """Write what was there. Nothing runs in the program; in a captured function the writes are a part of the graph."""

@@ -276,7 +276,7 @@ class KeptElements:
             self._adopted = Elements(content[nbytes:], mirror)
             self._add(when, regions, Elements(content[:nbytes], mirror), copied=True)
             return
-        room = self._program.heap_room()
+        room = self._program.heap.room()
         if self.missing or (room is not None and nbytes + self.last_bytes > room):
             self.missing += nbytes
             return

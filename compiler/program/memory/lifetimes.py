@@ -88,7 +88,7 @@ class Lifetimes:
             return
         if program.pending is not None:
             program.synchronize()
-        with program.alone():
+        with program.admission.alone():
             for _ in range(len(self.ended)):
                 variant, made = self.ended.popleft()
                 if variant() is not None or any(len(e.users) for e in made):

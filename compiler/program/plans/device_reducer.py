@@ -109,7 +109,7 @@ class DeviceReducers:
         link: Any = program.device.link
         out = np.zeros(made.results, np.uint64)
         words = self._words(loaded, numbers, call)
-        with program.alone(), program.running(), link.lock:
+        with program.admission.alone(), program.admission.running(), link.lock:
             for loan in call.loans:  # another library may be writing to what the launch reads, on a stream of its own
                 if isinstance(loan, InOrder):
                     link.settle(loan.stream)

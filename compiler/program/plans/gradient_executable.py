@@ -79,7 +79,7 @@ class GradientExecutable(Executable):
             OutOfMemory: the heap does not fit.
         """
         self._usable()
-        with self.program.alone():
+        with self.program.admission.alone():
             decisive, beside = self._inputs.decisive(words), self.program.device.beside_heap.value
             plan = self.plans.of_words(words, decisive)
             if plan is not self._set:
@@ -102,8 +102,8 @@ class GradientExecutable(Executable):
     def _seed(self) -> int:
         """The seed of the launch that is differentiated: a tape has recorded it, else it is the last launch's."""
         program = self.program
-        if program.replay_seed is not None:
-            return program.replay_seed
+        if program.seeds.replayed is not None:
+            return program.seeds.replayed
         if program.replaying or self.primal.last_seed is None:
             why = (
                 "none was made"
@@ -146,11 +146,11 @@ class GradientExecutable(Executable):
         """
         self._usable()
         self.stores.check(call, watched and self.program.recording is None)
-        with self.program.alone():
+        with self.program.admission.alone():
             recording, beside = self.program.recording, self.program.device.beside_heap.value
             plan = self.plan(call, budget, launched=True) if recording is None else recording.plan(self, call, budget)
             if not plan.bytes:  # else the plan has looked at the budget
-                self.program.refuse_over_budget(f"the gradient `{self.name}` does not fit")
+                self.program.heap.refuse_over_budget(f"the gradient `{self.name}` does not fit")
             if plan is not self._set:
                 self._apply(plan, call)
             self.launch(call)
@@ -160,7 +160,7 @@ class GradientExecutable(Executable):
 
     def load(self, call: Call, budget: int | None = None) -> None:
         """Compile and load the code that the plan of a launch takes. Provides no heap, runs nothing. See ``GradientPlans.plan``."""
-        with self.program.alone():
+        with self.program.admission.alone():
             self._place(self.plan(call, budget).far)
             self._set = None  # the code may be that of another plan
 
@@ -173,7 +173,7 @@ class GradientExecutable(Executable):
                 self._known_settings.clear()
             known = self._known_settings[id(plan)] = self._settings_of(plan)
         try:
-            self.program.grow_heap(known.planes)
+            self.program.heap.grow(known.planes)
         except OutOfMemory as e:
             whole = call if isinstance(call, Call) else self.plans.call_of(call)
             least = smallest(self.plans, whole, self.plans.plan_options().machine).bytes
@@ -181,8 +181,8 @@ class GradientExecutable(Executable):
         self._place(known.far)
         self.context[known.at] = known.values
         self._set = plan
-        if plan.bytes and self not in self.program.heap_users:
-            self.program.heap_users.add(self)
+        if plan.bytes and self not in self.program.heap.users:
+            self.program.heap.users.add(self)
             self.heap_moved()
         report_bind(plan)
 
@@ -218,7 +218,7 @@ class GradientExecutable(Executable):
     def heap_moved(self) -> None:
         """Take the heap's current addresses; the program calls this after it has replaced a plane."""
         for k, plane in enumerate(PLANES):
-            self.context[CTX_HEAP + k] = self.program.heap_address(plane)
+            self.context[CTX_HEAP + k] = self.program.heap.address(plane)
 
     def _capacity(self, loop: Loop) -> str | None:
         planned = [p for t in self._set.tasks for p in t.loops] if self._set else []

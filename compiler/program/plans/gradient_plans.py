@@ -139,10 +139,10 @@ class GradientPlans:
         try:
             return self._make_plan(call, options)
         except OutOfMemory as error:
-            room = self.program.heap_room()
+            room = self.program.heap.room()
             if error.smallest is None or room is None or (given is not None and given < room):
                 raise
-            raise self.program.over_budget(error, error.smallest) from None
+            raise self.program.heap.over_budget(error, error.smallest) from None
 
     def _make_plan(self, call: Call, options: PlanOptions) -> HeapPlan:
         return check_words(make_plan(self.head.name, self.sizing, self._host(call), options), options.machine)
@@ -154,7 +154,7 @@ class GradientPlans:
 
     def _allowed(self, budget: int | None) -> int | None:
         """The bytes that the heap may take: the launch's own budget, and what the program's leaves."""
-        room = self.program.heap_room()
+        room = self.program.heap.room()
         if room is None or budget is None:
             return budget if room is None else room
         return min(budget, room)

@@ -48,7 +48,7 @@ def check_budget(program: Program, kept: KeptElements, launches: Iterable[tuple[
         what = "the gradients of a tape do not fit the memory budget"
         if kept:
             what = f"a tape keeps {kept.nbytes:,} bytes of elements that later launches overwrite, and memory_budget leaves too little"
-        error = program.over_budget(OutOfMemory(what), least_heap(launches), kept.missing + kept.last_bytes + more)
+        error = program.heap.over_budget(OutOfMemory(what), least_heap(launches), kept.missing + kept.last_bytes + more)
         if kept:
             error = OutOfMemory(str(error).replace("\n  do: ", f"\n  do: {LESS}, or ", 1), error.smallest)
         raise error
@@ -75,6 +75,6 @@ def of_all(program: Program, error: OutOfMemory, launches: Iterable[tuple[Any, A
     """The error of one gradient as that of the tape: ``smallest`` suffices for all of its gradients."""
     if error.smallest is None or not program.options.memory_budget:
         return error
-    whole = program.over_budget(error, least_heap(launches))
+    whole = program.heap.over_budget(error, least_heap(launches))
     # snapshots and copies of time steps were given back since, and count in the error
     return error if whole.smallest is None or error.smallest >= whole.smallest else whole

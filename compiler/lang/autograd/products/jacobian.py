@@ -319,7 +319,7 @@ class _Repeated:
 
     def __init__(self, program: Program, passes: int) -> None:
         self._program, self._passes, self._kept = program, passes, None
-        self._random = program.launches, program.last_seed, program.replay_seed
+        self._random = program.seeds.state()
 
     def __enter__(self) -> Callable[[], None]:
         return self._again
@@ -333,7 +333,7 @@ class _Repeated:
             self._kept = SavedMemory.of(program, []) if self._passes > 1 else None
             return
         self._kept.put_back()
-        program.launches, program.last_seed, program.replay_seed = self._random
+        program.seeds.restore(self._random)
 
 
 def _form(tensor: Any) -> tuple[int, ...]:

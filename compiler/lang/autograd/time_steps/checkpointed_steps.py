@@ -77,7 +77,7 @@ def checkpointed_steps(
         )
     rehearsal = program.rehearsal
     recorded = rehearsal.differentiates if rehearsal is not None else tape is not None and not tape.inside
-    plan = _plan(arrays, count, budget, levels, program.heap_room() if recorded else None)
+    plan = _plan(arrays, count, budget, levels, program.heap.room() if recorded else None)
     if count == 0:
         return plan
     steps = Steps(step, count, arrays, plan.snapshots)
@@ -156,7 +156,7 @@ def _plan(window: Window, n: int, budget: int | str | None, levels: int | None, 
         )
         what += f", {need:,} bytes"
         if budget is None and room is not None:  # half of what memory_budget leaves
-            raise window.program.over_budget(OutOfMemory(f"{what}, in half of what memory_budget leaves"), more=2 * need)
+            raise window.program.heap.over_budget(OutOfMemory(f"{what}, in half of what memory_budget leaves"), more=2 * need)
         raise OutOfMemory(f"{what}, and the budget is {limit:,}\n  do: budget={need}, or longer windows", need)
     snapshots = least if levels is not None and limit is None else most
     assert extra_runs(windows, snapshots) < (levels or windows + 1)

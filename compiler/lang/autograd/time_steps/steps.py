@@ -178,7 +178,7 @@ class Steps(Composite):
         if action.kind == "store":
             self._store(action)
             return
-        self._draws[number], flags = self._program.launches, self._program.flags_set
+        self._draws[number], flags = self._program.seeds.drawn, self._program.flags_set
         if self._validates():
             self._checks[number] = self.window.checks()
         with counting_flags(self._program):
@@ -278,14 +278,14 @@ class Steps(Composite):
     def _go_back(self) -> None:
         assert self._memory is not None
         self._memory.store(self.snapshots, self.window.length)
-        draws, outside = self._program.launches, self._outside()
+        draws, outside = self._program.seeds.drawn, self._outside()
         try:
             self._gradient(self.windows - 1)
             for action in self._actions:
                 self._backward(action)
         finally:
             self._memory.restore(self.snapshots, self.window.length)
-            self._program.launches = draws
+            self._program.seeds.drawn = draws
             for place, memory, content in outside:
                 place.put(memory.mirror, content)
                 self._program.device.free(memory)
@@ -311,7 +311,7 @@ class Steps(Composite):
         elif action.kind == "gradient":
             self._gradient(number)
         else:
-            self._program.launches, flags = self._draws[number], self._program.flags_set
+            self._program.seeds.drawn, flags = self._draws[number], self._program.flags_set
             begin, length = self._bounds(number)
             with counting_flags(self._program):
                 tape = self._recording(number, action.kind == "record")

@@ -166,7 +166,7 @@ class WindowTape(Tape):
         known, program = self.log.known, self._program
         if known is None or program is None:
             return
-        self.log.pause(program.state)
+        self.log.pause(program.admission.state)
         if known.failed or not known.ended:
             self.leave_log()
         else:

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..errors import QdrunError
-from ..runtime.base import Device
+from ...errors import QdrunError
+from ...runtime.base import Device
 
 
 class Reporting(Protocol):

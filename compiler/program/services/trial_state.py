@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import QdrunError, QdrunRuntimeError, TrialsFailed
-from ..ir.trials import FAILED, FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS, SEEDS, TRIALS, TrialLayout
-from ..runtime.base import Allocation
-from ..runtime.mirror import clear, reading, store
+from ...errors import QdrunError, QdrunRuntimeError, TrialsFailed
+from ...ir.trials import FAILED, FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS, SEEDS, TRIALS, TrialLayout
+from ...runtime.base import Allocation
+from ...runtime.mirror import clear, reading, store
 from .async_errors import Reporting
-
-SEED_FACTOR = 0x9E3779B97F4A7C15
-"""The factor of a trial's random seed, before the launch's part is added."""
+from .launch_seeds import SEED_FACTOR
 
 _WORDS = {SEEDS: 1, FAILED: FAILED_WORDS}
 """Words that each trial has of what a launch parameter is the address of."""
