@@ -26,6 +26,7 @@ DOCUMENTED = (
     r"the integer -?\d+ needs more than 64 bits",
     r"the literal -?[\d.e+]+ does not fit [iu]\d+ \(",
     r"the index of a loop has type i64: the bound 1844674407370955\d{4} does not fit",  # a sum that wrapped around, of literals alone
+    r"the index of a loop has type i32: the bound 42949672\d\d does not fit",
     r"a shift by -?\d+ leaves the \d+ bits of ",
 )
 """Refusals that the pages tell of, or that Python has for the same text."""

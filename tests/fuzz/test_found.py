@@ -69,6 +69,32 @@ def test_the_index_of_a_range_has_the_type_of_a_literal_end_of_64_bits():
     assert x.to_numpy().tolist() == [64, 3_000_000_063, 64, 3_000_000_063]
 
 
+def test_a_literal_u32_that_no_index_of_i32_holds_is_refused_as_a_bound():
+    qd.init()
+    x = qd.field(qd.i32, shape=())
+
+    @qd.kernel
+    def folded():
+        for i in range(-2, -2 + qd.u32(1.953) % 1):
+            x[None] += 1
+
+    @qd.kernel
+    def sequential():
+        for _ in range(1):
+            for i in range(qd.u32(3_000_000_000)):
+                x[None] += 1
+
+    @qd.kernel
+    def nest():
+        for i, j in qd.ndrange(2, qd.u32(3_000_000_000)):
+            x[None] += 1
+
+    for kernel, bound in (folded, 4294967294), (sequential, 3000000000), (nest, 3000000000):
+        with pytest.raises(qd.QdrunTypeError, match=rf"has type i32: the bound {bound} does not fit(.|\n)*do: .*`i64\({bound}\)`"):
+            kernel()
+    assert x[None] == 0
+
+
 @pytest.mark.parametrize("options", [{}, {"arch": qd.python}, {"arch": qd.cuda, "device": "emulated"}])
 def test_debug_checks_an_index_in_the_end_of_a_parallel_loop(options):
     with qd.init(debug=True, **options):

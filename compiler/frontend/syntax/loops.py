@@ -85,7 +85,10 @@ def make_range(cx: Context, *args: Any) -> Any:
 
 def _is_plain(cx: Context, position: int, bound: Const) -> bool:
     """Whether the type of a literal bound says nothing that ``range`` must keep."""
-    return bool(cx.static) or position == 2 or bound.dtype.bits < 64 or cx.b.default_ip.bits == 64
+    if cx.static or position == 2:
+        return True
+    low, high = limits(i32)  # a u32 beyond them would become an index of i64, which one of a run-time value is not
+    return low <= bound.value <= high and (bound.dtype.bits < 64 or cx.b.default_ip.bits == 64)
 
 
 def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:
@@ -181,7 +184,8 @@ def bound_as(cx: Context, bound: Any, dtype: DType) -> Operand:
     """
     value = ops.to_operand(cx.b, bound)
     if isinstance(value, Const) and not limits(dtype)[0] <= value.value <= limits(dtype)[1]:
-        raise QdrunTypeError(f"the index of a loop has type {dtype}: the bound {value.value} does not fit")
+        hint = "" if dtype is i64 else f"give the bound the type of a wider index: `i64({value.value})`"
+        raise QdrunTypeError(f"the index of a loop has type {dtype}: the bound {value.value} does not fit", hint=hint)
     return ops.cast_scalar(cx.b, value, dtype)
 
 
