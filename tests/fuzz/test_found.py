@@ -56,7 +56,7 @@ def test_a_subtraction_from_an_element_takes_a_narrower_unsigned_value_as_it_is(
 
 def test_the_index_of_a_range_has_the_type_of_a_literal_end_of_64_bits():
     qd.init()
-    x = qd.field(qd.i64, shape=4)
+    x = qd.field(qd.i64, shape=6)
 
     @qd.kernel
     def k(n: qd.i64):
@@ -64,9 +64,11 @@ def test_the_index_of_a_range_has_the_type_of_a_literal_end_of_64_bits():
             x[i] = i * 3_000_000_000 + qd.clz(i)
         for i in range(n):
             x[2 + i] = i * 3_000_000_000 + qd.clz(i)
+        for i, _ in qd.ndrange(qd.i64(2), (0, 1)):
+            x[4 + i] = i * 3_000_000_000 + qd.clz(i)
 
     k(2)
-    assert x.to_numpy().tolist() == [64, 3_000_000_063, 64, 3_000_000_063]
+    assert x.to_numpy().tolist() == [64, 3_000_000_063] * 3
 
 
 def test_a_literal_u32_that_no_index_of_i32_holds_is_refused_as_a_bound():
@@ -75,22 +77,24 @@ def test_a_literal_u32_that_no_index_of_i32_holds_is_refused_as_a_bound():
 
     @qd.kernel
     def folded():
-        for i in range(-2, -2 + qd.u32(1.953) % 1):
+        for _ in range(-2, -2 + qd.u32(1.953) % 1):
             x[None] += 1
 
     @qd.kernel
     def sequential():
         for _ in range(1):
-            for i in range(qd.u32(3_000_000_000)):
+            for _i in range(qd.u32(3_000_000_000)):
                 x[None] += 1
 
     @qd.kernel
     def nest():
-        for i, j in qd.ndrange(2, qd.u32(3_000_000_000)):
+        for _i, _j in qd.ndrange(2, qd.u32(3_000_000_000)):
             x[None] += 1
 
     for kernel, bound in (folded, 4294967294), (sequential, 3000000000), (nest, 3000000000):
-        with pytest.raises(qd.QdrunTypeError, match=rf"has type i32: the bound {bound} does not fit(.|\n)*do: .*`i64\({bound}\)`"):
+        with pytest.raises(
+            qd.QdrunTypeError, match=rf"has type i32: the bound {bound} does not fit(.|\n)*do: .*`i64\({bound}\)`"
+        ):
             kernel()
     assert x[None] == 0
 

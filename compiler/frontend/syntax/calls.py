@@ -10,8 +10,6 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import numpy as np
-
 from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const
 from ...ir.types import DType, u1
@@ -43,7 +41,7 @@ from .block import SPECIAL as _BLOCK
 from .expressions import compile_time, is_python, is_target, resolve_target, star_values, target_of
 from .inline import inline
 from .lanes import SPECIAL as _LANES
-from .loops import make_range
+from .loops import bound_of, make_range
 from .messages import Slot, lower_breakpoint, lower_print, value_parts
 from .statements import store
 from .stopped import lower_stop_grad
@@ -331,18 +329,15 @@ def _range(cx: Context, node: ast.Call) -> Any:
 
 def _ndrange(cx: Context, node: ast.Call) -> Any:
     axes = next((k.value for k in node.keywords if k.arg == "axes"), None)
-    return ndrange(*map(_whole, _spread(cx, _arguments(node, ndrange))), axes=None if axes is None else cx.static_expr(axes))
+    bounds = [_axis(cx, value) for value in _spread(cx, _arguments(node, ndrange))]
+    return ndrange(*bounds, axes=None if axes is None else cx.static_expr(axes))
 
 
-def _whole(value: Any) -> Any:
-    """An axis of ``ndrange`` with literals as Python numbers."""
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_whole, value))
-    if isinstance(value, MatrixValue):
-        return tuple(map(_whole, value.items))
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    return int(value.value) if isinstance(value, Const) and value.dtype.is_int else value
+def _axis(cx: Context, value: Any) -> Any:
+    """An axis of ``ndrange``: its bounds as Python numbers where they are known."""
+    if isinstance(value, (tuple, list, MatrixValue)):
+        return tuple(_axis(cx, item) for item in (value.items if isinstance(value, MatrixValue) else value))
+    return bound_of(cx, value)
 
 
 def _grouped(cx: Context, node: ast.Call) -> Any:

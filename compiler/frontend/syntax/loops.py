@@ -66,11 +66,9 @@ def make_range(cx: Context, *args: Any) -> Any:
     Raises:
         QdrunTypeError: wrong number of arguments, or a step that is not a known number but zero.
     """
-    # a literal with a type of its own, `i64(3)`, decides the type of the index
     args = tuple(
-        int(a.value) if isinstance(a, Const) and a.dtype.is_int and _is_plain(cx, k, a) else a for k, a in enumerate(args)
+        int(a.value) if k == 2 and isinstance(a, Const) and a.dtype.is_int else bound_of(cx, a) for k, a in enumerate(args)
     )
-    args = tuple(int(a) if isinstance(a, np.integer) else a for a in args)
     if not 1 <= len(args) <= 3:
         raise QdrunTypeError(f"range() takes one to three arguments, not {len(args)}")
     step = args[2] if len(args) == 3 else 1
@@ -83,12 +81,18 @@ def make_range(cx: Context, *args: Any) -> Any:
     return RangeSpec(begin, end, step)
 
 
-def _is_plain(cx: Context, position: int, bound: Const) -> bool:
-    """Whether the type of a literal bound says nothing that ``range`` must keep."""
-    if cx.static or position == 2:
-        return True
-    low, high = limits(i32)  # a u32 beyond them would become an index of i64, which one of a run-time value is not
-    return low <= bound.value <= high and (bound.dtype.bits < 64 or cx.b.default_ip.bits == 64)
+def bound_of(cx: Context, value: Any) -> Any:
+    """A bound as a Python number, if it is known and its type says nothing that the loop must keep.
+
+    A literal with a type, `i64(3)`, decides the type of the index as a value of run time does.
+    """
+    if isinstance(value, np.integer):
+        return int(value)
+    if not isinstance(value, Const) or not value.dtype.is_int:
+        return value
+    low, high = limits(i32)
+    fits = low <= value.value <= high and (value.dtype.bits < 64 or cx.b.default_ip.bits == 64)
+    return int(value.value) if fits or cx.static else value
 
 
 def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:
