@@ -121,7 +121,7 @@ def fill(job: MassSpring, k: np.ndarray, a: np.ndarray, batched: bool) -> None:
     job.stiffness.from_numpy(k if batched else k[0])
     job.amplitude.from_numpy(a if batched else a[0])
     if batched:
-        job.program.trial_state.same = [field for name, field in job.declared.inputs.items() if name not in WANTED]
+        job.program.batch.same = [field for name, field in job.declared.inputs.items() if name not in WANTED]
 
 
 def alone(trial: int, steps: int) -> Measured:

@@ -64,7 +64,7 @@ def robots(batch: int, threads: int | None, steps: int, seconds: float) -> tuple
                 job.simulate()
 
         if batch:
-            job.program.trial_state.same = [job.dt, job.omega]
+            job.program.batch.same = [job.dt, job.omega]
         trial()
         loss = job.loss.to_numpy()
         graph = qd.capture(trial)

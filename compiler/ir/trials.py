@@ -8,6 +8,7 @@ count. The memory of the last group is complete: the trials that are missing in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,13 +38,27 @@ class TrialLayout:
     ``trial // width * width * trial_bytes + width * offset + trial % width * size``.
     """
 
+    batched: ClassVar[bool] = True  # each trial has its own memory
     count: int
     width: int
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """The first axes of what ``view`` gives: (groups, width)."""
+        return self.padded // self.width, self.width
+
+    def shape(self, one: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that users see of an array of each trial."""
+        return (self.count, *one)
 
     @property
     def padded(self) -> int:
         """Trials with those of padding."""
         return -(-self.count // self.width) * self.width
+
+    def trial_bytes(self, nbytes: int) -> int:
+        """The bytes that each trial has in a buffer which must hold so many for it."""
+        return trial_bytes(nbytes)
 
     def bytes(self, trial_bytes: int) -> int:
         """Bytes of a buffer in which each trial has ``trial_bytes``."""
@@ -77,9 +92,13 @@ class TrialLayout:
         steps = (w * trial_bytes, dtype.itemsize, *(w * s for s in strides))
         return np.ndarray((self.padded // w, w, *shape), dtype, memory.data, w * offset, steps)
 
-    def columns(self, whole: np.ndarray) -> np.ndarray:
-        """A copy of what ``view`` gives, of shape ``(count, *shape)``."""
-        return whole.copy().reshape(self.padded, *whole.shape[2:])[: self.count]
+    def columns(self, copy: np.ndarray) -> np.ndarray:
+        """A row-major copy of what ``view`` gives, as an array of shape ``(count, *shape)``."""
+        return copy.reshape(self.padded, *copy.shape[2:])[: self.count]
+
+    def of_trial(self, whole: np.ndarray, trial: int) -> np.ndarray:
+        """A trial's array in what ``view`` gives."""
+        return whole[trial // self.width, trial % self.width, ...]
 
     def assign(self, whole: np.ndarray, columns: np.ndarray) -> None:
         """Write an array of shape ``(count, *shape)`` to what ``view`` gives; values are cast. Padding repeats the last trial."""
@@ -88,6 +107,46 @@ class TrialLayout:
         if rest:
             whole[full, :rest] = columns[full * self.width :]
             whole[full, rest:] = columns[-1]
+
+
+class _OneTrial(TrialLayout):
+    """One trial, whose numbers lie as they do without trials: no axis counts it, and no place has bytes per trial."""
+
+    batched: ClassVar[bool] = False
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        return ()
+
+    def shape(self, one: tuple[int, ...]) -> tuple[int, ...]:
+        return one
+
+    def trial_bytes(self, nbytes: int) -> int:
+        return 0
+
+    def view(
+        self,
+        memory: np.ndarray,
+        dtype: np.dtype,
+        trial_bytes: int,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+    ) -> np.ndarray:
+        return np.ndarray(shape, dtype, memory.data, offset, strides)
+
+    def columns(self, copy: np.ndarray) -> np.ndarray:
+        return copy
+
+    def of_trial(self, whole: np.ndarray, trial: int) -> np.ndarray:
+        return whole
+
+    def assign(self, whole: np.ndarray, columns: np.ndarray) -> None:
+        whole[...] = columns
+
+
+ONE = _OneTrial(1, 1)
+"""The layout of a program that is not batched, and of what all trials of a batched one share."""
 
 
 def gpu_layout(count: int, extent: int) -> TrialLayout:

@@ -59,8 +59,8 @@ class ArrayConversions(device_arrays.SharedOnDevice):
         raise NotImplementedError
 
     @property
-    def _trials(self) -> TrialLayout | None:
-        """The trials that each have their own content; None: there is one content."""
+    def _trials(self) -> TrialLayout:
+        """The trials that each have their own content."""
         raise NotImplementedError
 
     def _columns(self, form: np.ndarray) -> np.ndarray:
@@ -118,7 +118,7 @@ class ArrayConversions(device_arrays.SharedOnDevice):
 
     def _shared(self, array: np.ndarray, copy: bool | None, convert: Callable[[np.ndarray, bool | None], Any]) -> Any:
         """Memory as an array of another library, by ``convert``; None: it is on a device with memory of its own, and of no trials."""
-        if self._trials is not None:
+        if self._trials.batched:
             if copy is False:
                 self._refuse_sharing("copy=False")
             return convert(self._columns(array), None)
@@ -159,7 +159,7 @@ class ArrayConversions(device_arrays.SharedOnDevice):
             QdrunTypeError: the shapes differ, or it is no dense tensor.
         """
         self._written(None, arr)
-        if self._trials is not None or not device_arrays.assign_near(self, arr, self._form):
+        if self._trials.batched or not device_arrays.assign_near(self, arr, self._form):
             self._assign(host_array(arr, cast=True))
 
     def _assign(self, array: np.ndarray) -> None:

@@ -32,7 +32,7 @@ class SharedOnDevice:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         tensor: Any = self
         mirror: Mirror | None = tensor._mirror_if_placed()
-        if mirror is None or tensor._trials is not None or mirror.link.dlpack is None or mirror.link.dlpack[0] != DLPACK_CUDA:
+        if mirror is None or tensor._trials.batched or mirror.link.dlpack is None or mirror.link.dlpack[0] != DLPACK_CUDA:
             raise AttributeError("__cuda_array_interface__")
         form = _shared(tensor, tensor._form)
         return {

@@ -59,7 +59,7 @@ def warn_without_seed(program: Program, variant: Variant, bound: Bound) -> None:
     of a GPU are not brought to the host for it.
     """
     quiet = program.replaying or program.second_order or program.recording or program.rehearsal or program.tape
-    if variant.seed_checked or quiet or program.open_trial is not None:
+    if variant.seed_checked or quiet or program.batch.open is not None:
         return
     variant.seed_checked = True
     writes = {
@@ -108,9 +108,9 @@ def refuse_in_a_trial(program: Program, what: str) -> None:
     Raises:
         QdrunRuntimeError: a ``with program.trial(b)`` block is open.
     """
-    if program.open_trial is not None:
+    if program.batch.open is not None:
         raise QdrunRuntimeError(
-            f"{what}, and `with program.trial({program.open_trial}):` is open\n  do: write to single trials before it, and read them after"
+            f"{what}, and `with program.trial({program.batch.open}):` is open\n  do: write to single trials before it, and read them after"
         )
 
 

@@ -26,14 +26,12 @@ from ..compile.pipeline import device_input
 from ..errors import QdrunError, QdrunRuntimeError
 from ..ir.nodes import Buffer, Loop
 from ..ir.threads import Living
-from ..ir.trials import TRIAL_PARAMS
 from ..runtime.base import Allocation
 from ..runtime.cpu.device import register_context, unregister_context
 from ..runtime.native.launch import NativeLaunch, Packed, make_launch
 from ..runtime.status import error_of, raise_status, take_status
 from ..tape.heap_plan import HeapPlan
 from .call import Call
-from .services.trial_state import TrialState
 
 if TYPE_CHECKING:
     from ..compile.lazy_kernel import LazyKernel
@@ -60,12 +58,11 @@ class Executable:
         self.compiled, self.owners, self.written = lazy.compiled(program.device), owners, lazy.written
         self.lazy = lazy
         self.returns = kernel.returns
-        if program.trials is not None:
-            program.device.keep_source(self.compiled, lambda: device_input(lazy.kernel, program.options, nested=False))
+        program.device.keep_source(self.compiled, lambda: device_input(lazy.kernel, program.options, nested=False))
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
         self.closed, self.users = False, Living[object]()  # recordings, whose graphs need its context
-        copies = 1 if program.trials is None else program.trials.padded  # of what each trial has its own
+        copies = program.batch.layout.padded  # of what each trial has its own
         tmps = {
             CTX_TMP: len(kernel.tmps),
             CTX_TMP_GRAD: sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps),
@@ -89,9 +86,7 @@ class Executable:
         self.context[CTX_POOL] = program.device.pool_address
         for buffer, word in layout.buffers.items():
             self.context[word] = owners[buffer].ptr
-        for (_, name), word in layout.params.items():
-            if name in TRIAL_PARAMS:
-                self.context[word] = self._trials().param(name, self, status.device_ptr)
+        program.batch.enter(self, self.context, layout.params, status.device_ptr)
         self.context_address = self.context.ctypes.data
         self.status_address = self._status.ctypes.data
         program.device.fill_context(self.context, self.compiled)
@@ -165,9 +160,9 @@ class Executable:
             recording.drawn(self, self.last_seed, fresh=self.program.seeds.drawn > made)
 
     def _usable(self) -> None:
-        if self.program.open_trial is not None:
+        if self.program.batch.open is not None:
             raise QdrunRuntimeError(
-                f"kernel `{self.name}` is launched inside of `with program.trial({self.program.open_trial}):`, and a launch runs all trials"
+                f"kernel `{self.name}` is launched inside of `with program.trial({self.program.batch.open}):`, and a launch runs all trials"
                 "\n  do: launch it after the block"
             )
         if self.program.closed:
@@ -236,23 +231,16 @@ class Executable:
         if code < 0:
             take_status(self.status_address)
             raise self.program.device.launch_error(-code, self.name)
-        if self.program.trial_state is not None:
-            take_status(self.status_address)
-            self.program.trial_state.report()
-            return
+        self.program.batch.report(self)
+
+    def raise_message(self) -> None:
         raise_status(self.compiled, self.status_address, self._capacity)
 
     def error_of(self, code: int, values: Sequence[int]) -> QdrunError:
         """The error of a message of the kernel; ``values``: the words of its first operands."""
         return error_of(self.compiled, code, values, self._capacity)
 
-    def _trials(self) -> TrialState:
-        found = self.program.trial_state
-        assert found is not None
-        return found
-
     def take_status(self) -> bool:
-        """Whether the status record says something, which it forgets."""
         return bool(self._status[0]) and bool(take_status(self.status_address)[0])
 
     def raise_status(self, plan: HeapPlan | None = None) -> None:
@@ -270,8 +258,8 @@ class Executable:
         """The scalars that the last launch returned; in a batched program, of each an array of the trials' values."""
         if self.returns:
             self.program.synchronize()
-        layout = self.program.trials
-        if layout is not None:
+        layout = self.program.batch.layout
+        if layout.batched:
             whole = [
                 layout.view(self._returned.view(np.uint8), d.numpy, 8 * len(self.returns), 8 * k, (), ())
                 for k, d in enumerate(self.returns)
@@ -281,7 +269,7 @@ class Executable:
 
     def reader(self) -> Callable[[], Any] | None:
         """A function that reads what the last launch returned; None: that is several scalars, or an array of trials."""
-        return self._readers()[0] if len(self.returns) == 1 and self.program.trials is None else None
+        return self._readers()[0] if len(self.returns) == 1 and not self.program.batch.layout.batched else None
 
     def _readers(self) -> list[Callable[[], Any]]:
         """Functions that read the scalars that the last launch of a program without trials returned."""
@@ -293,7 +281,8 @@ class Executable:
             self.closed, program = True, self.program
             self._unregister()
             program.data.leave(self.context)
-            for keeper in filter(None, (program.trial_state, program.pending)):
-                keeper.leave(self)
+            program.batch.leave(self)
+            if program.pending is not None:
+                program.pending.leave(self)
             for allocation in self._memory:
                 program.device.free(allocation)

@@ -19,12 +19,13 @@ from .memory.memory_regions import memory_of
 from .plans.invariant import Invariant, find_invariant
 from .program import Program, current_program
 from .recording import Recording
+from .services.batch import TrialBatch
 
 if TYPE_CHECKING:
     from ..tape.heap_plan import HeapPlan
     from .call import Call
-    from .recording import LaunchableGradient
-
+    from .services.batch import TrialBatch
+from .recording import LaunchableGradient
 
 _NONE = np.empty(0, np.uint64)
 
@@ -36,7 +37,7 @@ class Graph:
         launches: kernels in it, of one call.
         once: in a batched program the launches that run once for all trials, because they compute the same for each: how many of each
             kernel, by name.
-        assumes: the fields of ``TrialState.same`` that those launches read.
+        assumes: the fields of ``TrialBatch.same`` that those launches read.
     """
 
     def __init__(self, program: Program, recording: Recording, device: Any, handle: int, invariant: Invariant) -> None:
@@ -127,10 +128,9 @@ class Graph:
         """Raise what launches have reported on the CPU. ``failed``: what ``_run`` gives."""
         if failed >= 0:
             self._recording.raise_status(failed)
-        elif self.program.trials is not None and self._device.on_host:
-            state = self.program.trial_state
-            if any([e.take_status() for e in self._recording.executables]) and state is not None:
-                state.report()
+        elif isinstance(self.program.batch, TrialBatch) and self._device.on_host:
+            if any([e.take_status() for e in self._recording.executables]):
+                self.program.batch.report_failures()
 
     def stale(self) -> str:
         """Why it cannot be launched any more, and must be captured again; empty where it can."""
@@ -142,9 +142,8 @@ class Graph:
                 )
         if any(memory.freed for memory in self._fields):
             return f"{self!r} uses a field that was destroyed\n  do: make the field anew, and capture it again"
-        same = () if self.program.trial_state is None else self.program.trial_state.same
         for field in self.assumes:
-            if not any(field is x for x in same):
+            if not any(field is x for x in self.program.batch.same):
                 return (
                     f"{self!r} was recorded when `{field.name}` was the same in all trials, and launches that read it run once\n"
                     "  do: capture it again"
@@ -169,20 +168,20 @@ class Graph:
     @property
     def threads(self) -> tuple[int, int]:
         """Of a batch on a GPU: threads of a trial, and of a block. Zeros where threads are no part of the graph."""
-        if self.program.trials is None or self.program.device.on_host:
+        if not self.program.batch.layout.batched or self.program.device.on_host:
             return 0, 0
         return self._device.trial_threads(self._handle)
 
     @property
     def how(self) -> str:
         """Its launches in words: how many, which of a batch run once for all trials, and on a GPU the threads of a trial and of a block."""
-        trials, (lanes, block) = self.program.trials, self.threads
+        lanes, block = self.threads
         text = f"{self.launches} launches"
         if self.once:
             text += f" ({sum(self.once.values())} of them once for all trials: {', '.join(self.once)})"
-        if trials is None or not block:
+        if not block:
             return text
-        return f"{text} for {trials.count} trials, threads of a trial: {lanes}, of a block: {block}"
+        return f"{text} for {self.program.batch.layout.count} trials, threads of a trial: {lanes}, of a block: {block}"
 
     def __repr__(self) -> str:
         return f"<graph of `{self.name}`: {self.how}>"
@@ -268,4 +267,4 @@ def _memories(program: Program) -> tuple[list[Allocation], TrialLayout | None, s
     arrays: list[Any] = list(program.ndarrays)
     memories = [m for a in arrays for m in (a._memory, None if a._buffer is None else a._buffer.owner) if m is not None]
     placed: list[Any] = [x for x in (*arrays, *program.root.fields()) if x.per_trial]
-    return memories, program.trials, {memory_of(x).serial for x in placed if program.trials is not None}
+    return memories, program.trials, {memory_of(x).serial for x in placed if program.batch.layout.batched}

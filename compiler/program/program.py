@@ -109,7 +109,7 @@ class Program(Accounts):
             QdrunIndexError: there is no such trial.
             QdrunRuntimeError: a tape or a graph records, or forward mode is on: they are for all trials.
         """
-        count = 1 if self.trials is None else self.trials.count
+        count = self.batch.layout.count
         if not isinstance(number, Integral) or not 0 <= number < count:
             raise QdrunIndexError(f"program.trial({number!r}): this program has the trials 0 to {count - 1}")
         if self._recording is not None or self._tape is not None or self._forward is not None:
@@ -117,12 +117,12 @@ class Program(Accounts):
                 "program.trial(..) while launches are recorded (qd.ad.Tape, qd.ad.FwdMode, qd.capture): these are for all trials\n"
                 "  do: read and write single trials before, or after"
             )
-        before, self.open_trial = self.open_trial, None if self.trials is None else int(number)
+        before, self.batch.open = self.batch.open, self.batch.opened(int(number))
         self._update_slow()
         try:
             yield
         finally:
-            self.open_trial = before
+            self.batch.open = before
             self._update_slow()
 
     # ---- being current
@@ -416,7 +416,7 @@ class Program(Accounts):
 
     def records(self) -> bool:
         """Whether something records launches, or refuses them."""
-        return bool(self._writes or self._beside) or self.open_trial is not None
+        return bool(self._writes or self._beside) or self.batch.open is not None
 
     def parallel_iterations(self, kernel: Any, args: tuple[Any, ...]) -> tuple[int | None, ...]:
         """The parallel iterations of a launch, see ``program.plans.launch_facts.parallel_iterations``."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -31,9 +31,9 @@ from .memory.memory_regions import ExportedMemory, MemoryRegion, PlacedArray, me
 from .recording import LaunchPlace, Recording
 from .services.admission import Admission
 from .services.async_errors import Pending
+from .services.batch import SingleTrial, TrialBatch
 from .services.launch_seeds import LaunchSeeds
 from .services.tape_heap import TapeHeap
-from .services.trial_state import TrialState
 
 _OF_TENSORS = frozenset(("fields", "gradients", "ndarrays"))
 
@@ -47,10 +47,7 @@ class ProgramState:
         admission: which launches may begin, and whether they do without Python.
         heap: the adstack heap.
         seeds: of launches that draw random numbers.
-        trials: how many there are of a batched program, and how they lie in memory; None: it is not batched.
-        open_trial: the trial that Python reads and writes in a ``with program.trial(b)`` block; None: all of them.
-        trial_state: what it keeps for each trial.
-        extent: see ``ir.trials.gpu_layout``; known once the trials have memory.
+        batch: its trials.
         root: the layout tree that fields are placed in.
         ndarrays, differentiable: the ndarrays that are alive, and those of them with a gradient or a dual.
         keys: the one key of each type of ndarrays: launchers compare keys by identity.
@@ -73,10 +70,10 @@ class ProgramState:
         self.heap = TapeHeap(self.device, options, self.allocate, self.admission.alone)
         self.seeds = LaunchSeeds(options.random_seed, options.batch is not None)
         self.profiler = KernelProfiler(self.device) if options.kernel_profiler else None
-        self.extent = 0
-        self.trials = None if options.batch is None else self.trials_of(options.batch)
-        self.device.trials, self.device.gpu_lanes = self.trials, options.gpu_lanes
-        self.open_trial: int | None = None
+        self.device.gpu_lanes = options.gpu_lanes
+        self.batch: SingleTrial | TrialBatch = SingleTrial()
+        if options.batch is not None:
+            self.batch = TrialBatch(options.batch, options.random_seed, self.device, options.cpu_lanes, self.allocate)
         self.root = Root(self)
         self._recording: Recording | None = None
         self.ndarrays: Living[PlacedArray] = Living()
@@ -102,7 +99,11 @@ class ProgramState:
         if not self.device.on_host:
             self.pending = Pending(self.device)
         self.device.attach(self)
-        self.trial_state = None if self.trials is None else TrialState(self.trials.count, options.random_seed)
+
+    @property
+    def trials(self) -> TrialLayout | None:
+        """How many trials there are of a batched program, and how they lie in memory; None: it is not batched."""
+        return self.batch.layout if self.batch.layout.batched else None
 
     def timed(self, executable: Any, entry: Callable[[int], Any]) -> Callable[[int], Any]:
         """The entry of a kernel, measured if the profiler is on."""
@@ -211,21 +212,6 @@ class ProgramState:
         if self.closed:
             raise QdrunRuntimeError("this program is closed; do: qd.init() again")
 
-    def lay_out_trials(self, shapes: Iterable[Sequence[int]]) -> None:
-        """Decide how trials lie in memory, before the first memory that each has its own part of.
-
-        Args:
-            shapes: of the arrays of a trial that get this memory.
-
-        Raises:
-            OutOfMemory: there is none for ``trial_state``.
-        """
-        if self.trials is None or self.trial_state is None or self.trial_state.layout is not None:
-            return
-        self.extent = max((shape[-1] for shape in shapes if len(shape)), default=0)
-        self.trials = self.device.trials = self.trials_of(self.trials.count)
-        self.trial_state.place(self.trials, self.allocate)
-
     def materialize(self, part: SNode | None = None) -> None:
         """Give storage to every field that was placed since the last time, or to those of a tree of its own."""
         with self.admission.turn:
@@ -233,7 +219,7 @@ class ProgramState:
                 self.root.lazy_dual()
             shapes = own_shapes(self.root, part)
             if shapes:
-                self.lay_out_trials(shapes)
+                self.batch.lay_out(shapes)
             materialize(self.root, self.allocate, self.device.free, part)
 
     def tensors(self) -> list[Any]:
@@ -245,8 +231,8 @@ class ProgramState:
         runs on the CPU.
         """
         if self.device.on_host and arch not in (None, "cpu", self.arch.value):
-            return gpu_layout(count, self.extent)
-        return self.device.trial_layout(count, self.options.cpu_lanes, self.extent)
+            return gpu_layout(count, self.batch.extent)
+        return self.device.trial_layout(count, self.options.cpu_lanes, self.batch.extent)
 
     def most_groups(self, arch: str | None) -> int:
         """Groups of trials from which on the adstack heap of a batch is the same: all threads have rows. None: of its own backend."""

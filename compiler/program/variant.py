@@ -49,8 +49,7 @@ class PassedValues:
     """
 
     def __init__(self, program: ProgramState, nbytes: int) -> None:
-        copies = 1 if program.trials is None else program.trials.padded
-        self._program, self.memory = program, program.allocate(nbytes * copies, "parts")
+        self._program, self.memory = program, program.allocate(program.batch.layout.bytes(nbytes), "parts")
         program.passed.add(self)
 
     def clear(self) -> None:
@@ -81,7 +80,7 @@ class Variant:
         second_order: bool = False,
     ) -> None:
         program.materialize()
-        program.lay_out_trials(())
+        program.batch.lay_out(())
         o = program.options
         options = LowerOptions(
             *("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound, o.overflow_check, o.nan_check),
@@ -204,7 +203,7 @@ class Variant:
         """
         plans = self.plans
         found, lazy = self.compiled_kernel.reverse(self.program.device)
-        stores = StoreChecks(found.meetings, self.owners, self.program.trials)
+        stores = StoreChecks(found.meetings, self.owners, self.program.batch.layout)
         return GradientExecutable(plans, lazy, self.executable, stores)
 
     @once
@@ -223,7 +222,7 @@ class Variant:
         Raises:
             DifferentiationError: see ``plans``.
         """
-        trials = 1 if self.program.trials is None else self.program.trials.padded
+        trials = self.program.batch.layout.padded
         wanted = {"executable": lambda: self.compiled_kernel.forward}
         if gradient:
             wanted["gradient"] = lambda: self.compiled_kernel.reverse(self.program.device)[1]

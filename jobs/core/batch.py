@@ -123,7 +123,7 @@ class BatchSession:
     def build(self) -> None:
         """Open the program, and build the job in it."""
         self._open.enter_context(self.job.opened(**self._options))
-        self.job.program.trial_state.keep_failures = True
+        self.job.program.batch.keep_failures = True
         self._counted = False  # the seeds that the trials have are 0, 1, 2 and so on
 
     @in_turn
@@ -168,7 +168,7 @@ class BatchSession:
         declared.fill(params or job.params, program, inputs)
         for name, column in inputs.items():
             declared.put(name, self._filled(column), program)
-        state = program.trial_state
+        state = program.batch
         apart = self._differ.union(job.wanted)
         self._differ |= {name for name, column in inputs.items() if name not in apart and not _equal_rows(column)}
         apart |= self._differ

@@ -43,7 +43,7 @@ def can_meet() -> bool:
     """Whether the threads of a block may wait for each other: those of a batch cannot, and a check may end an iteration early."""
     program = current_program()
     o = program.options
-    return program.trials is None and not (o.debug or o.check_out_of_bound or o.overflow_check or o.nan_check)
+    return not program.batch.layout.batched and not (o.debug or o.check_out_of_bound or o.overflow_check or o.nan_check)
 
 
 def usable(n: int, *arrays: Any) -> bool:

@@ -296,7 +296,7 @@ def _until_still(
         for first in (True, False):
             _compare(s, *limits, most, first)
         iterate()
-        one = np.ones(1 if program.trials is None else program.trials.count, int)
+        one = np.ones(program.batch.layout.count, int)
         return Iterated(one == 1, one, 0.0 * one, 0.0 * one)
     first, found = True, np.zeros((0, NUMBERS))
     while True:

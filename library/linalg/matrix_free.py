@@ -98,7 +98,7 @@ def _solved(what: str, method: Method, A: Any, transpose: Any, b: Any, x: Any, h
         outcome = adjoint.constant(what, run)
     if not quiet:
         print(f"{what}: {outcome.iterations.max()} iterations, residual {outcome.residual.max():e}")
-    return outcome.all if program.trials is None else outcome.converged
+    return outcome.converged if program.batch.layout.batched else outcome.all
 
 
 def _pair(what: str, b: Any, x: Any) -> tuple[Any, Any]:

@@ -187,7 +187,7 @@ def refuse_trials(program: Program, what: str) -> None:
     Raises:
         QdrunRuntimeError: it is one.
     """
-    if program.trials is not None:
+    if program.batch.layout.batched:
         raise QdrunRuntimeError(
             f"{what} in a batched program: the entries of each trial would be others\n"
             "  do: qd.linalg.MatrixFreeCG with a kernel for the product, which solves all trials at once"

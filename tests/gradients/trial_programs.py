@@ -211,16 +211,16 @@ class TrialCase(Case):
         self.program.seeds.drawn = 0
         self.clear()
         self.seed()
-        if self.program.trial_state is not None:
-            self.program.trial_state.keep_failures = True
-            self.program.trial_state.forget_failures()
+        if self.program.trials is not None:
+            self.program.batch.keep_failures = True
+            self.program.batch.forget_failures()
 
     def end(self, results: Results) -> Results:
         """Read what the launches have left."""
         qd.sync()
         results.values = [*(t.to_numpy() for t in self.outputs), *(t.grad.to_numpy() for t in self.inputs)]
-        if self.program.trial_state is not None:
-            results.failed = dict(self.program.trial_state.failed())
+        if self.program.trials is not None:
+            results.failed = dict(self.program.batch.failed())
         return results
 
     def launch(self) -> None:
@@ -250,7 +250,7 @@ class TrialCase(Case):
         except qd.DifferentiationError:
             raise
         except qd.QdrunRuntimeError as error:
-            if self.program.trial_state is not None:
+            if self.program.trials is not None:
                 raise
             found.failed = {0: error}
             return found

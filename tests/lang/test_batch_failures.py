@@ -119,10 +119,10 @@ def test_the_gradients_of_others_are_what_they_are_without_a_failure(kind):
     with qd.init(**options, batch=COUNT) as p:
         x, out, work, *_ = kind()
         x.from_numpy(values(wrong=wrong))
-        p.trial_state.keep_failures = True
+        p.batch.keep_failures = True
         with qd.ad.Tape(out):
             work()
-        assert tuple(p.trial_state.failed()) == BAD
+        assert tuple(p.batch.failed()) == BAD
         good = [b for b in range(COUNT) if b not in BAD]
         np.testing.assert_array_equal(out.to_numpy()[good], expected[0][good])
         np.testing.assert_array_equal(x.grad.to_numpy()[good], expected[1][good])

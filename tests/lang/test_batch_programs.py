@@ -535,7 +535,7 @@ class _First:
 
     def to_numpy(self):
         found = self.x.to_numpy()
-        return found[:, 0] if self.x._whole is not None else found[0]
+        return found[:, 0] if self.x._whole.batched else found[0]
 
 
 @pytest.mark.parametrize("field", [True, False])

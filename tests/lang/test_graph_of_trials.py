@@ -156,16 +156,16 @@ def test_a_trial_that_fails_stops_no_other_one():
         for state in (False, True, False):
             ends, failures = [], []
             for launch in (work, graph):
-                program.trial_state.keep_failures = True
+                program.batch.keep_failures = True
                 x.from_numpy(content)
                 at.from_numpy(np.array([state and b in bad for b in range(trials)], np.int32) * 5)
                 launch()
-                failures.append({b: str(e) for b, e in program.trial_state.failed().items()})
-                program.trial_state.forget_failures()
+                failures.append({b: str(e) for b, e in program.batch.failed().items()})
+                program.batch.forget_failures()
                 ends.append(np.delete(y.to_numpy(), bad))
             assert failures[0] == failures[1] and sorted(failures[0]) == (bad if state else [])
             np.testing.assert_allclose(*ends, rtol=1e-14 if program.device.on_host else 1e-12)  # a GPU adds in any order
-        program.trial_state.keep_failures = False
+        program.batch.keep_failures = False
         at.from_numpy(np.arange(trials).astype(np.int32) % 2 * 5)
         with pytest.raises(
             TrialsFailed, match=r"6 of 13 trials failed: 1, 3, 5, 7, 9, 11\n  trial 1: .*axis 0 of `x` has index"

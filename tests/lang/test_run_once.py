@@ -118,7 +118,7 @@ def run(way, trials, options):
         work.give(np.random.default_rng(trials), trials)
         program.materialize()
         work.rows = np.resize(np.arange(program.trials.width), trials)[:, None, None] + np.zeros((STEPS + 1, N))
-        program.trial_state.keep_failures = True
+        program.batch.keep_failures = True
         work()
         graph = qd.capture(work)
         for launch in (work, graph, graph):
@@ -131,10 +131,10 @@ def run(way, trials, options):
 
 def with_failures(program, launch):
     """Launch; the trials that have failed."""
-    program.trial_state.forget_failures()
+    program.batch.forget_failures()
     launch()
     qd.sync()
-    return np.array(sorted(program.trial_state.failed()))
+    return np.array(sorted(program.batch.failed()))
 
 
 def close(found, wanted, exact):

@@ -7,13 +7,14 @@ from qdrun.compiler.lang.data.make_field import make_field
 from qdrun.compiler.program.layout import tree as snode
 from qdrun.compiler.program.layout.materialize import materialize
 from qdrun.compiler.program.layout.tree import Root, axes
+from qdrun.compiler.program.services.batch import SingleTrial
 from qdrun.compiler.runtime.base import Allocation
 
 
 class Memory:
     """A program-like owner of memory that counts what it gives."""
 
-    closed, trials, open_trial = False, None, None
+    closed, batch = False, SingleTrial()
 
     def __init__(self):
         self.root = Root(self)

@@ -211,12 +211,12 @@ def test_seeds_of_trials_can_be_given():
     def draw():
         x[None] = qd.random(qd.i32)
 
-    p.trial_state.set_seeds([3, 9, 3, 1, 9])
+    p.batch.set_seeds([3, 9, 3, 1, 9])
     draw()
     got = x.to_numpy()
     assert got[0] == got[2] != got[1] == got[4] != got[3]
     with pytest.raises(qd.QdrunRuntimeError, match="2 random seeds for a batch of 5 trials"):
-        p.trial_state.set_seeds([1, 2])
+        p.batch.set_seeds([1, 2])
 
 
 def test_returned_values_are_arrays_of_the_trials(rng):
@@ -266,7 +266,7 @@ def test_a_trial_that_fails_fails_alone(rng, lanes):
     assert "axis 0 of `x` has index 4 but extent 4" in str(e.value.failed[20])
     fine = [t for t in range(21) if t not in (6, 20)]
     np.testing.assert_array_equal(y.to_numpy()[fine], 2.0 * data[fine] + 1.0)
-    assert not p.trial_state.failed(), "raised failures are forgotten"
+    assert not p.batch.failed(), "raised failures are forgotten"
 
 
 @pytest.mark.parametrize("lanes", [0, 1])
@@ -275,18 +275,18 @@ def test_failures_can_be_kept_and_a_failed_trial_takes_no_part_any_more(rng, lan
     data = rng.uniform(0.0, 0.9, (10, 4))
     data[3] = 2.0
     x.from_numpy(data)
-    p.trial_state.keep_failures = True
+    p.batch.keep_failures = True
     work()
     before = y.to_numpy()[3]
     data[3] = 0.5
     x.from_numpy(data)
     work()
-    assert list(p.trial_state.failed()) == [3]
+    assert list(p.batch.failed()) == [3]
     np.testing.assert_array_equal(y.to_numpy()[3], before)
     np.testing.assert_array_equal(np.delete(y.to_numpy(), 3, 0), np.delete(2 * data + 1, 3, 0))
-    p.trial_state.forget_failures()
+    p.batch.forget_failures()
     work()
-    assert not p.trial_state.failed()
+    assert not p.batch.failed()
     np.testing.assert_array_equal(y.to_numpy(), 2 * data + 1)
 
 
@@ -468,9 +468,9 @@ def test_failures_are_those_of_each_trial_alone(rng, lanes, checks):
     at = at.astype(np.int32)
     x[::13, 3] = -1.0  # its logarithm is no number
     batch = Fragile(count, cpu_lanes=lanes, **checks)
-    batch.program.trial_state.keep_failures = True
+    batch.program.batch.keep_failures = True
     values = batch.run(x, n, at)
-    failed = batch.program.trial_state.failed()
+    failed = batch.program.batch.failed()
     alone, kinds = {}, set()
     for trial in range(count):
         single = Fragile(None, cpu_max_num_threads=1, cpu_lanes=1, **checks)
@@ -504,4 +504,4 @@ def test_an_overflow_is_that_of_its_trial(lanes):
         qd.sync()
     assert set(e.value.failed) == {5} and "3000 * 1000000" in str(e.value.failed[5])
     np.testing.assert_array_equal(np.delete(y.to_numpy(), 5, 0), np.delete(data, 5, 0) * 1_000_000)
-    assert not p.trial_state.failed()
+    assert not p.batch.failed()

@@ -18,9 +18,8 @@ def bind_column(values: np.ndarray, dtype: DType, call: Call, number: int) -> No
         QdrunTypeError: not one number for each trial, or numbers that the type does not hold.
     """
     program = current_program()
-    trials = program.trials
-    assert trials is not None
-    if values.shape != (trials.count,):
+    trials = program.batch.layout
+    if values.shape != trials.shape(()):
         raise QdrunFitError(
             f"expected {dtype}, or {trials.count} of them, one for each trial; got an array of shape {values.shape}"
         )

@@ -304,7 +304,7 @@ class Tape(PathsOfTape):
             raise QdrunRuntimeError("a tape is open already; do: put both parts into one tape, or close the first")
         refuse_in_forward_mode(program, "a Tape")
         refuse_in_a_trial(program, "a Tape records the launches of all trials")
-        if self.check is not None and program.trials is not None:
+        if self.check is not None and program.batch.layout.batched:
             raise QdrunRuntimeError(
                 "Tape(grad_check=..) in a batched program: it compares the gradient of one loss"
                 "\n  do: check it in a program without batch="

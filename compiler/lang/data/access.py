@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import QdrunFitError, QdrunIndexError, QdrunTypeError
 from ...frontend.values import matrix as front
 from ...frontend.values.values import flat_index
-from ...ir.trials import TrialLayout
+from ...ir.trials import ONE, TrialLayout
 from ...ir.types import from_numpy
 from ...runtime.mirror import Mirror, copy, store
 from ...runtime.runs import unpacked
@@ -254,7 +254,7 @@ def assign_array(
     name: str,
     mirror: Mirror | None = None,
     other: Mirror | None = None,
-    trials: TrialLayout | None = None,
+    trials: TrialLayout = ONE,
 ) -> None:
     """Copy a whole numpy array (or what numpy can read) of the same shape; values are cast.
 
@@ -270,13 +270,13 @@ def assign_array(
         QdrunFitError: the shapes differ, or the type does not hold a number.
     """
     new = fitting(np.asarray(source), array.dtype, f"`{name}`")
-    if trials is not None:
+    if trials.batched:
         one = array.shape[2:]
-        if new.shape not in (one, (trials.count, *one)):
-            shapes = f"{(trials.count, *one)} with all trials, {one} with one"
+        if new.shape not in (one, trials.shape(one)):
+            shapes = f"{trials.shape(one)} with all trials, {one} with one"
             raise QdrunFitError(f"`{name}` has shape {shapes}; the array has shape {new.shape}")
         content = array if mirror is None else unpacked(np.empty(array.size, array.dtype), array)
-        trials.assign(content, new if new.ndim > len(one) else np.broadcast_to(new, (trials.count, *one)))
+        trials.assign(content, new if new.ndim > len(one) else np.broadcast_to(new, trials.shape(one)))
         if mirror is not None:
             mirror.assign(array, content)
         return

@@ -401,7 +401,7 @@ class Field(Placed, TreeLeaf):
         if self._level is not None:
             array = at_active(self._level, self.shape, array)
         if self.element and self.m == 1:
-            leading = [self.shape, *([] if trials is None else [(trials.count, *self.shape)])]
+            leading = [self.shape, trials.shape(self.shape)]
             if array.ndim >= 2 and array.shape[:-2] in leading and array.shape[-2:] in ((self.n, 1), (1, self.n)):
                 array = array.reshape(*array.shape[:-2], self.n)  # columns, or rows
         if self._blocks is not None and array.shape[: len(self.shape)] == self.shape:

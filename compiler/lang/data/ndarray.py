@@ -15,7 +15,7 @@ from ...frontend.python_calls import refuse_at_compile_time
 from ...frontend.values.tensor import TensorRef
 from ...frontend.values.values import count
 from ...ir.nodes import Buffer, Place
-from ...ir.trials import trial_bytes
+from ...ir.trials import ONE
 from ...ir.types import DType
 from ...program.call import Key, Permutation
 from ...program.layout.offsets import extents, in_memory_order, inverse, permutation, row_major
@@ -110,26 +110,25 @@ class Ndarray(Placed):
         nbytes = count(shape) * count(element) * dtype.size
         self.per_trial = per_trial and memory is None
         if self.per_trial:
-            program.lay_out_trials((shape,))
-        trials = program.trials if self.per_trial else None
-        self._trial_bytes = 0 if trials is None else trial_bytes(nbytes)
-        if trials is not None:
-            nbytes = trials.bytes(self._trial_bytes)
-        elif program.trials is not None and (needs_grad or needs_dual):
+            program.batch.lay_out((shape,))
+        trials = program.batch.layout if self.per_trial else ONE
+        if program.batch.layout.batched and not trials.batched and (needs_grad or needs_dual):
             raise shared_gradient("an ndarray")
+        self._trial_bytes = trials.trial_bytes(nbytes)
+        nbytes = trials.bytes(self._trial_bytes or nbytes)
         self._memory: Allocation = program.allocate(nbytes, category) if memory is None else memory
         stored = in_memory_order(shape, layout)
         form, axes, bytes_ = stored + element, inverse(layout or tuple(range(len(shape)))), self._memory.view
-        if trials is None:
-            view = np.ndarray(form, dtype.numpy, bytes_.data)
-        else:
-            view = trials.view(bytes_, dtype.numpy, self._trial_bytes, 0, form, row_major(form, dtype.size))
-            axes = (0, 1, *(2 + axis for axis in axes))
+        view, first = (
+            trials.view(bytes_, dtype.numpy, self._trial_bytes, 0, form, row_major(form, dtype.size)),
+            len(trials.leading),
+        )
+        axes = (*range(first), *(first + axis for axis in axes))
         self._view = view.transpose(*axes, *range(len(axes), view.ndim))
         like = program, dtype, shape, element, False, "gradients", False, layout, None, per_trial
         self.grad: Ndarray | None = Ndarray(*like) if needs_grad else None
         self.dual: Ndarray | None = Ndarray(*like) if needs_dual else None
-        self._key = intern_key(program, dtype, len(shape), element, needs_grad, needs_dual, layout, trials is not None)
+        self._key = intern_key(program, dtype, len(shape), element, needs_grad, needs_dual, layout, trials.batched)
         self._packed = self.words(stored)
         program.ndarrays.add(self)
         if needs_grad or needs_dual:
@@ -182,11 +181,11 @@ class Ndarray(Placed):
         batched program it is that of the open trial, or of the first.
         """
         array = self._in_memory_order
-        return array if self._whole is None else array[0, 0, ...]
+        return self._whole.of_trial(array, 0)
 
     @property
     def _in_memory_order(self) -> np.ndarray:
-        layout, form, first = self._key.layout, self._form, 0 if self._whole is None else 2
+        layout, form, first = self._key.layout, self._form, len(self._whole.leading)
         if layout is None:
             return form
         return form.transpose(*range(first), *(first + axis for axis in layout), *range(first + self.ndim, form.ndim))

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
 from ...frontend.python_calls import refuse_at_compile_time
-from ...ir.trials import TrialLayout
+from ...ir.trials import ONE, TrialLayout
 from ...ir.types import DType
 from ...program.layout.tree import SNode
 from ...program.program import Program
@@ -95,15 +95,14 @@ class Placed(ArrayConversions):
 
     # ---- trials
     @property
-    def _trials(self) -> TrialLayout | None:
-        """The trials that each have their own content; None: there is one content."""
-        return self._owner.trials if self.per_trial else None
+    def _trials(self) -> TrialLayout:
+        """The trials that each have their own content."""
+        return self._owner.batch.layout if self.per_trial else ONE
 
     @property
-    def _whole(self) -> TrialLayout | None:
-        """The trials that ``_form`` shows; None: it shows one, or there are none."""
-        program = self._owner
-        return None if program.trials is None or program.open_trial is not None or not self.per_trial else program.trials
+    def _whole(self) -> TrialLayout:
+        """The trials that ``_form`` shows."""
+        return ONE if self._owner.batch.open is not None else self._trials
 
     @property
     def _in_memory_order(self) -> np.ndarray:
@@ -112,7 +111,7 @@ class Placed(ArrayConversions):
 
     def _at(self, index: tuple[int, ...]) -> tuple[Any, ...]:
         """The index of an element in ``_form``."""
-        return index if self._whole is None else (slice(None), slice(None), *index)
+        return (*(slice(None) for _ in self._whole.leading), *index)
 
     def _refuse_sharing(self, what: str) -> None:
         """Refuse to hand out memory in which trials lie side by side, and that of a sparse field.
@@ -126,7 +125,7 @@ class Placed(ArrayConversions):
                 "  do: x.to_numpy() for a copy and x.from_numpy(array) to write the active cells"
             )
         trials = self._trials
-        if trials is not None:
+        if trials.batched:
             raise QdrunValueError(
                 f"{what} of {self._called()}: the {trials.count} trials of this program lie side by side in its memory, which no other"
                 " library can show\n  do: x.to_numpy() for a copy and x.from_numpy(array) to write it back; or"
@@ -169,11 +168,8 @@ class Placed(ArrayConversions):
 
         In a batched program this is the open trial's, or that of all trials, as ``_all``.
         """
-        whole, trial = self._all, self._owner.open_trial
-        trials = None if trial is None else self._trials
-        if trials is None or trial is None:
-            return whole
-        return whole[trial // trials.width, trial % trials.width, ...]
+        trial = self._owner.batch.open
+        return self._all if trial is None else self._trials.of_trial(self._all, trial)
 
     @property
     def _content(self) -> np.ndarray:
@@ -182,8 +178,7 @@ class Placed(ArrayConversions):
 
     def _columns(self, form: np.ndarray) -> np.ndarray:
         """A copy of ``_form``, or of a part of it, with the trials that it shows as first axis."""
-        mirror, trials = self._mirror, self._whole
-        return copied(mirror, form) if trials is None else trials.columns(form if mirror is None else mirror.copied(form))
+        return self._whole.columns(copied(self._mirror, form))
 
     # ---- elements
     @property
@@ -205,7 +200,7 @@ class Placed(ArrayConversions):
         refuse_at_compile_time("reads an element of a field or an array")
         self._looked_at()
         form, at = self._form, element_index(index, self.shape, self.name, self._begins)
-        if self._whole is not None:
+        if self._whole.batched:
             raise QdrunRuntimeError(
                 f"`{self.name}[..]` is read in Python, and each of the {self._whole.count} trials of this program has its own value\n"
                 "  do: `with program.trial(b):` around it for trial b, or x.to_numpy()[b] for all of them; what decides which kernel is"
@@ -303,13 +298,13 @@ class Placed(ArrayConversions):
             return
         other.refuse_blocks("copy_from()")
         source = other._form
-        if other._whole is not None and self._whole is None:
+        if other._whole.batched and not self._whole.batched:
             raise QdrunRuntimeError(
                 f"`{self.name}` is one array, and `{other.name}` has one for each of {other._whole.count} trials"
                 "\n  do: copy inside of `with program.trial(b):`, from trial b"
             )
         form = self._written(None, other)
-        if self._whole is not None and other._whole is None and source.shape == form.shape[2:]:
+        if self._whole.batched and not other._whole.batched and source.shape == form.shape[2:]:
             store(self._mirror, form, np.broadcast_to(reading(other._mirror, source), form.shape))
         else:
             assign_array(form, source, self.name, self._mirror, other._mirror)

@@ -201,7 +201,7 @@ class StagedKernel:
             raise QdrunRuntimeError(
                 f"kernel `{self.source.name}` has {why}, and a graph is recorded\n  do: launch it outside of qd.capture"
             )
-        if program.trials is not None:
+        if program.batch.layout.batched:
             raise QdrunRuntimeError(
                 f"kernel `{self.source.name}` has stages that depend on one number, and each trial of a batch has its own\n"
                 "  do: write the loop inside of a parallel loop: `while c[None] != 0:`"

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import OutOfMemory, QdrunRuntimeError
 from ...ir.nodes import Buffer, CellBlocks, Place
-from ...ir.trials import TRIAL_ALIGNMENT, TrialLayout, trial_bytes
+from ...ir.trials import ONE, TRIAL_ALIGNMENT, TrialLayout, trial_bytes
 from ...runtime.base import Allocation
 from .leaf import TreeLeaf
 from .offsets import BLOCKS, CHILD_ALIGNMENT, Dense, Layout, Leaf, LeafPlacement, is_blocked, layout, total_size
@@ -117,7 +117,7 @@ def _waiting(root: Root, part: SNode | None) -> list[SNode | TreeLeaf]:
 def own_shapes(root: Root, part: SNode | None = None) -> list[tuple[int, ...]]:
     """The shapes of what waits for memory that each trial of a batch has its own part of. ``part``: see ``materialize``."""
     pending = _waiting(root, part)
-    if root.trials is None or not pending:
+    if not root.trials.batched or not pending:
         return []
     leaves = [f for c in pending for f in (leaves_of(c) if isinstance(c, SNode) else (c,))]
     return [f.level.shape for f in leaves if f.per_trial and f.level is not None]
@@ -147,13 +147,13 @@ def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], Non
     for category, per_trial in _parts(root):
         placed = pending_layout(pending, category, per_trial)
         each = trial_bytes(placed.nbytes) if per_trial else 0
-        nbytes = root.trials.bytes(each) if root.trials is not None and per_trial else placed.nbytes
+        nbytes = root.trials.bytes(each) if per_trial else placed.nbytes
         try:
             found += [(placed, each, allocate(nbytes, category))] if nbytes else []
         except OutOfMemory as error:
             for _, _, allocation in found:
                 free(allocation)
-            raise OutOfMemory(f"{error}\n{_largest(placed, root.trials if per_trial else None)}", error.smallest) from error
+            raise OutOfMemory(f"{error}\n{_largest(placed, root.trials if per_trial else ONE)}", error.smallest) from error
     for holder in pending:
         root.done.add(holder)
     for placed, each, allocation in found:
@@ -173,24 +173,24 @@ def _settles_late(pair: tuple[Leaf, LeafPlacement]) -> bool:
 def _parts(root: Root) -> Iterator[tuple[str, bool | None]]:
     """The kinds of memory of a program: category, and what ``pending_layout`` takes."""
     for category in CATEGORIES:
-        yield from [(category, None)] if root.trials is None else [(category, True), (category, False)]
+        yield from [(category, True), (category, False)] if root.trials.batched else [(category, None)]
 
 
-def _blocks(placed: Layout, each: int, trials: TrialLayout | None) -> tuple[Sequence[int], Sequence[int]]:
+def _blocks(placed: Layout, each: int, trials: TrialLayout) -> tuple[Sequence[int], Sequence[int]]:
     """The parts of a mirror: children of the root, or groups of trials."""
-    if trials is None or not each:
+    if not each:
         return placed.starts, placed.used()
     starts = range(0, trials.bytes(each), trials.width * each)
     return starts, [trials.width * sum(placed.used())] * len(starts)
 
 
-def _largest(found: Layout, trials: TrialLayout | None) -> str:
+def _largest(found: Layout, trials: TrialLayout) -> str:
     """The field that takes most of a layout, and what to do."""
     sizes = {leaf: prod(placement.shape) * leaf.size for leaf, placement in found.placements.items()}
     leaf = max(sizes, key=lambda leaf: sizes[leaf])
     shape = found.placements[leaf].shape
-    of = "" if trials is None else f" for each of {trials.padded:,} trials"
-    less = "give it a smaller shape or type" + ("" if trials is None else ", run fewer trials (batch=..)")
+    of = f" for each of {trials.padded:,} trials" if trials.batched else ""
+    less = "give it a smaller shape or type" + (", run fewer trials (batch=..)" if trials.batched else "")
     return (
         f"  the largest is `{leaf.name}` of shape {shape} and type {leaf.dtype}: {sizes[leaf]:,} of {found.nbytes:,} bytes{of}\n"
         f"  do: {less}, or close programs that are not needed"

@@ -19,7 +19,7 @@ from ...errors import QdrunRuntimeError
 from ...frontend.values.budget import PoolRef, freed_in_a_tape
 from ...frontend.values.levels import LevelRef
 from ...ir.threads import Living
-from ...ir.trials import TrialLayout
+from ...ir.trials import ONE, TrialLayout
 from ...ir.types import DType
 from ...refused import refusing
 from .leaf import TreeLeaf
@@ -177,7 +177,7 @@ class SNode:
                 raise QdrunRuntimeError(
                     "a level above has a budget already, which bounds all below it; do: leave out budget= here"
                 )
-            if self.root.trials is not None:
+            if self.root.trials.batched:
                 raise QdrunRuntimeError("budget= is not available in a program with batch=; do: leave out budget=")
             node.budget = int(budget)
         return node
@@ -432,13 +432,13 @@ class Root(SNode):
         return self.pending if late else super()._extensible()
 
     @property
-    def trials(self) -> TrialLayout | None:
-        """The trials of a batched program."""
-        return getattr(self.program, "trials", None)
+    def trials(self) -> TrialLayout:
+        """The trials of the program."""
+        return ONE if self.program is None else self.program.batch.layout
 
     def is_shared(self, leaf: TreeLeaf) -> bool:
         """Whether all trials of a batched program have the field in common."""
-        return self.trials is not None and not leaf.per_trial
+        return self.trials.batched and not leaf.per_trial
 
     def own(self, part: SNode) -> None:
         """Count a tree of its own, which has memory now, among the children."""

@@ -28,7 +28,7 @@ class Column:
         self._field, self._flags = field, program.admission.flags
         self._whole, self._trials, self._mirror = field._all, field._trials, field._mirror
         self._counts = program.data.writes_to(field)
-        self._runs = None if self._mirror is None or self._trials is None else runs_of(self._whole)
+        self._runs = None if self._mirror is None or not self._trials.batched else runs_of(self._whole)
         self._orders: tuple[np.ndarray, np.ndarray] | None = None  # of a group's numbers: from those in memory, and to them
         self._sent: np.ndarray | None = None  # what a device gets; kept, as the pages of new memory cost more than the copy
         if self._runs is not None:
@@ -43,14 +43,12 @@ class Column:
         Args:
             values: (B, ...) in a batched program, else of the field's shape. One of the field's shape goes to every trial.
         """
-        if not self._direct or (self._trials is not None and values.shape == self.shape):
+        if not self._direct or (self._trials.batched and values.shape == self.shape):
             self._field.from_numpy(values)
             return
         for count in self._counts:
             count.value += 1
-        if self._trials is None:
-            self._whole[...] = values
-        elif self._mirror is None:
+        if self._mirror is None:
             self._trials.assign(self._whole, values)
         else:
             self._mirror.assign(self._whole, unpacked(self._grouped(values), self._whole))
@@ -75,7 +73,7 @@ class Column:
         """A copy of memory of the host, or of what is not ``_direct``."""
         if not self._direct:
             return self._field.to_numpy()
-        return self._whole.copy() if self._trials is None else self._trials.columns(self._whole)
+        return self._trials.columns(self._whole.copy())
 
     def _copy_in(self, block: np.ndarray) -> np.ndarray:
         """What a device has copied to the start of a block, as a column."""

@@ -53,7 +53,7 @@ class FirstValues:
             self._zeros.append(tensor)
             return
         content = tensor.to_numpy() if tensor._in_blocks else tensor._columns(tensor._form)
-        if tensor._whole is not None:
+        if tensor._whole.batched:
             rows = np.ascontiguousarray(content).reshape(len(content), -1).view(np.uint8)
             if (rows != rows[0]).any():
                 self.why = f"`{tensor.name}` begins with other values in other trials"

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...ir.nodes import ArgDecl, Place
 from ...ir.threads import once
+from ...ir.trials import ONE
 from ...runtime.base import Allocation
 from ...runtime.mirror import Mirror, copy
 from ...runtime.native.log import KeptRun, KeptRuns, TapeCopies
@@ -60,11 +61,8 @@ def place_elements(variant: Variant, call: Call, place: Place) -> Elements:
             array = next(a for a in program.ndarrays if a.address == address)._view
         return Elements(array, call.mirrors.get(owner.index))
     assert place.shape is not None and place.strides is not None
-    memory, trials, dtype = variant.owners[place.buffer], program.trials, place.dtype.numpy
-    if trials is not None and place.per_trial:
-        array = trials.view(memory.view, dtype, place.trial_bytes, place.offset, place.shape, place.strides)
-    else:
-        array = np.ndarray(place.shape, dtype, memory.view.data, place.offset, place.strides)
+    memory, layout = variant.owners[place.buffer], program.batch.layout if place.per_trial else ONE
+    array = layout.view(memory.view, place.dtype.numpy, place.trial_bytes, place.offset, place.shape, place.strides)
     return Elements(array, memory.mirror)
 
 

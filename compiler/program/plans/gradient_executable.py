@@ -190,12 +190,13 @@ class GradientExecutable(Executable):
         words, found = self.compiled.layout.params, dict[int, int]()
         widest = {plane: max((t.stride.get(plane, 0) for t in plan.tasks), default=0) for plane in PLANES}
         fewest: dict[str, int] = {}
-        if self.program.trials is not None and not self.program.device.on_host:  # likewise, where rows lie side by side
+        batched = self.program.batch.layout.batched
+        if batched and not self.program.device.on_host:  # likewise, where rows lie side by side
             fewest = {n: min((t.params[n] for t in plan.tasks if n in t.params), default=0) for n in ("rows", "threads")}
         for task in plan.tasks:
             found |= {words[task.position, name]: fewest.get(name, value) for name, value in task.params.items()}
             # in a batched program one worker may be in another task than the next one: their rows must lie apart all the same
-            strides = task.stride if self.program.trials is None else {plane: widest[plane] for plane in task.stride}
+            strides = {plane: widest[plane] for plane in task.stride} if batched else task.stride
             found |= {words[task.position, f"stride.{plane}"]: stride for plane, stride in strides.items()}
         return Settings(plan, plan.planes, plan.far, np.array(list(found), np.int64), np.array(list(found.values()), np.uint64))
 

@@ -13,7 +13,7 @@ import numpy as np
 from ...codegen.llvm.target import SimdWidth
 from ...errors import OutOfMemory
 from ...ir.nodes import ArgDecl, Buffer, CellBlocks, Kernel, Place
-from ...ir.trials import TrialLayout
+from ...ir.trials import ONE, TrialLayout
 from ...runtime.base import Allocation
 from ...runtime.mirror import reading
 from ...tape.bounds.sizeexpr import SizeExpr, parts
@@ -63,12 +63,13 @@ class GradientPlans:
         lanes: SimdWidth,
     ) -> None:
         self._of_one = sizing  # of one trial
-        if program.trials is not None:
-            sizing = batched_sizing(sizing, program.trials)
+        layout = program.batch.layout
+        if layout.batched:
+            sizing = batched_sizing(sizing, layout)
         self.program, self.head, self.owners, self.sizing, self._lanes = program, head, owners, sizing, lanes
         exprs = [e for t in sizing for e in _bounds(t)] + gate_leaves(sizing, self._options())
         self.inputs = PlanInputs.of(program, head.args, owners, exprs)
-        elsewhere = not program.device.on_host and program.trials is None  # a batch's bounds are the largest of all trials
+        elsewhere = not program.device.on_host and not layout.batched  # a batch's bounds are the largest of all trials
         self._reducers = DeviceReducers(program, head.name, head.args, owners) if elsewhere else None
         self._known: dict[tuple[object, ...], HeapPlan] = {}
 
@@ -121,14 +122,14 @@ class GradientPlans:
             QdrunTypeError: see ``plan_with``.
         """
         options = self.plan_options(machine)
-        host = BatchHost(call, self.owners, self.program.trials, trials.count)
+        host = BatchHost(call, self.owners, self.program.batch.layout, trials.count)
         made = make_plan(self.head.name, batched_sizing(self._of_one, trials), host, options)
         return check_words(made, options.machine)
 
     def _host(self, call: Call) -> LaunchHost:
         """Answers the queries of a plan about a launch. Queries about large device arrays run on the device."""
         reducer = None if self._reducers is None else LaunchReducer(self._reducers, call)
-        return LaunchHost(call, self.owners, reducer, self.program.trials)
+        return LaunchHost(call, self.owners, reducer, self.program.batch.layout)
 
     def _within(self, call: Call, options: PlanOptions, given: int | None) -> HeapPlan:
         """A plan within what the program's memory budget leaves, or within the budget of the launch (``given``) where that is smaller.
@@ -215,7 +216,7 @@ class LaunchHost:
         call: Call,
         owners: Mapping[Buffer, Allocation],
         reducer: LaunchReducer | None = None,
-        trials: TrialLayout | None = None,
+        trials: TrialLayout = ONE,
     ) -> None:
         self._call, self._owners, self.reducer, self._trials = call, owners, reducer, trials
 
@@ -232,7 +233,7 @@ class LaunchHost:
             memory = self._owners[place.buffer]
             if place.pool is not None:
                 return self._of_blocks(place, place.pool)
-            if self._trials is not None and place.trial_bytes:
+            if place.trial_bytes:
                 parts = place.trial_bytes, place.offset, place.shape[1:], place.strides
                 whole = reading(memory.mirror, self._trials.view(memory.view, place.dtype.numpy, *parts))
                 return whole.reshape(-1, *place.shape[1:])[: self._trials.count]
@@ -261,7 +262,7 @@ class LaunchHost:
 class BatchHost(LaunchHost):
     """A launch in a program of ``count`` trials, seen from a program of others: each has what the first one of these has."""
 
-    def __init__(self, call: Call, owners: Mapping[Buffer, Allocation], trials: TrialLayout | None, count: int) -> None:
+    def __init__(self, call: Call, owners: Mapping[Buffer, Allocation], trials: TrialLayout, count: int) -> None:
         super().__init__(call, owners, None, trials)
         self._count = count
 

@@ -43,7 +43,7 @@ class Invariant:
     Attributes:
         once: for the device.
         kernels: how many launches of each kernel run once, by name.
-        assumes: the fields of ``TrialState.same`` that these launches read.
+        assumes: the fields of ``TrialBatch.same`` that these launches read.
     """
 
     once: RunOnce = ALL_TRIALS
@@ -70,9 +70,9 @@ class _Access:
 
 
 def find_invariant(program: Any, recording: Recording) -> Invariant:
-    """The invariant launches of a recording, which has ended. ``TrialState.same`` tells which fields are the same in all trials."""
-    trials = program.trials
-    if trials is None or trials.padded == trials.width or not recording.launches:
+    """The invariant launches of a recording, which has ended. ``TrialBatch.same`` tells which fields are the same in all trials."""
+    layout = program.batch.layout
+    if layout.padded == layout.width or not recording.launches:
         return Invariant()
     return _Search(program, recording).found()
 
@@ -98,7 +98,7 @@ class _Search:
                 self._parts |= dict.fromkeys(stored_keys(tensor), part)
         touched = set().union(*self._stored.values()) if self._stored else set[Stored]()
         self._same: dict[Stored, Any] = {}
-        for tensor in program.trial_state.same:
+        for tensor in program.batch.same:
             part = _part(tensor)
             if (
                 touched.isdisjoint(stored_keys(tensor))

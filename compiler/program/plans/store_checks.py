@@ -27,10 +27,10 @@ class StoreChecks:
     Args:
         meetings: pairs of writes that are proven apart by a launch.
         owners: the program's memory behind each of the kernel's field buffers.
-        trials: of a batched program.
+        trials: of the program.
     """
 
-    def __init__(self, meetings: Sequence[WritePair], owners: Mapping[Buffer, Allocation], trials: TrialLayout | None) -> None:
+    def __init__(self, meetings: Sequence[WritePair], owners: Mapping[Buffer, Allocation], trials: TrialLayout) -> None:
         self._asked = tuple(m for m in meetings if not m.reads)
         self._watched = tuple(m for m in meetings if m.reads)
         self._owners, self._trials = owners, trials
@@ -66,7 +66,7 @@ class StoreChecks:
         return call.columns[leaf.arg.index].tobytes() if leaf.arg.per_trial else host.scalar(leaf.arg)
 
     def _check(self, meeting: WritePair, host: LaunchHost, call: Call) -> None:
-        if self._trials is None or not any(map(_per_trial, meeting.leaves())):
+        if not any(map(_per_trial, meeting.leaves())):
             check_meeting(meeting, host)
             return
         for trial in range(self._trials.count):

@@ -19,6 +19,14 @@ class Reporting(Protocol):
         """Raise what the status record says."""
         ...
 
+    def raise_message(self) -> None:
+        """Raise it as the message of a launch, and forget it."""
+        ...
+
+    def take_status(self) -> bool:
+        """Whether the status record says something, which it forgets."""
+        ...
+
     def error_of(self, code: int, values: Sequence[int]) -> QdrunError:
         """The error of a message; ``values``: the words of its first operands."""
         ...

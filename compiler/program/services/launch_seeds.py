@@ -23,7 +23,7 @@ class LaunchSeeds:
     """
 
     def __init__(self, random_seed: int, batched: bool) -> None:
-        """``batched``: a seed is the launch's part alone; kernels add that of each trial, see ``TrialState.set_seeds``."""
+        """``batched``: a seed is the launch's part alone; kernels add that of each trial, see ``TrialBatch.set_seeds``."""
         self.random_seed, self._batched = random_seed, batched
         self.drawn = 0
         self.last: int | None = None

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import DifferentiationError, QdrunError, QdrunRuntimeError, TrialsFailed
+from ....errors import DifferentiationError, QdrunRuntimeError
 from ....ir.types import f32, f64, i32
 from ....program.memory.memory_regions import tensor_regions
 from ....program.plans.tape_budget import compile_all
@@ -103,7 +103,7 @@ class FixedPoint(Composite):
                 steps == 0,
                 f"it did not converge in {self._max_steps} steps: the last one changed the state by {worst.max():.3g} of its norm",
             )
-        self.steps = int(steps[0]) if self._program.trials is None else steps
+        self.steps = steps if self._program.batch.layout.batched else int(steps[0])
 
     @contextmanager
     def _scalars(self) -> Iterator[tuple[Ndarray, Ndarray]]:
@@ -122,10 +122,7 @@ class FixedPoint(Composite):
         error = QdrunRuntimeError(
             f"{self!r}: {what}\n  do: max_steps=, a larger rtol= or atol=, or a step that moves less (damping)"
         )
-        if self._program.trials is None:
-            raise error
-        failed: dict[int, QdrunError] = {int(k): error for k in np.flatnonzero(which)}
-        raise TrialsFailed(which.size, failed)
+        self._program.batch.refuse(which, error)
 
     def rehearse(self, rehearsal: Rehearsal) -> None:
         """Make all launches once, while nothing runs."""

@@ -361,11 +361,11 @@ def _assembled(rows: list[list[list[np.ndarray]]], task: _JacobianTask, output: 
     of, by = _form(one), _form(two)
     dtype = np.result_type(one.dtype.numpy, two.dtype.numpy)
     parts = rows[output][param] if reverse else rows[param][output]
-    trials = 1 if one._whole is None else one._whole.count
+    trials = one._whole.count
     shape = (len(parts), trials, *(by if reverse else of))
     every = np.array(parts, dtype).reshape(shape) if parts else np.zeros(shape, dtype)
     every = np.moveaxis(every, 0, 1 if reverse else -1).reshape(trials, *of, *by)
-    return every[0] if one._whole is None else every
+    return every if one._whole.batched else every[0]
 
 
 def _agree(before: np.ndarray, after: np.ndarray) -> bool:
@@ -382,13 +382,13 @@ def shaped(vector: Any, tensor: Any, what: str) -> np.ndarray:
         QdrunRuntimeError: it does not fit.
     """
     one, trials = _form(tensor), tensor._whole
-    form = one if trials is None else (trials.count, *one)
+    form = trials.shape(one)
     given = vector.to_numpy() if isinstance(vector, (Matrix, Field, Ndarray)) else vector
     try:
         found = np.asarray(given, np.float64)
     except (TypeError, ValueError):
         raise QdrunRuntimeError(f"{what} is a list or an array of numbers, not {vector!r}") from None
-    if trials is not None and found.size == np.prod(one, dtype=int) and found.shape in (one, (found.size,)):
+    if trials.batched and found.size == np.prod(one, dtype=int) and found.shape in (one, (found.size,)):
         return np.broadcast_to(found.reshape(one), form)
     if found.size != np.prod(form, dtype=int) or (found.ndim > 1 and found.shape != form):
         raise QdrunRuntimeError(

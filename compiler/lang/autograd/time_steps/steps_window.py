@@ -388,8 +388,7 @@ def _relative(tensor: Any, role: str) -> Any:
 
 def _slot_shape(tensor: Any) -> tuple[int, ...]:
     """The shape of one slot in memory, all trials included."""
-    one, trials = (*tensor.shape[1:], *tensor.element_shape), tensor._trials
-    return one if trials is None else (trials.padded // trials.width, trials.width, *one)
+    return (*tensor._trials.leading, *tensor.shape[1:], *tensor.element_shape)
 
 
 def _slot_bytes(tensor: Any) -> int:
