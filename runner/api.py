@@ -208,9 +208,12 @@ class Results:
         Raises:
             NotFound: there is no such column.
         """
-        from .query.picking import best_row
+        from .query.picking import best_place
+        from .query.run_table import RunTable
 
-        return best_row(self.rows, column, table.columns(self.rows))
+        rows = RunTable.of(self.rows)
+        place = best_place(rows, column, rows.names)
+        return None if place is None else self.rows[place]
 
 
 def load(run: str | os.PathLike[str], runs: str | os.PathLike[str] = "runs") -> Results:

@@ -69,7 +69,7 @@ def complete_trials(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
     """Shell completion: the columns of the run on the command line, also after ``max:`` and after the last comma."""
-    from ..observe.table import columns, rows_of
+    from ..observe.table import rows_of
     from ..query.table_file import current_file
     from ..store.follower import Detail
     from ..store.replay import replay
@@ -80,7 +80,7 @@ def complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
     with suppress(Exception):
         folder = _run_of(ctx)
         file = current_file(folder)
-        names = columns(rows_of(folder, replay(folder, Detail.SMALL))) if file is None else file.file.schema_arrow.names
+        names = rows_of(folder, replay(folder, Detail.SMALL)).names if file is None else file.names
         return [before + name for name in names if name.startswith(start)]
     return []
 

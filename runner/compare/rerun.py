@@ -93,7 +93,7 @@ def rerun(
     """
     before = folder.trials()
     chosen = before if trial is None else [one for one in before if one.id == trial]
-    rows = rows_of(folder, replay(folder, Detail.SMALL))
+    rows = list(rows_of(folder, replay(folder, Detail.SMALL)))
     labels = {str(row["trial"]): str(row.get("code") or "") for row in rows}
     if code is not None:
         chosen = [one for one in chosen if labels[one.id].startswith(code) and labels[one.id]]

@@ -26,7 +26,6 @@ from ..ledger.client import LedgerClient, LocalLedger
 from ..ledger.leases import Terms
 from ..ledger.machine import with_others_back
 from ..observe import table
-from ..observe.arrow_columns import ArrowRows
 from ..observe.board import Board
 from ..observe.live import Display
 from ..observe.notebook import display
@@ -35,6 +34,8 @@ from ..observe.timing import Timing
 from ..optimize.kept import forget_batches
 from ..private import NotPrivate
 from ..provenance.record import record, record_data
+from ..query.picking import best_place
+from ..query.run_table import RunTable
 from ..ray_adapter import placement_groups
 from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from ..ray_adapter.head_watch import ClusterLost, HeadWatch
@@ -81,21 +82,17 @@ class Submitted:
 
     @property
     def rows(self) -> Sequence[table.Row]:
-        """The rows of the run. Large arrays stay in the journal (``table.Large``), except those of the best row."""
+        """The rows of the run. Large arrays stay in the journal (``run_table.Large``), except those of the best row."""
         return self._rows
 
     @cached_property
     def _rows(self) -> Sequence[table.Row]:
-        if isinstance(self.made, ArrowRows):
-            return self.made
         found = None if self.made else replay(self.folder, Detail.SMALL)
-        rows = list(self.made) if found is None else table.rows_of(self.folder, found)
-        first = table.best(rows)
-        if first is not None and any(isinstance(value, table.Large) for value in first.values()):
-            found = found or replay(self.folder, Detail.SMALL)
-            at = next(k for k, row in enumerate(rows) if row is first)
-            (rows[at],) = table.each_row(self.folder, found, [first])
-        return rows
+        rows = RunTable.of(self.made) if found is None else table.rows_of(self.folder, found)
+        first = best_place(rows, "loss", rows.names) if rows.large() else None
+        if first is None:
+            return rows
+        return table.filled(self.folder, found or replay(self.folder, Detail.SMALL), rows, rows.large(), places=[first])
 
     @property
     def exit_code(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...compiler.errors import QdrunError
 from ..query.picking import columns_of
+from ..query.run_table import RunTable
 from ..query.table_file import TableFile, TableQuery, current_file, is_changed, is_damaged
 from ..store import status
 from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
@@ -24,7 +25,7 @@ from ..store.trial_state import FINAL, TrialState
 from ..text_grid import grid
 from ..upkeep.labels import labels_of
 from . import table
-from .show import SHOWN_FIXED, SHOWN_PREFIXES, cell, differ, is_found, results_text, varied
+from .show import SHOWN_FIXED, SHOWN_PREFIXES, cell, is_found, results_text, varied
 from .view import view_of
 
 BAD = ("failed", "poisoned")
@@ -45,7 +46,7 @@ class Table:
     state: str
     problems: list[str]
     columns: list[str]
-    rows: list[table.Row]
+    rows: RunTable
     chosen: bool
     swept: list[str] = field(default_factory=list)
     total: int = 0
@@ -57,12 +58,20 @@ class Table:
 
     def each(self) -> Iterator[table.Row]:
         """The rows with all of their arrays, as strict JSON can hold them."""
-        for row in table.each_row(self.folder, self.found, self.rows):
-            yield plain({name: row.get(name) for name in self.columns} if self.chosen else row)
+        return map(plain, self._whole())
+
+    def _whole(self) -> Iterator[table.Row]:
+        for part in table.parts_of(self.folder, self.found, self._needed()):
+            yield from part.only(self.columns).complete() if self.chosen else part
+
+    def _needed(self) -> RunTable:
+        """The columns, with the ids by which arrays are found in the journal."""
+        names = [*self.columns, *(name for name in ("trial",) if name in self.rows.columns and name not in self.columns)]
+        return self.rows.only(names) if self.chosen else self.rows
 
     def arrow(self) -> Any:
         """The rows as a ``pyarrow.Table``, with all of their arrays."""
-        return table.arrow_table(list(table.each_row(self.folder, self.found, self.rows))).select(self.columns)
+        return table.arrow_of(self.folder, self.found, self._needed()).select(self.columns)
 
     def write(self, form: str, out: str, escape_formulas: bool = False) -> None:
         """Write the rows to a file or URI, as ``parquet``, as ``arrow`` (the file format of Arrow IPC), or as ``lines`` gives them.
@@ -91,19 +100,16 @@ class Table:
             yield from json_rows(self.each(), 1)
             yield "\n"
         elif form == "csv":
-            yield from table.csv_lines(table.each_row(self.folder, self.found, self.rows), self.columns, escape_formulas)
+            yield from table.csv_lines(self._whole(), self.columns, escape_formulas)
         elif not self.chosen:
             yield results_text(self._shown(), self.swept) + "\n"
         else:
             yield grid(self.columns, [[_cell(name, row.get(name)) for name in self.columns] for row in self._shown()]) + "\n"
 
-    def _shown(self) -> list[table.Row]:
+    def _shown(self) -> RunTable:
         """The rows; what descents have found is read, however large."""
-        large = [any(type(value) is table.Large and is_found(name) for name, value in row.items()) for row in self.rows]
-        whole = table.each_row(
-            self.folder, self.found, [row for row, is_large in zip(self.rows, large, strict=True) if is_large]
-        )
-        return [next(whole) if is_large else row for row, is_large in zip(self.rows, large, strict=True)]
+        found = [name for name in self.rows.large() if is_found(name)]
+        return table.filled(self.folder, self.found, self.rows, found)
 
 
 def json_rows(rows: Iterable[table.Row], indent: int) -> Iterator[str]:
@@ -164,12 +170,12 @@ def table_of(
     found = replay(folder, Detail.SMALL)
     state = run_state(folder, found)
     rows = table.rows_of(folder, found, run=state)
-    names, swept = table.columns(rows), varied(rows)
+    names, swept = rows.names, varied(rows)
     kept = columns_of(wanted.columns, names) if wanted.columns else names
-    rows = wanted.rows(rows, names)
-    chosen = columns is not None
+    places = wanted.places(rows, names)
     problems = [*repaired, *cut_segments(folder), *found.problems(folder)]
-    return Table(folder, found, state, problems, kept, rows[:limit], chosen, swept, total=len(rows))
+    some = rows.take(places[:limit]) if len(places[:limit]) < len(rows) or wanted.sort else rows
+    return Table(folder, found, state, problems, kept, some, columns is not None, swept, total=len(places))
 
 
 def _made_again(folder: RunFolder) -> list[str]:
@@ -186,22 +192,17 @@ def _made_again(folder: RunFolder) -> list[str]:
 
 def _from_file(folder: RunFolder, file: TableFile, wanted: TableQuery) -> Table | None:
     """The table from the Parquet file of a run that has ended; None where the file would give other values than the journal."""
-    names: list[str] = file.file.schema_arrow.names
     swept: list[str] = []
     if not wanted.columns:
-        params = [name for name in names if name.startswith("param.")]
+        params = [name for name in file.names if name.startswith("param.")]
         if not file.plain(params):
             return None
-        columns = file.rows(params)
-        swept = [name for name in params if differ(columns[name].to_pylist())]
-    picked = wanted.from_file(
-        file, [name for name in names if name in (*SHOWN_FIXED, *swept) or name.startswith(SHOWN_PREFIXES)]
-    )
+        swept = varied(file.table(params))
+    shown = [name for name in file.names if name in (*SHOWN_FIXED, *swept) or name.startswith(SHOWN_PREFIXES)]
+    picked = wanted.from_file(file, shown)
     if picked is None:
         return None
     kept, rows, total = picked
-    if not wanted.columns:  # a row has the columns that its trial has
-        rows = [{name: v for name, v in row.items() if v is not None or not name.startswith(SHOWN_PREFIXES)} for row in rows]
     return Table(folder, Replay(()), file.state, [], kept, rows, wanted.columns is not None, swept, total)
 
 

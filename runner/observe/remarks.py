@@ -15,11 +15,10 @@ import numpy as np
 from ...compiler.errors import QdrunError
 from ...jobs.planning.gradient_notes import GradientNote, causes_of, warnings_of
 from ..optimize.results import STOPPED
+from ..query.run_table import Large, Row, RunTable, column_of, flat_numbers, of_numbers
 from ..store.encoding import Damaged, document, read_document
 from ..store.layout import RunFolder
 from ..study.trials import counted
-from .arrow_columns import ArrowRows, column_of
-from .table import Large, Row
 
 REMARKS = "remarks.json"
 GRADIENT = "grad."
@@ -64,7 +63,8 @@ def remarks_of(folder: RunFolder) -> list[str]:
 def zeros(rows: Sequence[Row], notes: Mapping[str, GradientNote]) -> list[str]:
     """A remark for each gradient that is exactly zero in every trial that is done, or that is so in its first or last elements."""
     done = [place for place, status in enumerate(column_of(rows, "status")) if status == "done"]
-    names = rows.names if isinstance(rows, ArrowRows) else list(dict.fromkeys(name for row in rows for name in row))
+    rows = RunTable.of(rows)
+    names = rows.names
     found: dict[str, list[str]] = {}
     parts: list[str] = []
     trials = counted(len(done), "trial")
@@ -85,13 +85,13 @@ def zeros(rows: Sequence[Row], notes: Mapping[str, GradientNote]) -> list[str]:
     ]
 
 
-def _dead_elements(rows: Sequence[Row], name: str, done: Sequence[int]) -> str | None:
+def _dead_elements(rows: RunTable, name: str, done: Sequence[int]) -> str | None:
     """The elements, as text, at one end of a vector whose gradient is zero there in all of these rows."""
-    few = [rows[place].get(name) for place in done[:SAMPLE]]
+    few = rows.only([name]).take(np.array(done[:SAMPLE], np.int64)).column(name)
     found = _dead_of(few)
     if found is None or len(done) <= SAMPLE:
         return found
-    column = column_of(rows, name)  # of many rows, which takes time: only where the first ones say that it may be so
+    column = rows.column(name)  # of many rows, which takes time: only where the first ones say that it may be so
     return found if _dead_of([column[place] for place in done]) == found else None
 
 
@@ -110,26 +110,17 @@ def _dead_of(values: Sequence[Any]) -> str | None:
     return f"element {dead[0]} of {size}" if len(dead) == 1 else f"elements {dead[0]} to {dead[-1]} of {size}"
 
 
-def _is_zero(rows: Sequence[Row], name: str, done: Sequence[int]) -> bool:
+def _is_zero(rows: RunTable, name: str, done: Sequence[int]) -> bool:
     """Whether a column is zero in all of these rows, and some row has a number. Arrays that are in the journal only are not."""
-    if isinstance(rows, ArrowRows):
-        column: Any = rows.batch.column(name)
-        while hasattr(column, "flatten") and str(column.type).startswith("list"):
-            column = column.flatten()
-        values = column.to_numpy(zero_copy_only=False)
-        return bool(len(values)) and bool((values == 0.0).all())
-    some = False
-    for place in done:
-        value = rows[place].get(name)
-        if isinstance(value, Large):
-            return False
-        if value is None:
-            continue
-        array = np.asarray(value, dtype=np.float64)
-        if array.any():
-            return False
-        some = some or array.size > 0
-    return some
+    column = rows.columns[name]
+    numbers = None if isinstance(column, list) else flat_numbers(column.take(of_numbers(np.array(done, np.int64))))
+    if numbers is not None:
+        return bool(len(numbers)) and not numbers.any()
+    values = [value for value in map(rows.column(name).__getitem__, done) if value is not None]
+    if any(isinstance(value, Large) for value in values):
+        return False
+    arrays = [np.asarray(value, dtype=np.float64) for value in values]
+    return any(array.size for array in arrays) and not any(array.any() for array in arrays)
 
 
 def _fruitless(rows: Sequence[Row], rate: Any) -> list[str]:

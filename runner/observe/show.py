@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...jobs.planning.gradient_notes import warnings_of
 from ..config.search_section import SearchSection
 from ..optimize.results import REPORTED, best_at, value_text
+from ..query.run_table import Large, Row, RunTable, best, column_of
 from ..store.encoding import plain
 from ..store.follower import shape_of
 from ..study.plan import PlannedGroup, Prepared
 from ..study.trials import counted, short
 from ..text_grid import amount, grid
 from ..visible import visible
-from .arrow_columns import ArrowRows, column_of
 from .html import SHOWN, table_html
 from .remarks import remarks_of
-from .table import Large, Row, best
 
 if TYPE_CHECKING:
     from ..ledger.inventory import Found
@@ -225,11 +224,9 @@ def _beyond(bytes: int, limits: Mapping[str, int | None]) -> dict[str, int]:
 
 def varied(table: Sequence[Row]) -> list[str]:
     """The parameters that differ between the rows."""
-    named = table.names if isinstance(table, ArrowRows) else dict.fromkeys(name for row in table for name in row)
-    names = [name for name in named if name.startswith("param.")]
-    if isinstance(table, ArrowRows):
-        names = [name for name in names if not table.is_constant(name)]
-    return [name for name in names if differ(column_of(table, name))]
+    made = RunTable.of(table)
+    names = [name for name in made.columns if name.startswith("param.") and not made.is_constant(name)]
+    return [name for name in names if differ(made.column(name))]
 
 
 def differ(values: Sequence[Any]) -> bool:

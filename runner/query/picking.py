@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from ...compiler.errors import QdrunError
 from ..config.yaml_lines import did_you_mean
 from ..store.layout import RunFolder
+from .run_table import Array, Large, RunTable, numbers_of
 
-Row = dict[str, Any]
 LARGEST = "max:"
 
 
@@ -84,29 +87,43 @@ def columns_of(names: Iterable[str], columns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def ordered(rows: Iterable[Row], by: str, columns: Sequence[str]) -> list[Row]:
-    """Rows by a column, the smallest first; by ``max:column``, the largest first. Rows without a number or text there come last.
+def ordered(table: RunTable, by: str, names: Sequence[str]) -> Array:
+    """The places of rows by a column, the smallest first; by ``max:column``, the largest first. Rows without a number or text come last.
 
     Raises:
         NotFound: no such column, or one of arrays.
     """
-    name = column_of(by.removeprefix(LARGEST), columns)
-    rows = list(rows)
-    if any(isinstance(row.get(name), list | dict) for row in rows):
-        raise NotFound(f"`{name}` is an array in each row, which has no order\n  do: name a column of numbers")
-    have = [row for row in rows if row.get(name) is not None and row[name] == row[name]]
-    text = any(isinstance(row[name], str) for row in have)
-    have.sort(key=lambda row: str(row[name]) if text else row[name], reverse=by.startswith(LARGEST))
-    return have + [row for row in rows if row.get(name) is None or row[name] != row[name]]
+    name, reverse = column_of(by.removeprefix(LARGEST), names), by.startswith(LARGEST)
+    column = table.columns[name]
+    numbers = None if isinstance(column, list) else numbers_of(column)
+    if numbers is not None:
+        have = np.flatnonzero(numbers[1] & ~np.isnan(numbers[0]))
+        keys = numbers[0][have]
+        order = len(keys) - 1 - np.argsort(keys[::-1], kind="stable")[::-1] if reverse else np.argsort(keys, kind="stable")
+    else:
+        values = table.column(name)
+        if any(isinstance(value, list | dict | Large) for value in values):
+            raise NotFound(f"`{name}` is an array in each row, which has no order\n  do: name a column of numbers")
+        have = np.array([place for place, value in enumerate(values) if not _is_missing(value)], np.int64)
+        found = [values[place] for place in have.tolist()]
+        found = list(map(str, found)) if any(isinstance(value, str) for value in found) else found
+        order = np.array(sorted(range(len(found)), key=found.__getitem__, reverse=reverse), np.int64)
+    rest = np.ones(len(table), bool)
+    rest[have] = False
+    return np.concatenate([have[order], np.flatnonzero(rest)])
 
 
-def best_row(rows: Iterable[Row], by: str, columns: Sequence[str]) -> Row | None:
-    """The finished trial with the smallest value of a column, or with the largest, for ``max:column``; None when none has one.
+def best_place(table: RunTable, by: str, names: Sequence[str]) -> int | None:
+    """The place of the finished trial with the smallest value of a column, or with the largest, for ``max:column``; None when none has one.
 
     Raises:
         NotFound: no such column.
     """
-    name = column_of(by.removeprefix(LARGEST), columns)
-    done = ordered((row for row in rows if row["status"] == "done"), by, columns)
-    first = next(iter(done), None)
-    return first if first is not None and first.get(name) is not None and first[name] == first[name] else None
+    done = np.array([place for place, status in enumerate(table.column("status")) if status == "done"], np.int64)
+    first = done[ordered(table.take(done), by, names)][:1].tolist()
+    value = table[first[0]].get(column_of(by.removeprefix(LARGEST), names)) if first else None
+    return None if _is_missing(value) else first[0]
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -9,79 +9,69 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..collector import paused
 from ..regular_files import open_regular
 from ..store.encoding import is_sealed
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.summary import summary_of, table_checksums, table_mark
-from .picking import LARGEST, Row, best_row, column_of, columns_of, ordered
-from .where import condition
+from .picking import LARGEST, best_place, column_of, columns_of, ordered
+from .run_table import Array, RunTable
+from .where import Condition
 
 MOST_BYTES = 256 << 20
 """Arrays of a larger file are read from the journal, row by row."""
-PLACE = "place in the file"
+MIXED = "qdrun.mixed"
+"""In the metadata of the file: the columns whose values have several types. They are JSON texts there, or lists of one item."""
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """The table of a run that has ended, open: a ``pyarrow.parquet.ParquetFile``, the state of the run, and the bytes of the file."""
+    """The table of a run that has ended, open: a ``pyarrow.parquet.ParquetFile``, the state of the run, the bytes of the file, and the
+    columns whose values have several types, which it does not give back.
+    """
 
     file: Any
     state: str
     bytes: int
+    mixed: frozenset[str]
 
-    def rows(self, names: Sequence[str]) -> Any:
-        """These columns, as a ``pyarrow.Table``."""
-        return self.file.read(columns=list(names)).select(list(names))
+    @property
+    def names(self) -> list[str]:
+        """The columns of the table."""
+        return self.file.schema_arrow.names
 
-    def taken(self, names: Sequence[str], places: Sequence[int]) -> list[Row]:
-        """These columns of the rows at these places, in their order. Row groups that have none of them are not read."""
+    def table(self, names: Iterable[str], places: Array | None = None) -> RunTable:
+        """These columns, of the rows at these places, in their order; None: of all. Row groups that have none of them are not read."""
         import pyarrow as pa
 
-        said = self.file.metadata
+        said, wanted = self.file.metadata, list(names)
         counts = np.array([said.row_group(k).num_rows for k in range(said.num_row_groups)], dtype=np.int64)
-        ends, wanted = np.cumsum(counts), np.array(places, dtype=np.int64)
-        group_of_row = np.searchsorted(ends, wanted, side="right")
-        groups = np.unique(group_of_row)
-        left_out = np.zeros(len(counts), dtype=np.int64)  # rows before each group that are not read
-        left_out[groups] = (ends - counts)[groups] - (np.cumsum(counts[groups]) - counts[groups])
-        at = wanted - left_out[group_of_row]
-        there = self.file.read_row_groups(groups.tolist(), columns=list(names)).select(list(names))
-        # ``pyarrow.array`` and ``from_pandas`` would load pandas, which takes a fifth of a second
-        index = pa.Array.from_buffers(pa.int64(), len(at), [None, pa.py_buffer(at)])
-        return there.take(index).to_pylist()
+        groups = (
+            np.arange(len(counts)) if places is None else np.unique(np.searchsorted(np.cumsum(counts), places, side="right"))
+        )
+        found = self.file.read_row_groups(groups.tolist(), columns=wanted)
+        chunks = {name: found.column(name).chunks for name in wanted}
+        columns = {name: pa.concat_arrays(chunks[name]) if chunks[name] else pa.nulls(0) for name in wanted}
+        made = RunTable(columns, len(found))
+        if places is None:
+            return made
+        first = np.cumsum(counts) - counts  # rows before each group, and of those the rows that are not read
+        left_out = first[groups] - (np.cumsum(counts[groups]) - counts[groups])
+        of_row = np.searchsorted(groups, np.searchsorted(np.cumsum(counts), places, side="right"))
+        return made.take(places - left_out[of_row] if len(places) else places)
 
-    def plain(self, names: Sequence[str]) -> bool:
-        """Whether columns come back as the values that they were made of: parameters of several types are in the file as JSON texts, or
-        as lists of one item.
-        """
+    def plain(self, names: Iterable[str]) -> bool:
+        """Whether columns come back as the values that they were made of, and without filling the memory."""
         import pyarrow as pa
 
         kinds = {field.name: field.type for field in self.file.schema_arrow}  # which pyarrow makes anew each time
-        for name in names:
-            kind = kinds[name]
-            if pa.types.is_list(kind) and self.bytes > MOST_BYTES:
-                return False
-            if name.startswith("param.") and (pa.types.is_list(kind) or pa.types.is_string(kind)):
-                values = self.rows([name])[name]
-                if pa.types.is_list(kind) or all(map(_is_json, values.unique().to_pylist())):
-                    return False
-        return True
-
-
-def _is_json(text: str | None) -> bool:
-    with suppress(ValueError, TypeError):
-        json.loads(text or "null")
-        return True
-    return False
+        return not any(name in self.mixed or (pa.types.is_list(kinds[name]) and self.bytes > MOST_BYTES) for name in names)
 
 
 def current_file(folder: RunFolder) -> TableFile | None:
@@ -100,7 +90,10 @@ def current_file(folder: RunFolder) -> TableFile | None:
     said = file.schema_arrow.metadata or {}
     if said.get(b"qdrun.run") != folder.name.encode() or said.get(b"qdrun.complete") != b"true":
         return None
-    return TableFile(file, str(found["state"]), folder.files.sizes("").get("results.parquet", 0))
+    if MIXED.encode() not in said:  # an older qdrun wrote it
+        return None
+    mixed = frozenset(json.loads(said[MIXED.encode()]))
+    return TableFile(file, str(found["state"]), folder.files.sizes("").get("results.parquet", 0), mixed)
 
 
 def finished_table(folder: RunFolder) -> Any | None:
@@ -154,43 +147,45 @@ class TableQuery:
     columns: Sequence[str] | None = None
     limit: int | None = None
 
-    def rows(self, rows: list[Row], names: Sequence[str]) -> list[Row]:
-        """The rows that are asked for, in their order. Raises as ``listing.table_of``."""
-        if self.where is not None:
-            rows = list(filter(condition(self.where, lambda name: column_of(name, names)), rows))
-        if self.sort is not None:
-            rows = ordered(rows, self.sort, names)
-        if self.best is not None:
-            first = best_row(rows, self.best, names)
-            rows = [] if first is None else [first]
-        return rows
+    def names(self, names: Sequence[str]) -> list[str]:
+        """The columns that must be read to know which rows are asked for. Raises as ``listing.table_of``."""
+        looked = [column_of(word.removeprefix(LARGEST), names) for word in (self.best, self.sort) if word is not None]
+        looked += ["status"] if self.best is not None else []
+        return list(dict.fromkeys([*looked, *(self._condition(names).names if self.where is not None else ())]))
 
-    def from_file(self, file: TableFile, needed: Sequence[str]) -> tuple[list[str], list[Row], int] | None:
+    def _condition(self, names: Sequence[str]) -> Condition:
+        return Condition(self.where or "", lambda name: column_of(name, names))
+
+    def places(self, table: RunTable, names: Sequence[str]) -> Array:
+        """The places of the rows that are asked for, in their order. Raises as ``listing.table_of``."""
+        places = np.arange(len(table))
+        if self.where is not None:
+            places = self._condition(names).places(table)
+        if self.sort is not None:
+            places = places[ordered(table.take(places), self.sort, names)]
+        if self.best is not None:
+            first = best_place(table.take(places), self.best, names)
+            places = places[:0] if first is None else places[first : first + 1]
+        return places
+
+    def from_file(self, file: TableFile, needed: Sequence[str]) -> tuple[list[str], RunTable, int] | None:
         """The columns and the rows that are asked for, and the number of rows without ``limit``; None where the file would give other
         values than the journal. ``needed``: the columns where none are asked for. Raises as ``listing.table_of``.
         """
         import pyarrow as pa
 
-        names = file.file.schema_arrow.names
-        kept = columns_of(self.columns, names) if self.columns else list(needed)
-        looked: dict[str, None] = {} if self.best is None else {"status": None}
-        for word in (self.best, self.sort):
-            looked |= {} if word is None else {column_of(word.removeprefix(LARGEST), names): None}
-        if self.where is not None:
-            condition(self.where, lambda name: looked.setdefault(column_of(name, names)) or name)
+        kept = columns_of(self.columns, file.names) if self.columns else list(needed)
+        looked = self.names(file.names)
         if not file.plain([*looked, *kept]):
             return None
         try:
-            places: Sequence[int] = range(file.file.metadata.num_rows)
-            if looked:
-                columns = [places, *(column.to_pylist() for column in file.rows(list(looked)).columns)]
-                names_of_few = (PLACE, *looked)
-                with paused():  # and not ``Table.to_pylist``: three times the time
-                    few = [dict(zip(names_of_few, values)) for values in zip(*columns)]
-                    places = [row[PLACE] for row in self.rows(few, names)]
-            return kept, file.taken(kept, places[: self.limit]), len(places)
+            if not looked:
+                places = np.arange(file.file.metadata.num_rows)
+            else:
+                places = self.places(file.table(["trial", *(name for name in looked if name != "trial")]), file.names)
+            return kept, file.table(kept, places[: self.limit]), len(places)
         except (OSError, pa.ArrowException):  # it is damaged: the journal has all of it
             return None
 
 
-__all__ = ["TableFile", "TableQuery", "current_file", "finished_table", "is_changed", "is_damaged"]
+__all__ = ["MIXED", "TableFile", "TableQuery", "current_file", "finished_table", "is_changed", "is_damaged"]

@@ -155,15 +155,6 @@ def expanded(event: Event, ids: Sequence[str] = ()) -> list[Event]:
     return out
 
 
-def unnamed_event(event: Event, row: int) -> Event:
-    """The event of one trial of a line of a batch, but for its name."""
-    cut = {**event, "trials": [""], "attempts": [0]}
-    for kind in ("columns", *ARRAYS):
-        columns = event.get(kind, {}).items()
-        cut[kind] = {k: encoded(decoded(v)[row : row + 1])._asdict() if "data" in v else v for k, v in columns}
-    return expanded(cut)[0]
-
-
 def _values(column: Mapping[str, Any]) -> list[Any] | dict[str, Any]:
     """The values of all trials, as lists; the shape of one where they were left in the journal."""
     return decoded(column).tolist() if "data" in column else {"shape": list(column["shape"][1:])}
@@ -184,5 +175,4 @@ __all__ = [
     "placed",
     "places_in",
     "ranges_of",
-    "unnamed_event",
 ]

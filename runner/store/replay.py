@@ -21,7 +21,7 @@ import numpy as np
 
 from .attempts import Attempt, Failure, Record, ended, left_behind
 from .columns import ARRAYS, BEGUN, ROWS, attempts_of, decoded, places_in
-from .follower import SMALL_NUMBERS, Damage, Detail, Event, Follower, JournalEntry, each_trial, event_at
+from .follower import Damage, Detail, Event, Follower, JournalEntry, each_trial, event_at
 from .journal import Journal
 from .layout import HEARTBEAT, TRIALS, RunFolder
 from .owner import lives
@@ -168,15 +168,25 @@ class Replay:
             if not self._plain[place] or self._entries[self._ended[place]].event["event"] != ROWS:
                 yield self.state_at(place)
 
+    def unended(self) -> Array:
+        """Which trials wait, or run for the first time, and have nothing else to them."""
+        return self._plain & (self.status <= RUNNING)
+
+    def begun(self) -> Iterator[tuple[Event, Array]]:
+        """The trials that run for the first time, by the events that began them."""
+        running = np.flatnonzero(self._plain & (self.status == RUNNING))
+        for number in np.unique(self._begun[running]).tolist():
+            yield self._entries[number].event, running[self._begun[running] == number]
+
     def blocks(self) -> list[Block]:
-        """The trials that ended well in batches whose arrays are small, by the lines that have their rows."""
+        """The trials that ended well in batches, by the lines that have their rows."""
         places = np.flatnonzero(self._plain & (self.status == DONE))
         places = places[np.argsort(self._ended[places], kind="stable")]
         numbers, starts = np.unique(self._ended[places], return_index=True)
         parts = zip(numbers.tolist(), np.split(places, starts[1:]), strict=True) if len(places) else ()
         lines = [(self._entries[number].event, part) for number, part in parts]
         return [
-            Block(event, self._ended_row[part], part) for event, part in lines if event["event"] == ROWS and _is_small(event)
+            Block(event, self._ended_row[part], part) for event, part in lines if event["event"] == ROWS and _is_complete(event)
         ]
 
     def launches(self) -> list[RunningTogether]:
@@ -369,10 +379,10 @@ def _loss_of(event: Event) -> float:
     return math.nan if loss is None else float(loss)
 
 
-def _is_small(event: Event) -> bool:
-    """Whether a row of the columns of a line is all there is of a trial: no array is left in the journal, or empty."""
+def _is_complete(event: Event) -> bool:
+    """Whether the line of a batch says all there is of its trials, and no array is empty."""
     shapes = [column["shape"][1:] for kind in ARRAYS for column in event.get(kind, {}).values()]
-    return event.get("planned_bytes") is not None and all(0 < math.prod(shape) <= SMALL_NUMBERS for shape in shapes)
+    return event.get("planned_bytes") is not None and bool(event.get("device")) and all(map(math.prod, shapes))
 
 
 class Replayer:

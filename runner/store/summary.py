@@ -21,7 +21,6 @@ from .follower import EVENTS
 from .layout import RunFolder
 from .owner import lives
 from .replay import Replay, replay, run_state
-from .trial_state import TrialState
 
 SUMMARY = "summary.json"
 Summary = dict[str, Any]
@@ -30,13 +29,6 @@ Summary = dict[str, Any]
 def unfinished_word(state: str) -> str:
     """The status of trials without a row in a run that has stopped in the given state; empty while the run is running."""
     return {"running": "", "lost": "lost", "damaged": "lost"}.get(state, "cancelled")
-
-
-def shown_status(state: TrialState, unfinished: str) -> str:
-    """The status of a trial in tables and counts. ``unfinished``: see ``unfinished_word``."""
-    if state.entry is None and state.damaged and unfinished:
-        return "damaged"
-    return unfinished if state.entry is None and unfinished else state.status
 
 
 def summary(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> Summary:

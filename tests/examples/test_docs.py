@@ -373,7 +373,7 @@ def test_the_page_of_configs_names_every_key_and_every_column():
     from pydantic import BaseModel
 
     from qdrun.runner.config.model import AXIS_FORMS, Axis, RunConfig
-    from qdrun.runner.observe.table import ERRORS, FIXED
+    from qdrun.runner.query.run_table import ERRORS, FIXED
 
     page = (ROOT / "docs" / "running-sweeps.md").read_text(encoding="utf-8")
 

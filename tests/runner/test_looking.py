@@ -17,7 +17,8 @@ from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.show import summary_data, summary_text
 from qdrun.runner.observe.table import flat
 from qdrun.runner.provenance.record import record
-from qdrun.runner.query.picking import NotFound, best_row, column_of, ordered, trial_of
+from qdrun.runner.query.picking import NotFound, best_place, column_of, ordered, trial_of
+from qdrun.runner.query.run_table import RunTable
 from qdrun.runner.store.attempts import STREAMS, Attempt, Log
 from qdrun.runner.store.encoding import document
 from qdrun.runner.store.files import open_files
@@ -84,10 +85,11 @@ def test_columns_are_found_by_their_last_part_and_wrong_ones_are_refused():
     with pytest.raises(NotFound, match="did you mean `loss`"):
         column_of("los", columns)
     rows = [{"loss": 1.0, "status": "done"}, {"loss": float("nan"), "status": "done"}, {"loss": 0.5, "status": "done"}]
-    assert [row["loss"] for row in ordered(rows, "loss", columns)][:2] == [0.5, 1.0]
-    assert best_row(rows, "max:loss", columns) == rows[0]
+    table = RunTable.of(rows)
+    assert ordered(table, "loss", columns).tolist() == [2, 0, 1] and ordered(table, "max:loss", columns).tolist() == [0, 2, 1]
+    assert best_place(table, "max:loss", columns) == 0
     with pytest.raises(NotFound, match="has no order"):
-        ordered([{"grad.x": [1.0]}], "grad.x", columns)
+        ordered(RunTable.of([{"grad.x": [1.0]}]), "grad.x", columns)
 
 
 def test_the_device_of_a_trial_is_known_while_it_runs_and_where_it_does_not_say_it(alive):

@@ -65,7 +65,7 @@ def gather(folder: RunFolder) -> Material:
     trials, info, entries = folder.trials(), folder.info(), list[JournalEntry]()
     reader = Replayer(folder, Detail.SMALL, [trial.id for trial in trials], entries)
     view, found = RunWatch(folder, trials, reader).view(), reader.look()
-    rows = rows_of(folder, found, trials, view.state)
+    rows = list(rows_of(folder, found, trials, view.state))
     for trial, row in zip(trials, rows, strict=True):
         row["gradient_norm"] = _norm(folder, found, trial.id) if row["gradient_norm"] is None else row["gradient_norm"]
     return Material(

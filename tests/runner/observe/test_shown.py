@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from qdrun.runner.cli.app import app
 from qdrun.runner.cli.base import complete_columns
 from qdrun.runner.cli.runs.results import SHOWN_ROWS
-from qdrun.runner.observe.arrow_columns import ArrowRows
 from qdrun.runner.observe.show import results_text, varied
 from qdrun.runner.observe.table import rows, write_table
+from qdrun.runner.query.run_table import RunTable
 from qdrun.runner.text_grid import grid
 
 
@@ -136,7 +136,7 @@ def test_a_long_word_is_broken_rather_than_the_table():
 )
 def test_a_parameter_is_said_to_vary_in_columns_as_in_rows(values):
     rows = [{"trial": str(k), "param.p": value} for k, value in enumerate(values)]
-    batch = pa.RecordBatch.from_pylist(rows, pa.schema([("trial", pa.string()), ("param.p", pa.array(values).type)]))
+    table = RunTable({"trial": pa.array([str(k) for k in range(len(values))]), "param.p": pa.array(values)}, len(values))
     differ = len({str(value) for value in values}) > 1
-    assert varied(ArrowRows(batch)) == (["param.p"] if differ else [])
-    assert not rows or varied(rows) == varied(ArrowRows(batch))
+    assert varied(table) == (["param.p"] if differ else [])
+    assert not rows or varied(rows) == varied(table)

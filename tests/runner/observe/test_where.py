@@ -1,7 +1,9 @@
 """Conditions on rows: what they mean, what is missing, and what is refused."""
 
 import json
+import math
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,10 +13,11 @@ from made_runs import Made
 from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
-from qdrun.runner.observe.table import Large, write_table
+from qdrun.runner.observe.table import write_table
 from qdrun.runner.query.picking import NotFound, column_of
+from qdrun.runner.query.run_table import Large, RunTable
 from qdrun.runner.query.table_file import current_file
-from qdrun.runner.query.where import WhereError, condition
+from qdrun.runner.query.where import FUNCTIONS, Condition, WhereError
 
 COLUMNS = ["trial", "status", "loss", "param.mass", "param.k", "param.layers.0", "out.reach", "grad.x", "error"]
 ROW = {
@@ -24,7 +27,7 @@ ROW = {
 
 
 def holds(text, row=ROW):
-    return condition(text, lambda name: column_of(name, COLUMNS))(row)
+    return Condition(text, lambda name: column_of(name, COLUMNS)).places(RunTable.of([row])).tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -187,3 +190,49 @@ def test_a_table_that_is_not_that_of_the_journal_is_not_read(run, monkeypatch):
     other.folder.files.put("events/000002-000001.jsonl", b"")
     assert current_file(other.folder) is None
     assert json.loads(call(other.folder.path, "--columns", "loss", "--json").stdout)["rows"] == [{"loss": 1.0}]
+
+
+TEXTS = [
+    *(
+        "a % 0.7 < b",
+        "a // b >= 1 or k in (1, 3)",
+        "(a - b) * k > -1",
+        "abs(a) ** b > 1 and b != 0",
+        "sqrt(a) + log(abs(b)) < 1",
+    ),
+    *(
+        "big * big > big",
+        "big // 3 == 100",
+        "-k < a < 2 * k",
+        "mixed == 'x' or mixed == 2",
+        "mixed != 2",
+        "word in ('x', 'yy')",
+    ),
+    *("not (a > b)", "flag and k > 1", "flag + k > 2", "len(word) == 2", "exp(1000 * a) > 0", "a / b > 1 or isnan(a)"),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_all_rows_at_once_are_what_python_says_of_each(text):
+    """Against Python's own evaluation, of values that are missing, mixed, not finite, or too long for 64 bits."""
+    random = np.random.default_rng()
+    functions = {name: scalar for name, (scalar, _) in FUNCTIONS.items()} | {"len": len}
+    choices = {
+        **{"a": [*random.normal(size=5).tolist(), 0.0, math.nan, math.inf], "b": [*random.normal(size=5).tolist(), 0.0]},
+        **{"k": [1, 2, 3, -4], "big": [2**62, 300, -(2**40)], "mixed": [2, 2.5, "x", True], "word": ["x", "yy", "äöü"]},
+        "flag": [True, False],
+    }
+    rows = [{name: of[random.integers(len(of))] for name, of in choices.items()} for _ in range(60)]
+    expected = []
+    for row in rows:
+        try:
+            expected.append(bool(eval(text, {"__builtins__": {}}, functions | row)))
+        except (ArithmeticError, ValueError):
+            expected.append(None)  # a part of it cannot be computed, which another part may outweigh
+    table = RunTable.of([{"trial": str(k), **row} for k, row in enumerate(rows)])
+    found = {*Condition(text, lambda name: name).places(table).tolist()}
+    wrong = [rows[k] for k, holds in enumerate(expected) if holds is not None and holds != (k in found)]
+    assert not wrong
+    for k, row in enumerate(rows):
+        missing = Condition(text, lambda name: name).places(RunTable.of([{**row, "trial": "t"}])).tolist() == [0]
+        assert missing == (k in found), row

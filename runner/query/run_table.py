@@ -1,0 +1,360 @@
+"""The table of a run in memory: one column per name, as Arrow has them. Rows are made when they are asked for.
+
+pyarrow is imported when a table is made: it takes a seventh of a second, and ``submit`` and ``status`` start without it. Arrays are made of
+buffers where they can be: ``pyarrow.array`` and ``to_numpy`` load pandas where that is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, overload
+
+import numpy as np
+
+Row = dict[str, Any]
+Array = np.ndarray[Any, Any]
+Column = Any
+"""A ``pyarrow.Array``; or a list, of values that no one type of Arrow gives back as they are."""
+FIXED = (
+    *("trial", "index", "replicate", "seed", "status", "loss", "gradient_norm", "seconds"),
+    *("planned_bytes", "used_bytes", "used_of_planned", "attempts", "device", "launched", "checks"),
+)
+ERRORS = ("failure", "error_type", "error")
+INTEGERS = ("index", "replicate", "seed", "attempts", "planned_bytes", "used_bytes")
+REALS = ("loss", "gradient_norm", "used_of_planned", "seconds")
+GROUPS = ("param.", "grad.", "grad_file.", "out.", "out_file.", "planned.", "used.", "artifacts")
+NUMBERS = ("grad.", "out.")
+AT_ONCE = 4096
+
+
+class Large(tuple[int, ...]):
+    """The shape of an array that a row has left in the journal; ``each_row`` reads it."""
+
+    def __str__(self) -> str:
+        return f"[{'x'.join(map(str, self))}]"
+
+
+def column_names(names: Iterable[str]) -> list[str]:
+    """The names of all columns: the fixed ones, parameters, gradients, outputs, bytes by kind, and the error at the end."""
+    seen = list(dict.fromkeys(names))
+    return [*FIXED, *(name for prefix in GROUPS for name in seen if name.startswith(prefix)), *ERRORS]
+
+
+class RunTable(Sequence[Row]):
+    """Rows of a run as columns.
+
+    Attributes:
+        columns: by name, all of one length.
+        partial: columns that a row leaves out where it has no value.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], count: int, uneven: bool = False) -> None:
+        self.columns, self._count = columns, count
+        kinds = [prefix for prefix in GROUPS if uneven or prefix != "param."]
+        self.partial = [name for name in columns if name == "code" or name.startswith(tuple(kinds))]
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]]) -> RunTable:
+        """The table of rows that were made one by one."""
+        if isinstance(rows, RunTable):
+            return rows
+        names = dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, rows))))
+        found = [
+            *column_names(names),
+            *(name for name in names if name not in (*FIXED, *ERRORS) and not name.startswith(GROUPS)),
+        ]
+        return cls({name: as_column([row.get(name) for row in rows], name) for name in found}, len(rows), uneven=True)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the table as files have it."""
+        return [name for name in self.columns if name != "code"]
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> RunTable: ...
+    def __getitem__(self, place: int | slice) -> Row | RunTable:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if step != 1:
+                return self.take(np.arange(start, stop, step))
+            size = max(0, stop - start)
+            cut = lambda c: c[start : start + size] if isinstance(c, list) else c.slice(start, size)  # noqa: E731
+            return self._like({name: cut(column) for name, column in self.columns.items()}, size)
+        at = range(len(self))[place]
+        return next(iter(self[at : at + 1]))
+
+    def __iter__(self) -> Iterator[Row]:
+        return self.rows()
+
+    def _like(self, columns: Mapping[str, Column], count: int) -> RunTable:
+        made = RunTable(columns, count)
+        made.partial = [name for name in self.partial if name in columns]
+        return made
+
+    def take(self, places: Array) -> RunTable:
+        """The rows at these places, in their order."""
+        at, index = places.tolist(), of_numbers(np.asarray(places, np.int64))
+        cut = lambda c: [c[k] for k in at] if isinstance(c, list) else c.take(index)  # noqa: E731
+        return self._like({name: cut(column) for name, column in self.columns.items()}, len(at))
+
+    def only(self, names: Iterable[str]) -> RunTable:
+        """These columns."""
+        return self._like({name: self.columns[name] for name in names}, len(self))
+
+    def replaced(self, name: str, column: Column) -> RunTable:
+        """The same with another column of this name."""
+        return self._like({**self.columns, name: column}, len(self))
+
+    def complete(self) -> RunTable:
+        """The same, where each row has each column."""
+        made = RunTable(self.columns, len(self))
+        made.partial = []
+        return made
+
+    def rows(self) -> Iterator[Row]:
+        """The rows, one after the other."""
+        names = list(self.columns)
+        for start in range(0, len(self), AT_ONCE):
+            part = self[start : start + AT_ONCE]
+            values = [values_of(part.columns[name]) for name in names]
+            some = [name for name, column in zip(names, values, strict=True) if name in self.partial and None in column]
+            for one in zip(*values, strict=True):
+                row = dict(zip(names, one, strict=True))
+                for name in some:
+                    if row[name] is None:
+                        del row[name]
+                yield row
+
+    def column(self, name: str) -> list[Any]:
+        """The values of a column; None for all where there is no such column."""
+        return values_of(self.columns[name]) if name in self.columns else [None] * len(self)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a column certainly has one value, seen without making it; False with a NaN, which equals nothing."""
+        column = self.columns[name]
+        return not isinstance(column, list) and column.slice(1).equals(column.slice(0, max(0, len(column) - 1)))
+
+    def is_mixed(self, name: str) -> bool:
+        """Whether a column has values that no one type of Arrow gives back."""
+        column = self.columns[name]
+        if not isinstance(column, list) or Large not in map(type, column):
+            return isinstance(column, list)
+        return len({depth_of(value) for value in column if value is not None}) > 1
+
+    def large(self) -> list[str]:
+        """The columns that have arrays which were left in the journal."""
+        return [name for name, column in self.columns.items() if isinstance(column, list) and Large in map(type, column)]
+
+    def batch(self, types: Mapping[str, Any] | None = None) -> Any:
+        """The table as a ``pyarrow.RecordBatch``. ``types``: of columns whose values do not say it, see ``as_arrow``."""
+        import pyarrow as pa
+
+        made = [as_arrow(self.columns[name], name, (types or {}).get(name)) for name in self.names]
+        return pa.record_batch(made, names=self.names)
+
+
+def column_of(table: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """The values of a column of rows; None where a row has none."""
+    return table.column(name) if isinstance(table, RunTable) else [row.get(name) for row in table]
+
+
+def best(table: Sequence[Row]) -> Row | None:
+    """The finished trial with the smallest loss."""
+    ended = zip(column_of(table, "status"), column_of(table, "loss"), strict=True)
+    losses = [(loss, place) for place, (status, loss) in enumerate(ended) if status == "done"]
+    return table[min(losses)[1]] if losses else None
+
+
+def fixed_type(name: str) -> Any:
+    """The type of a column that every table has; None for others, whose values decide."""
+    import pyarrow as pa
+
+    if name in INTEGERS or name in REALS:
+        return pa.int64() if name in INTEGERS else pa.float64()
+    return pa.string() if name in (*FIXED, *ERRORS, "code") else None
+
+
+def as_column(values: list[Any], name: str = "") -> Column:
+    """Values as an Arrow array, if that gives the same ones back; else the list itself."""
+    import pyarrow as pa
+
+    there = [value for value in values if value is not None]
+    inner, depth = there, 0
+    while inner and {list} == set(map(type, inner)):
+        inner, depth = list(chain.from_iterable(inner)), depth + 1
+    kinds = set(map(type, inner))
+    if not there:
+        return pa.nulls(len(values), fixed_type(name) or pa.null())
+    if (
+        (len(kinds) > 1 and name not in REALS)
+        or not kinds <= {float, int, str, bool}
+        or (depth and not kinds and not name.startswith(NUMBERS))
+    ):
+        return values
+    try:
+        if depth == 0 and kinds <= {float, int}:
+            wanted = fixed_type(name) or (pa.float64() if float in kinds else pa.int64())
+            plain = values if len(there) == len(values) else [0 if value is None else value for value in values]
+            valid = None if len(there) == len(values) else np.array([value is not None for value in values])
+            return of_numbers(np.array(plain, np.int64 if wanted == pa.int64() else np.float64), valid)
+        if depth == 0 and kinds == {str}:
+            return of_texts(values)
+        if kinds <= {float} and depth and len(there) == len(values):
+            return of_numbers(np.array(values, np.float64))
+    except (OverflowError, UnicodeError, ValueError):  # too large an integer, half a character, rows of several lengths
+        if kinds != {float}:
+            return values
+    try:
+        return pa.array(values, type=nested(depth) if kinds <= {float} else None, from_pandas=False)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return values
+
+
+def nested(depth: int) -> Any:
+    """The type of arrays of real numbers with so many dimensions."""
+    import pyarrow as pa
+
+    kind = pa.float64()
+    for _ in range(depth):
+        kind = pa.list_(kind)
+    return kind
+
+
+def as_arrow(column: Column, name: str = "", wanted: Any = None) -> Any:
+    """A column as a ``pyarrow.Array``: arrays of fewer dimensions get lists of one item, other mixed values become JSON texts."""
+    import pyarrow as pa
+
+    if not isinstance(column, list):
+        return column if wanted is None or column.type == wanted else column.cast(wanted)
+    depth = max((depth_of(value) for value in column if value is not None), default=0)
+    kinds = set(map(type, column)) - {type(None)}
+    if name.startswith(NUMBERS):
+        wanted = nested(depth) if wanted is None else wanted
+        while nested(depth) != wanted:
+            depth += 1
+    if depth:
+        column = [value if value is None else _wrapped(value, depth) for value in column]
+    if depth or kinds <= {int, float}:
+        try:
+            return pa.array(column, type=wanted, from_pandas=False)
+        except (pa.ArrowException, OverflowError, UnicodeError):
+            pass
+    return of_texts([value if value is None else json.dumps(value) for value in column])
+
+
+def depth_of(value: Any) -> int:
+    """The number of dimensions of an array as lists."""
+    if isinstance(value, Large):
+        return len(value)
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
+
+
+def _wrapped(value: Any, depth: int) -> Any:
+    for _ in range(depth - depth_of(value)):
+        value = [value]
+    return value
+
+
+def of_numbers(array: Array, valid: Array | None = None) -> Any:
+    """An array of numbers, trials first, as an Arrow array; of several dimensions as lists. ``valid``: which have a value; None: all."""
+    import pyarrow as pa
+
+    types = {"f8": pa.float64(), "i8": pa.int64(), "i4": pa.int32()}
+    flat = np.ascontiguousarray(array).reshape(-1)
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    out = pa.Array.from_buffers(types[flat.dtype.str[1:]], len(flat), [bits, pa.py_buffer(flat)])
+    for depth in range(array.ndim - 1, 0, -1):
+        ends = np.arange(math.prod(array.shape[:depth]) + 1, dtype=np.int32) * array.shape[depth]
+        out = pa.ListArray.from_arrays(of_numbers(ends), out)
+    return out
+
+
+def of_texts(values: Sequence[str | None]) -> Any:
+    """Strings, some of which may be None, as an Arrow array. Raises ``UnicodeError``, and ``OverflowError`` beyond 2 GiB."""
+    import pyarrow as pa
+
+    data = [b"" if value is None else value.encode() for value in values]
+    ends = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, data), np.int64, len(data)), out=ends[1:])
+    if ends[-1] >= 1 << 31:
+        raise OverflowError("texts of more than 2 GiB")
+    valid = np.array([value is not None for value in values]) if None in values else None
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(
+        pa.string(), len(values), [bits, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(data))]
+    )
+
+
+def numbers_of(column: Any) -> tuple[Array, Array] | None:
+    """The numbers of an Arrow array, 0 where there is none, and where there are some; None for other types."""
+    import pyarrow as pa
+
+    types = {pa.float64(): np.float64, pa.int64(): np.int64, pa.int32(): np.int32}
+    if column.type not in types:
+        return None
+    size, start = len(column), column.offset
+    valid = np.ones(size, bool)
+    bits, data = column.buffers()
+    if column.null_count:
+        valid = np.unpackbits(np.frombuffer(bits, np.uint8), count=start + size, bitorder="little")[start:].astype(bool)
+    numbers = (
+        np.frombuffer(data, types[column.type], size, start * np.dtype(types[column.type]).itemsize) if size else np.zeros(0)
+    )
+    return numbers if valid.all() else np.where(valid, numbers, 0), valid
+
+
+def flat_numbers(column: Any) -> Array | None:
+    """All numbers of an Arrow array of numbers or of lists of them; None of others."""
+    import pyarrow as pa
+
+    while pa.types.is_list(column.type):
+        column = column.flatten()
+    found = numbers_of(column)
+    return None if found is None else found[0][found[1]]
+
+
+def offsets_of(column: Any) -> Array:
+    """Where the lists of an Arrow array begin in ``column.values``, and where the last one ends."""
+    ends = column.offsets
+    return np.frombuffer(ends.buffers()[1], np.int32, len(ends), ends.offset * 4)
+
+
+def values_of(column: Column) -> list[Any]:
+    """The values of a column as Python has them."""
+    import pyarrow as pa
+
+    if isinstance(column, list) or not len(column):
+        return list(column)
+    found = numbers_of(column)
+    if found is not None and found[1].all():
+        return found[0].tolist()
+    if pa.types.is_list(column.type) and not column.null_count:
+        inner, widths = column.flatten(), np.diff(offsets_of(column))
+        if (widths == widths[0]).all() and widths[0]:
+            items, width = values_of(inner), int(widths[0])
+            return [items[k : k + width] for k in range(0, len(items), width)]
+    return column.to_pylist()
+
+
+def in_order(chunks: Sequence[Column], order: Array, name: str) -> Column:
+    """Parts of a column as one column in another order: the k-th value is the ``order[k]``-th of the parts, one after the other."""
+    import pyarrow as pa
+
+    types = {chunk.type for chunk in chunks if not isinstance(chunk, list) and chunk.type != pa.null()}
+    if len(types) > 1 or any(isinstance(chunk, list) for chunk in chunks):
+        values = list(chain.from_iterable(map(values_of, chunks)))
+        return as_column([values[place] for place in order.tolist()], name)
+    kind = types.pop() if types else fixed_type(name) or pa.null()
+    typed = [pa.nulls(len(chunk), kind) if chunk.type != kind else chunk for chunk in chunks]
+    return pa.concat_arrays(typed).take(of_numbers(order))
+
+
+__all__ = ["ERRORS", "FIXED", "Large", "RunTable", "as_column", "best", "column_names", "column_of", "in_order", "values_of"]
