@@ -105,7 +105,7 @@ def _parameters(trials: Trials) -> dict[str, list[Any]]:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Piece:
     """Columns of some trials, and the places of these in the table."""
 
     places: Array
@@ -126,12 +126,12 @@ def _statuses(found: Replay, damaged: Collection[str], unfinished: str, count: i
     return shown + ["damaged"] * (count - len(shown))
 
 
-def _of_blocks(found: Replay) -> _Part:
+def _of_blocks(found: Replay) -> _Piece:
     """The trials that ended well in batches: columns as the journal has them, and what the trials of a batch share."""
     blocks = found.blocks()
     places = np.concatenate([block.places for block in blocks]) if blocks else np.zeros(0, np.int64)
     if not blocks:
-        return _Part(places, {})
+        return _Piece(places, {})
     counts = [len(block.rows) for block in blocks]
     block_of_row = np.repeat(np.arange(len(counts)), counts)
     shared = RunTable.of([_shared(block.event) for block in blocks]).take(block_of_row)
@@ -140,7 +140,7 @@ def _of_blocks(found: Replay) -> _Part:
     for name in dict.fromkeys(chain.from_iterable(each)):
         chunks = [part[name] if name in part else as_column([None] * n) for part, n in zip(each, counts, strict=True)]
         columns[name] = in_order(chunks, np.arange(len(places)), name)
-    return _Part(places, columns)
+    return _Piece(places, columns)
 
 
 _OF_TRIAL = ("trial", "index", "replicate", "seed", "status")
@@ -164,7 +164,7 @@ def _columns_of(block: Block) -> dict[str, Column]:
     }
 
 
-def _of_unended(found: Replay, planned: Mapping[str, int | None]) -> _Part:
+def _of_unended(found: Replay, planned: Mapping[str, int | None]) -> _Piece:
     """The trials that wait, or run for the first time."""
     places, devices = np.flatnonzero(found.unended()), dict[int, Any]()
     for event, running in found.begun():
@@ -173,10 +173,10 @@ def _of_unended(found: Replay, planned: Mapping[str, int | None]) -> _Part:
     columns = {"attempts": [int(place in devices) for place in listed], "device": list(map(devices.get, listed))}
     if planned:
         columns["planned_bytes"] = [planned.get(found.ids[place]) for place in listed]
-    return _Part(places, {name: as_column(values, name) for name, values in columns.items()})
+    return _Piece(places, {name: as_column(values, name) for name, values in columns.items()})
 
 
-def _of_rows(found: Replay, places: Array, ids: Sequence[str], planned: Mapping[str, int | None]) -> _Part:
+def _of_rows(found: Replay, places: Array, ids: Sequence[str], planned: Mapping[str, int | None]) -> _Piece:
     """Trials with a line of their own, or that were tried again."""
     table = []
     for place in map(int, places):
@@ -186,7 +186,7 @@ def _of_rows(found: Replay, places: Array, ids: Sequence[str], planned: Mapping[
         if not row.get("device") and state.attempts:  # it has not ended, died without a word, or has no program
             row["device"] = state.attempts[-1].place.get("device")
         table.append(row)
-    return _Part(places, {name: column for name, column in RunTable.of(table).columns.items() if name not in _OF_TRIAL})
+    return _Piece(places, {name: column for name, column in RunTable.of(table).columns.items() if name not in _OF_TRIAL})
 
 
 def _planned(folder: RunFolder, found: Replay) -> dict[str, int | None]:
