@@ -23,8 +23,7 @@ from qdrun.runner.live.points import live_values
 from qdrun.runner.store.layout import write_run
 from qdrun.runner.store.owner import take
 from qdrun.runner.study.target import resolve
-from qdrun.runner.workers import BatchSpec, TrialSpec, Worker, WorkerSpec
-from qdrun.runner.workers.spec import BatchColumns
+from qdrun.runner.workers import BatchColumns, BatchSpec, Worker, WorkerSpec
 
 BATCHES = (1, 16, 128, 1024)
 LOG_STEPS = 10000
@@ -81,15 +80,13 @@ class Bench:
         }
         values = np.geomspace(300.0, 3000.0, trials).tolist()
         params = {"stiffness": values[0], "steps": 64}
-        names = tuple(TrialSpec(f"t{self.count}-{k}", 1, {}) for k in range(trials))
-        if trials == 1:
-            spec = {"params": params, "seed": 0, "optimize": section}
-            return BatchSpec("l", (names[0]._replace(spec=spec),))
-        return BatchSpec("l", names, together=BatchColumns(params, {"stiffness": values}, [0] * trials, section))
+        names = tuple(f"t{self.count}-{k}" for k in range(trials))
+        inputs = {"stiffness": values} if trials > 1 else {}
+        return BatchSpec("l", names, (1,) * trials, BatchColumns(params, inputs, [0] * trials, section))
 
     def says(self):
         """A trial that logs at each of its time steps."""
-        return BatchSpec("l", (TrialSpec(f"t{self.count}", 1, {"params": {}, "seed": 0}),))
+        return BatchSpec("l", (f"t{self.count}",), (1,), BatchColumns({}, {}, [0]))
 
     def measured(self, make, steps):
         """Seconds of a step, of logging it, and of writing what it has logged."""
@@ -109,7 +106,7 @@ class Bench:
                 spent = time.perf_counter() - began
             finally:
                 Watch.log = log
-            assert all(one.record["status"] == "done" for one in end.ends), end.ends[0].record
+            assert all(record["status"] == "done" for record in end.ends.values()), end.ends
             began = time.thread_time()
             self.worker._live.write()
             found.append((spent / steps, (time.thread_time() - began) / steps))

@@ -9,7 +9,7 @@ from ..store.attempts import PREEMPTED, Failure
 from ..store.columns import BatchRows
 from . import messages as m
 from .failures import Rules
-from .parts import NO_ROOM, Asked, Blame, Claims, DeviceAt, Flight, LeaseAt, TrialAt, error_of
+from .parts import NO_ROOM, OF_THE_WORKER, Asked, Blame, Claims, DeviceAt, Flight, LeaseAt, TrialAt, error_of, failure_of
 from .retry_policy import Ending, Verdicts
 
 NOT_BEGUN = error_of("NotBegun", "its worker was lost before it began with this trial")
@@ -245,7 +245,7 @@ class Flights:
             self._out.append(m.WriteStarted(name, number, flight.place))
 
     def _over(
-        self, flight: Flight, ends: Mapping[str, m.TrialEnded], rows: Sequence[BatchRows] = (), *, charged: bool = True
+        self, flight: Flight, ends: Mapping[str, m.Record], rows: Sequence[BatchRows] = (), *, charged: bool = True
     ) -> None:
         """A launch ran to its end. ``rows``: trials of a batch that ended well. ``charged``: its trials answer for it."""
         self._begin(flight)
@@ -264,12 +264,13 @@ class Flights:
             if end is None and ends:
                 behind.append((name, *flight.ending.get(name, (Failure.infrastructure, NOT_BEGUN)), {}))
                 continue
-            if end is not None and end.failure is None:
-                if self._verdicts.ended_well(name, end.record, checked=flight.launch.checked):
+            failure = Failure.infrastructure if end is None else failure_of(end)
+            if failure is None:
+                assert end is not None
+                if self._verdicts.ended_well(name, end, checked=flight.launch.checked):
                     self._ask([(name,)])
                 continue
-            record = {} if end is None else end.record
-            failure = Failure.infrastructure if end is None or end.failure is None else end.failure
+            record = {} if end is None else {key: value for key, value in end.items() if key not in OF_THE_WORKER}
             error = record.get("error") or error_of("NoResult", "the worker gave no result for this trial")
             own: tuple[Failure, m.Error] = failure, error
             said = flight.ending.get(name, own)
@@ -278,7 +279,7 @@ class Flights:
                 unsaved.append((name, *(own if said[0] is Failure.timeout else said), record))
             elif failure is Failure.infrastructure and error.get("type") == PREEMPTED:
                 behind.append((name, *said, record))
-            elif end is not None and end.shared:
+            elif end is not None and end.get("shared"):
                 shared.append((name, *said, record))
             else:
                 failed.append((name, *said, record))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -48,21 +48,20 @@ class Outside:
 
 @dataclass(frozen=True)
 class Inside:
-    """What a run is: its trials by id, what a worker is told of each (``Prepared.own_spec``), and when a batch gets another budget.
+    """What a run is: its trials by id, what a worker is told of those of a launch, and when a batch gets another budget.
 
     ``budget``: the ``memory_budget`` of a trial that was granted so many bytes at a relative time; None: what its spec says.
     ``planned``: bytes by trial, None where they are not known. ``too_large``: trials that are not to be started, each with the reason.
-    ``loose``: trials that may take more than they claim, as their plan is known to lack something. ``together``: the columns of a launch of
-    several trials. ``device``: about the device of a name, for the journal. ``may_use``: the devices that there are for the run now.
+    ``loose``: trials that may take more than they claim, as their plan is known to lack something. ``device``: about the device of a name,
+    for the journal. ``may_use``: the devices that there are for the run now.
     """
 
     trials: Mapping[str, Trial]
-    spec: Callable[[Trial], Mapping[str, Any]]
+    columns: Callable[[Sequence[str]], BatchColumns]
     planned: Mapping[str, int | None]
     budget: Callable[[m.Launch], int | None] = lambda launch: None
     too_large: Mapping[str, str] = field(default_factory=dict)
     loose: frozenset[str] = frozenset()
-    together: Callable[[m.Launch], BatchColumns | None] = lambda launch: None
     device: Callable[[str], Mapping[str, Any]] = lambda name: {}
     may_use: Callable[[], set[str]] = set
 
@@ -85,7 +84,7 @@ def with_best(inside: Inside, journal: Journal, row: Event) -> Event:
     """The row of a trial whose attempt was killed, with the best point of its descent; any other row as it is. Reads the store."""
     if row["status"] == "done" or not row["attempt"] or row.get("loss") is not None:
         return row
-    optimize = inside.spec(inside.trials[row["trial"]]).get("optimize")
+    optimize = inside.columns((row["trial"],)).optimize
     found = best_so_far(journal.folder.files, row["trial"], optimize) if optimize else None
     if found is None:
         return row

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 from ..clock import now as clock_now
@@ -17,7 +16,7 @@ from ..ray_adapter.cluster import NoWorker
 from ..ray_adapter.head_watch import ClusterLost
 from ..store.files import StorageFull
 from ..store.owner import check_owner
-from ..workers.spec import BatchSpec, TrialSpec
+from ..workers.spec import BatchSpec
 from . import messages as m
 from .event_writer import Book, Inside, Outside, with_best
 from .memory_use import observed, steadier, used_of
@@ -280,7 +279,7 @@ class Runner:
 
     def _heard(self, event: m.Event) -> None:
         if isinstance(event, m.LaunchEnded) and (event.ends or event.rows):
-            spent = sum([end.record.get("worker_seconds") or 0.0 for end in event.ends.values()])
+            spent = sum([record.get("worker_seconds") or 0.0 for record in event.ends.values()])
             spent += sum([len(rows.trials) * (rows.shared.get("worker_seconds") or 0.0) for rows in event.rows])
             self._seconds[self.state.lease_of(event.launch)].append(spent)
 
@@ -291,8 +290,8 @@ class Runner:
             if isinstance(event, m.LaunchEnded) and event.rows:
                 timing.add(event.rows[0].shared, now, sum(len(rows.trials) for rows in event.rows))
             elif isinstance(event, m.LaunchEnded) and len(event.ends) == 1:
-                for end in event.ends.values():
-                    timing.add(end.record, now)
+                for record in event.ends.values():
+                    timing.add(record, now)
             elif isinstance(event, m.Started):
                 timing.first_start_t = timing.first_start_t or now
 
@@ -360,10 +359,7 @@ class Runner:
         inside, alone, out = self.inside, self.state.alone, []
         for launch in launches:
             id, _, trials, numbers, size, _, lease, behind, may_fail, checked = launch
-            together = inside.together(launch) if len(trials) > 1 else None
-            own = repeat({}) if together else [inside.spec(inside.trials[name]) for name in trials]
-            specs = map(TrialSpec, trials, numbers, own)
             strict = not alone(trials) and inside.loose.isdisjoint(trials)
-            head = lease, tuple(specs), size or None, strict, inside.budget(launch)
-            out.append(BatchSpec(*head, id, behind, may_fail, checked, together))
+            head = lease, trials, numbers, inside.columns(trials), size or None, strict, inside.budget(launch)
+            out.append(BatchSpec(*head, id, behind, may_fail, checked))
         return tuple(out)

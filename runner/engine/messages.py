@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..packing import Claim
 from ..store.attempts import Failure
 from ..store.columns import BatchRows
+from ..workers.spec import LaunchEnded
 
 Record = Mapping[str, Any]
 Error = Mapping[str, str]
@@ -25,17 +26,6 @@ class WorkerId:
     device: str
     slot: int = 0
     generation: int = 0
-
-
-class TrialEnded(NamedTuple):
-    """The end of one trial of a launch. ``failure`` None: it succeeded, and ``record`` is its row.
-
-    ``shared``: its process ran out of memory, possibly because of another trial in it.
-    """
-
-    record: Record
-    failure: Failure | None = None
-    shared: bool = False
 
 
 # Events
@@ -84,20 +74,6 @@ class Started(NamedTuple):
 
     launch: int
     ago_s: float = 0.0
-
-
-class LaunchEnded(NamedTuple):
-    """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
-    replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will. ``rows``: the
-    trials of a batch that ended well, which are not among ``ends``. A trial of a batch without an end did not begin, if others have one.
-    """
-
-    launch: int
-    ends: Mapping[str, TrialEnded]
-    restart: bool = False
-    retire: str = ""
-    begun: bool = True
-    rows: tuple[BatchRows, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from . import messages as m
 Claims = Mapping[str, Claim]
 NO_ROOM = StorageFull.__name__
 """The error of an attempt whose result found no room, by its type."""
+OF_THE_WORKER = frozenset(("restart", "shared"))
+"""What a record says of the worker, and not of the trial. ``shared``: it ran out of memory, perhaps because of others in its process."""
 STORE_AWAY = frozenset(kind.__name__ for kind in (StorageFull, StorageUnreachable, StorageDenied))
 """Errors of a store that may pass, by their types."""
 
@@ -209,6 +211,11 @@ def suspects(flights: Sequence[Flight], begun: frozenset[int] | None, *, crash: 
             ended += own[:at]
             ran.append(own[at])
     return ended, ran
+
+
+def failure_of(record: m.Record) -> Failure | None:
+    """The class of failure of a record of a worker; None: the attempt succeeded."""
+    return None if record["status"] == "done" else Failure(record.get("failure") or Failure.user_error)
 
 
 def error_of(kind: str, message: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...jobs.base import Job
@@ -27,7 +28,7 @@ from ..study.plan import Planned, Prepared, opened, plan_all, planned_bytes
 from ..study.requests import Claims, claim_of
 from ..study.target import load
 from ..workers.preload import MOST_SHAPES
-from ..workers.spec import BatchColumns, Shape, TrialSpec, WorkerSpec
+from ..workers.spec import BatchColumns, BatchSpec, WorkerSpec
 from . import messages as m
 from .event_writer import Inside, Outside
 from .failures import Rules
@@ -134,14 +135,13 @@ def numbered(spec: WorkerSpec, worker: m.WorkerId, lanes: int) -> WorkerSpec:
     return replace(spec, number=1 + worker.slot + lanes * worker.generation)
 
 
-def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, row: Found) -> tuple[Shape, ...]:
+def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, row: Found) -> tuple[BatchSpec, ...]:
     """The shapes with code that is preloaded for the lanes of a GPU; none for a device with one lane, where loading delays no lane."""
     if row.backend == "cpu" or row.lanes < 2 or not load(prepared.target).needs_compiler:
         return ()
-    trials = prepared.trials.named
     firsts = [group.trials[0] for group, _ in planned if group.plan is not None][:MOST_SHAPES]
     return tuple(
-        Shape(TrialSpec(name, 1, prepared.own_spec(trials[name])), claim.points[0].bytes)
+        BatchSpec("", (name,), (1,), batch_columns(prepared, (name,)), claim.points[0].bytes)
         for name in firsts
         if (claim := claims(name).get(row.kind)) is not None
     )
@@ -193,18 +193,21 @@ def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, ro
         fastest = claims.fastest(launch.trials[0], roster.kind(launch.worker.device))
         return launch.bytes if fastest is not None and launch.bytes < fastest else None
 
-    def together(launch: m.Launch) -> BatchColumns:
-        return BatchColumns(
-            *columns_of(launch.trials, prepared.trials), prepared.own_spec(trials[launch.trials[0]])["optimize"]
-        )
-
     groups = [group for group, _ in planned]
     trials = prepared.trials.named
     # without launches a plan lacks what gradients need: a trial that takes it is not at fault
     loose = {name for group in groups if group.plan is not None and not group.plan.whole for name in group.trials}
     large = too_large(prepared, planned)
     planned_of = planned_bytes(groups)
-    return Inside(trials, prepared.own_spec, planned_of, budget, large, frozenset(loose), together, roster.about, roster.now)
+    columns = partial(batch_columns, prepared)
+    return Inside(trials, columns, planned_of, budget, large, frozenset(loose), roster.about, roster.now)
+
+
+def batch_columns(prepared: Prepared, names: Sequence[str]) -> BatchColumns:
+    """What a worker is told of the trials of a launch."""
+    own = prepared.own_spec(prepared.trials.named[names[0]])
+    columns = columns_of(names, prepared.trials) if len(names) > 1 else (own["params"], {}, [own["seed"]])
+    return BatchColumns(*columns, own["optimize"])
 
 
 def run_trials(

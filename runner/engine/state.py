@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..store.attempts import PREEMPTED, Failure
 from . import messages as m
 from .assignments import Flights
-from .parts import NO_ROOM, STORE_AWAY, Blame, DeviceAt, DroppedLaunch, Flight, LeaseAt, error_of, suspects
+from .parts import NO_ROOM, STORE_AWAY, Blame, DeviceAt, DroppedLaunch, Flight, LeaseAt, error_of, failure_of, suspects
 
 TOGETHER_S = 1.0
 """Workers of one device that die within so many seconds died of one cause."""
@@ -198,7 +198,7 @@ class SweepState(Flights):
         if flight is None:
             return
         lease = flight.launch.lease
-        crashes = {name: end.record for name, end in event.ends.items() if end.failure is Failure.crash}
+        crashes = {name: record for name, record in event.ends.items() if failure_of(record) is Failure.crash}
         charged = not crashes or self._one_suspect(
             [other for other in self._on(flight.launch.worker) if other is flight or other.since is not None]
         )
@@ -278,11 +278,11 @@ class SweepState(Flights):
         """Whether a launch that has ended says something against its device: an attempt there was lost by no fault of its own."""
         worker = flight.launch.worker
         lost = None
-        for end in event.ends.values():
-            lost = end if end.failure is Failure.infrastructure else lost
+        for record in event.ends.values():
+            lost = record if failure_of(record) is Failure.infrastructure else lost
         if lost is not None or event.restart:
             error = error_of("DeviceLost", "its worker has lost the device")
-            error = error if lost is None else lost.record.get("error") or error
+            error = error if lost is None else lost.get("error") or error
             if error.get("type") not in (NO_ROOM, PREEMPTED):
                 self._useless(worker, error)
         else:

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 from ..engine import messages as m
 from ..engine.parts import error_of
 from ..store.attempts import Failure
-from ..workers.spec import BatchEnd, BatchSpec, Progress, WorkerInfo, WorkerSpec, worker_name
-from ..workers.wire import packed, unpacked_news
+from ..workers.spec import BatchSpec, LeaseNews, Progress, WorkerInfo, WorkerSpec, worker_name
 from .worker_deaths import last_words, left_behind, signal_of
 
 UNEXPECTED, NODE_DIED = "The actor died unexpectedly", "The actor died because its node has died"
@@ -134,11 +133,12 @@ class RayWorkers:
 
     def _send(self, worker: m.WorkerId, actor: _Actor, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
         asked, behind = _RemoteCall(worker, {launch.id: launch for launch in launches}), launches[0].behind
+        sent = pickle.dumps(tuple(batches), 5)
         if len(batches) == 1 and not behind:
-            self._refs[actor.handle.run.remote(packed(batches)[0])] = asked
+            self._refs[actor.handle.run.remote(sent)] = asked
         else:
             actor.run_all = actor.run_all or actor.handle.run_all.options(num_returns="streaming")
-            self._refs[actor.run_all.remote(packed(batches))] = asked
+            self._refs[actor.run_all.remote(sent)] = asked
         if not behind:  # else the worker says when it begins
             self._news.append(m.Started(launches[0].id))
 
@@ -250,8 +250,10 @@ class RayWorkers:
 
     def _heard(self, ref: Any, asked: _RemoteCall, launches: dict[int, m.Launch], value: Any) -> list[m.Event]:
         """The news of a call. More comes by the same reference until all of its launches have ended."""
-        news = unpacked_news(value)
-        events: list[m.Event] = [ended(launches.pop(end.launch), end) for end in news.ends]
+        news: LeaseNews = pickle.loads(value)
+        events: list[m.Event] = list(news.ends)
+        for end in news.ends:
+            del launches[end.launch]
         if news.running:
             events.append(m.Started(news.running, news.seconds))
         if launches:
@@ -395,21 +397,6 @@ def _value(ref: Any, timeout_s: float | None = None) -> Any:
     import ray
 
     return ray.get(next(ref) if isinstance(ref, ray.ObjectRefGenerator) else ref, timeout=timeout_s)
-
-
-def ended(launch: m.Launch, end: BatchEnd) -> m.LaunchEnded:
-    """The result of a launch, as an event."""
-    ends, restart = {}, False
-    for trial, _, record in end.ends:
-        if record["status"] == "done":
-            ends[trial] = m.TrialEnded(record)
-            continue
-        if "restart" in record:
-            restart |= bool(record["restart"])
-        shared = bool(record.get("shared"))
-        record = {name: value for name, value in record.items() if name not in ("restart", "shared")}
-        ends[trial] = m.TrialEnded(record, Failure(record.get("failure") or Failure.user_error), shared)
-    return m.LaunchEnded(launch.id, ends, restart, end.retire, end.begun, end.rows)
 
 
 def read_there(read: Callable[[str], Any], node: str, path: str) -> Any:

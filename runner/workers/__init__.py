@@ -2,13 +2,12 @@
 
 from .records import error_record, finished_record
 from .spec import (
-    BatchEnd,
+    BatchColumns,
     BatchSpec,
     LaneState,
+    LaunchEnded,
     LeaseNews,
     Progress,
-    TrialEnd,
-    TrialSpec,
     WorkerInfo,
     WorkerSpec,
     log_folder,
@@ -17,13 +16,12 @@ from .spec import (
 from .worker import Worker
 
 __all__ = [
-    "BatchEnd",
+    "BatchColumns",
     "BatchSpec",
     "LaneState",
+    "LaunchEnded",
     "LeaseNews",
     "Progress",
-    "TrialEnd",
-    "TrialSpec",
     "Worker",
     "WorkerInfo",
     "WorkerSpec",

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +22,16 @@ from ...jobs.base import Job
 from ..live.points import Logged
 from ..store.columns import BatchRows
 from .program_cache import Keeper
-from .spec import BatchEnd, BatchSpec, LaneState, TrialEnd, TrialSpec
+from .records import Record
+from .spec import BatchSpec, LaneState, LaunchEnded
 
-Run = Callable[["Lane", BatchSpec, TrialSpec], TrialEnd]
+Ends = dict[str, Record]
+"""Records of attempts, by trial."""
+Run = Callable[["Lane", BatchSpec], Record]
 """Runs one attempt on a lane. What it raises becomes the end of that attempt."""
-Together = Callable[["Lane", BatchSpec], tuple[list[TrialEnd], tuple[BatchRows, ...]] | None]
+Together = Callable[["Lane", BatchSpec], tuple[Ends, tuple[BatchRows, ...]] | None]
 """Runs the trials of a batch at once: the ends of those that failed, and the rows of the others; None: they must run one by one."""
-Broken = Callable[[BatchSpec, TrialSpec, BaseException], TrialEnd]
+Broken = Callable[[BatchSpec, BaseException], Record]
 """The end of an attempt from an exception of the worker."""
 PHASES = {"open": "build"}
 """The phases of a lane whose names mean nothing to users."""
@@ -77,7 +80,7 @@ class WorkerCall:
     """
 
     batches: Sequence[BatchSpec]
-    ends: deque[BatchEnd] = field(default_factory=deque)
+    ends: deque[LaunchEnded] = field(default_factory=deque)
     running: tuple[int, float] | None = None
     over: threading.Event = field(default_factory=threading.Event)
     failed: int = 0
@@ -88,29 +91,28 @@ class WorkerCall:
     def has(self, trial: str) -> bool:
         """Whether a trial is among them."""
         if self.names is None:  # looked up once for each of a batch
-            self.names = frozenset(one.trial for batch in self.batches for one in batch.trials)
+            self.names = frozenset(trial for batch in self.batches for trial in batch.trials)
         return trial in self.names
 
-    def tell(self, end: BatchEnd) -> None:
+    def tell(self, end: LaunchEnded) -> None:
         """The next batch is over."""
         self.ends.append(end)
         self.told += 1
         self.running = None
 
-    def taken(self) -> tuple[BatchEnd, ...]:
+    def taken(self) -> tuple[LaunchEnded, ...]:
         """The ends since the last call."""
         return tuple(self.ends.popleft() for _ in range(len(self.ends)))
 
 
 @dataclass(slots=True)
 class Now:
-    """The attempt that a lane runs. ``phase``: see ``LaneState``. ``saving``: since when its result is written down. ``trials``: all of
-    those that run at once.
+    """The attempts that a lane runs at once. ``rows``: of the batch, those that run. ``phase``: see ``LaneState``. ``saving``: since when
+    their results are written down.
     """
 
-    trial: TrialSpec
-    lease: str
-    trials: Sequence[TrialSpec]
+    batch: BatchSpec
+    rows: Sequence[int]
     phase: str = "open"
     since: float = field(default_factory=time.monotonic)
     job: Job[Any] | None = None
@@ -179,44 +181,43 @@ class Lane(threading.Thread):
         except BaseException as error:  # a job's, too: what it opened ends here
             self._lanes.failed(error)
 
-    def _batch(self, task: WorkerCall, batch: BatchSpec) -> BatchEnd:
+    def _batch(self, task: WorkerCall, batch: BatchSpec) -> LaunchEnded:
         enough = batch.may_fail is not None and task.failed >= batch.may_fail
         if self._lanes.lost or enough or batch.launch in self._lanes.dropped:
-            return BatchEnd(batch.lease, (), self._lanes.retire(), batch.launch)
+            return LaunchEnded(batch.launch, {}, retire=self._lanes.retire(), begun=False)
         self._lanes.begin(self.number, batch.launch)
         task.running = batch.launch, time.monotonic()
-        ends, rows = self._together(batch) if batch.together is not None else (self._one_by_one(batch, batch.trials), ())
-        task.failed += sum(not end.done for end in ends)
-        return BatchEnd(batch.lease, tuple(ends), self._lanes.retire(), batch.launch, rows=rows)
+        ends, rows = self._together(batch) if len(batch.trials) > 1 else (self._one_by_one((batch,)), ())
+        task.failed += sum(record["status"] != "done" for record in ends.values())
+        return LaunchEnded(batch.launch, ends, rows, self._lanes.retire())
 
-    def _together(self, batch: BatchSpec) -> tuple[list[TrialEnd], tuple[BatchRows, ...]]:
+    def _together(self, batch: BatchSpec) -> tuple[Ends, tuple[BatchRows, ...]]:
         """The trials of a batch at once; one by one where the job raises for all of them: each then has its own error, or its row."""
-        assert self._floats is not None and batch.together is not None
-        self.now = Now(batch.trials[0], batch.lease, batch.trials)
+        assert self._floats is not None
+        rows = range(len(batch.trials))
+        self.now = Now(batch, rows)
         self._floats.restore()
         try:
             found = Context().run(self._lanes.together, self, batch)
         except BaseException as error:
-            found = [self._lanes.broken(batch, trial, error) for trial in batch.trials], ()
+            found = {trial: self._lanes.broken(batch, error) for trial in batch.trials}, ()
         self.now = None
-        if found is not None:
-            return found
-        specs = [one._replace(spec=batch.together.own_spec(one.trial, row)) for row, one in enumerate(batch.trials)]
-        return self._one_by_one(batch, specs), ()
+        return (self._one_by_one(map(batch.part, rows)), ()) if found is None else found
 
-    def _one_by_one(self, batch: BatchSpec, trials: Sequence[TrialSpec]) -> list[TrialEnd]:
-        ends, floats = [], self._floats
+    def _one_by_one(self, batches: Iterable[BatchSpec]) -> Ends:
+        ends, floats = Ends(), self._floats
         assert floats is not None
-        for trial in trials:
+        for batch in batches:
             if ends and self._lanes.lost:  # by the one before; a trial that does not begin has no end
                 break
-            self.now = Now(trial, batch.lease, (trial,))
+            self.now = Now(batch, (0,))
             floats.restore()
             # a context of its own: whatever program or setting a trial leaves behind in its context, the next one does not see
             try:
-                ends.append(Context().run(self._lanes.run, self, batch._replace(trials=(trial,)), trial))
+                record = Context().run(self._lanes.run, self, batch)
             except BaseException as error:
-                ends.append(self._lanes.broken(batch, trial, error))
+                record = self._lanes.broken(batch, error)
+            ends[batch.trials[0]] = record
             self.now = None
         return ends
 
@@ -225,15 +226,15 @@ class Lane(threading.Thread):
         with self._lock:
             assert self.now is not None
             self.now.job = job
-            why = self._stops.get(self.now.trial.trial)
+            why = self._stops.get(self.now.batch.trials[0])
             if why is not None:
                 job.watch.stop(why)
 
-    def runs(self, trials: Sequence[TrialSpec]) -> None:
+    def runs(self, rows: Sequence[int]) -> None:
         """Those trials of the batch that were not stopped before run at once now: the rows of what they log."""
         with self._lock:
             assert self.now is not None
-            self.now.trials = trials
+            self.now.rows = rows
 
     def save(self) -> None:
         """The running attempt no longer uses its job and cannot be stopped: another trial may use the job."""
@@ -254,7 +255,7 @@ class Lane(threading.Thread):
         points = [] if now is None or now.job is None else now.job.watch.live.take(last=last)
         if now is None or not points:
             return None
-        return Logged.of([one.trial for one in now.trials], [one.attempt for one in now.trials], points)
+        return Logged.of([now.batch.trials[row] for row in now.rows], [now.batch.attempts[row] for row in now.rows], points)
 
     def take_artifacts(self) -> TemporaryDirectory[str] | None:
         """The folder with the artifacts of the running attempt, None where it has none; the caller removes it."""
@@ -273,14 +274,15 @@ class Lane(threading.Thread):
                 return False
             self._stops.setdefault(trial, why)
             now = self.now
-            if now is not None and now.trial.trial == trial and now.job is not None:
+            if now is not None and now.batch.trials[0] == trial and now.job is not None:
                 now.job.watch.stop(why)
         return True
 
     def stop_all(self, why: str) -> None:
         """Ask all trials that run here to stop. Those that wait do not begin once nothing can be run here, see ``Lanes.lost``."""
-        for trial in () if (now := self.now) is None else now.trials:
-            self.stop(trial.trial, why)
+        now = self.now
+        for trial in () if now is None else [now.batch.trials[row] for row in now.rows]:
+            self.stop(trial, why)
 
     def held(self) -> dict[str, int]:
         """Bytes of its program now, by category; read from another thread, so it waits for nothing."""
@@ -313,9 +315,9 @@ class Lane(threading.Thread):
         runs, steps = (0, 0) if job is None else (job.watch.runs, job.watch.steps)
         phase = "run" if now.phase == "open" and runs else now.phase
         progress = job.watch.progress(job.program) if phase == "run" and job is not None else PHASES.get(phase, phase)
-        trial, point = now.trial, None if job is None else job.watch.live.latest
+        batch, point = now.batch, None if job is None else job.watch.live.latest
         shown = None if point is None else point._replace(values=point.row())
-        head = self.number, trial.trial, trial.attempt, now.lease, phase, seconds, runs, steps
+        head = self.number, batch.trials[0], batch.attempts[0], batch.lease, phase, seconds, runs, steps
         return LaneState(*head, self.held(), progress, shown)
 
 
@@ -406,8 +408,8 @@ class Lanes:
         running = task.running
         for batch in task.batches[task.told :]:
             begun = running is not None and running[0] == batch.launch
-            ends = tuple(self.broken(batch, trial, error) for trial in batch.trials) if begun else ()
-            task.tell(BatchEnd(batch.lease, ends, self.retire(), batch.launch))
+            ends = {trial: self.broken(batch, error) for trial in batch.trials} if begun else {}
+            task.tell(LaunchEnded(batch.launch, ends, retire=self.retire(), begun=begun))
         task.over.set()
 
     def logged(self) -> list[Logged]:

@@ -19,7 +19,7 @@ from ...jobs.core.inputs import located
 from ...jobs.core.loading import load_code
 from ..study.target import input_files
 from .program_cache import options_of
-from .spec import Shape
+from .spec import BatchSpec
 
 MOST_SHAPES = 64
 """Maximum number of preloaded shapes of a run; the code of others is loaded by their first trials."""
@@ -27,14 +27,14 @@ LIMIT_S = 30.0
 """All of it may take so long; a trial of any shape may begin then."""
 
 
-def preload(shapes: Sequence[Shape], claimed: int, load: Callable[[Shape], None], limit_s: float = LIMIT_S) -> None:
+def preload(shapes: Sequence[BatchSpec], claimed: int, load: Callable[[BatchSpec], None], limit_s: float = LIMIT_S) -> None:
     """Load the code of shapes, one after the other; returns when trials may begin.
 
     No lease covers these bytes. But waiting trials have leases, and hold nothing yet: a shape that needs more than they have claimed
     together is left to its first trial.
 
     Args:
-        shapes: of the run.
+        shapes: of the run, a trial of each with what it claims.
         claimed: bytes that the trials which wait have claimed.
         load: builds a trial of a shape and loads its code; whatever it raises is dropped.
         limit_s: after so many seconds trials may begin.
@@ -45,7 +45,7 @@ def preload(shapes: Sequence[Shape], claimed: int, load: Callable[[Shape], None]
         for shape in shapes:
             if over.is_set() or time.monotonic() > end:
                 return
-            if shape.bytes <= claimed:
+            if (shape.claim_bytes or 0) <= claimed:
                 with suppress(BaseException):  # a user's code
                     load(shape)
 

@@ -5,7 +5,7 @@ Messages that exist once per trial are named tuples: creating a frozen dataclass
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ class WorkerSpec:
         grow_bytes: what process or device may hold more, with no trial open, than after the first trials; beyond, the process is replaced.
         storage_wait_s: seconds that a result waits for room in the store.
         own_process: the worker is alone in its process, and may redirect the descriptors 1 and 2 to its log.
-        shapes: whose code is loaded before the first trial, see ``workers.preload``.
+        shapes: a trial of each, whose code is loaded before the first trial, see ``workers.preload``.
     """
 
     run: str
@@ -63,33 +63,17 @@ class WorkerSpec:
     grow_bytes: int = 1 << 30
     storage_wait_s: float = 60.0
     own_process: bool = True
-    shapes: tuple[Shape, ...] = ()
-
-
-class TrialSpec(NamedTuple):
-    """One attempt of one trial. ``spec``: ``Prepared.spec``, or what of it is not in ``WorkerSpec.job``."""
-
-    trial: str
-    attempt: int
-    spec: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Trials with equal plans: one of them, and the bytes that each claims."""
-
-    trial: TrialSpec
-    bytes: int
+    shapes: tuple[BatchSpec, ...] = ()
 
 
 class BatchColumns(NamedTuple):
-    """The trials of a batch as columns: they differ in inputs and seeds alone, and run at once in one program.
+    """The trials of a batch as columns: they differ in inputs and seeds alone, and run at once in one program. One trial has a row, too.
 
     Attributes:
         params: of the first trial, as plain data.
         inputs: the parameters that are not the same in all, with a value for each trial.
         seeds: of each trial.
-        optimize: what each descends by, as ``TrialSpec.spec`` has it; None: they run once.
+        optimize: what each descends by, see ``section_data``; None: they run once.
     """
 
     params: Mapping[str, Any]
@@ -98,17 +82,26 @@ class BatchColumns(NamedTuple):
     optimize: Mapping[str, Any] | None = None
 
     def own_spec(self, trial: str, row: int) -> dict[str, Any]:
-        """The ``TrialSpec.spec`` of one of them, to run it alone."""
-        params = {**self.params, **{name: values[row] for name, values in self.inputs.items()}}
-        return {"trial": trial, "params": params, "seed": self.seeds[row], "optimize": self.optimize}
+        """What of ``Prepared.spec`` is a trial's own."""
+        return {"trial": trial, "params": self.params_of(row), "seed": self.seeds[row], "optimize": self.optimize}
+
+    def params_of(self, row: int) -> dict[str, Any]:
+        """The parameters of a trial."""
+        return {**self.params, **{name: values[row] for name, values in self.inputs.items()}}
+
+    def part(self, row: int) -> BatchColumns:
+        """The columns of one trial."""
+        return BatchColumns(self.params_of(row), {}, [self.seeds[row]], self.optimize)
 
 
 class BatchSpec(NamedTuple):
-    """One trial, or several that run ``together``, on one lane.
+    """One trial, or several that run at once, on one lane.
 
     Attributes:
         lease: the lease of the batch.
-        trials: in order; of several ``spec`` is empty.
+        trials: their ids.
+        attempts: the numbers of their attempts.
+        columns: their parameters.
         claim_bytes: maximum bytes of their program; None: unknown.
         strict: allocations beyond the claim fail. False for a trial that is alone on its device: then the excess is only reported.
         budget_bytes: the ``memory_budget`` of their programs at the point of the claim's curve; None: what the spec says.
@@ -116,11 +109,12 @@ class BatchSpec(NamedTuple):
         behind: an earlier call of the lease is not over, or was not when this was sent: it runs on the same lane, in the same program.
         may_fail: it does not begin once so many trials of its call have not ended well; None: whatever became of them.
         checked: every index is checked, to find why the process of its trial died.
-        together: of several trials: their parameters. None: of one.
     """
 
     lease: str
-    trials: tuple[TrialSpec, ...]
+    trials: tuple[str, ...]
+    attempts: tuple[int, ...]
+    columns: BatchColumns
     claim_bytes: int | None = None
     strict: bool = True
     budget_bytes: int | None = None
@@ -128,61 +122,49 @@ class BatchSpec(NamedTuple):
     behind: bool = False
     may_fail: int | None = None
     checked: bool = False
-    together: BatchColumns | None = None
+
+    def part(self, row: int) -> BatchSpec:
+        """The batch of one of its trials."""
+        one = slice(row, row + 1)
+        return self._replace(trials=self.trials[one], attempts=self.attempts[one], columns=self.columns.part(row))
 
 
-class TrialEnd(NamedTuple):
-    """The end of an attempt: its record for the journal, prepared by ``store.attempts.pack``. See ``runner.workers.records``."""
-
-    trial: str
-    attempt: int
-    record: dict[str, Any]
-
-    @property
-    def done(self) -> bool:
-        """Whether it has a result that counts."""
-        return self.record["status"] == "done"
-
-
-class BatchEnd(NamedTuple):
-    """The ends of a batch's trials; none of a batch that was not begun, as the worker is lost or was told so: it can run elsewhere.
+class LaunchEnded(NamedTuple):
+    """A launch is over.
 
     Attributes:
-        lease, ends: of the batch; where its trials ran one by one, those have none that did not begin, as the worker was lost before.
-        rows: the trials that ran together and ended well; they are not among ``ends``.
+        launch: its number.
+        ends: the records of its trials, by id; see ``runner.workers.records``. Those of a batch that ended well are in ``rows`` instead.
+            A trial without an end did not begin, if others have one; if none has, the worker gave no result.
+        rows: the trials that ran together and ended well.
         retire: why the worker must be replaced before it is given more; empty when it need not be.
-        launch: of the batch.
+        begun: False: the worker did not begin with it, and never will.
     """
 
-    lease: str
-    ends: tuple[TrialEnd, ...]
-    retire: str = ""
-    launch: int = 0
+    launch: int
+    ends: Mapping[str, Mapping[str, Any]]
     rows: tuple[BatchRows, ...] = ()
+    retire: str = ""
+    begun: bool = True
 
     @property
-    def begun(self) -> bool:
-        """Whether its trials were tried."""
-        return bool(self.ends or self.rows)
+    def restart(self) -> bool:
+        """Whether its worker has lost the device, and is killed."""
+        return any(record.get("restart") for record in self.ends.values())
 
 
-@dataclass(frozen=True)
-class LeaseNews:
-    """The news of a lease: the events of its batches since the last news.
+class LeaseNews(NamedTuple):
+    """What has become of the launches of a call since the last news.
 
     Attributes:
-        ends: the ends of finished batches, in order.
-        running: the running launch; 0 if there is none.
+        ends: of the launches that are over, in order.
+        running: the launch that runs; 0 if there is none.
         seconds: since its begin.
     """
 
-    ends: tuple[BatchEnd, ...]
+    ends: tuple[LaunchEnded, ...]
     running: int = 0
     seconds: float = 0.0
-
-    def __iter__(self) -> Iterator[BatchEnd]:
-        """The ends."""
-        return iter(self.ends)
 
 
 @dataclass(frozen=True)
@@ -273,14 +255,11 @@ class WorkerInfo:
 
 __all__ = [
     "BatchColumns",
-    "BatchEnd",
     "BatchSpec",
     "LaneState",
+    "LaunchEnded",
     "LeaseNews",
     "Progress",
-    "Shape",
-    "TrialEnd",
-    "TrialSpec",
     "WorkerInfo",
     "WorkerSpec",
     "log_folder",

@@ -17,7 +17,6 @@ from ...jobs.core.batch import BatchOutcome
 from ..store.attempts import INLINE_BYTES, Record
 from ..store.columns import BatchRows, made
 from .records import failed_record, judged, numbers_of, place_of
-from .spec import TrialSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -62,13 +61,13 @@ class Ran:
 
 
 def split(
-    ran: Ran, trials: Sequence[TrialSpec], shared: Record
-) -> tuple[tuple[BatchRows, ...], list[tuple[TrialSpec, Record]]]:
+    ran: Ran, trials: Sequence[str], attempts: Sequence[int], shared: Record
+) -> tuple[tuple[BatchRows, ...], dict[str, Record]]:
     """The rows of the trials that ended well, and the records of the others; of large arrays each trial has a record of its own, which goes
     to files.
     """
     if ran.ends is not None:  # descents of unequal length make no columns
-        return (), [(trial, _end(end, trial, shared)) for trial, end in zip(trials, ran.ends, strict=True)]
+        return (), {trial: _end(end, trial, shared) for trial, end in zip(trials, ran.ends, strict=True)}
     outcome = ran.outcome
     norms = norms_of(outcome.gradients, len(trials))
     good = np.isfinite(outcome.losses)
@@ -78,13 +77,13 @@ def split(
     if sum(column[:1].nbytes for column in columns) > INLINE_BYTES:
         good[:] = False
     well = np.flatnonzero(good)
-    alone = [(trials[k], _record(outcome, k, trials[k], shared, norms)) for k in np.flatnonzero(~good).tolist()]
+    alone = {trials[k]: _record(outcome, k, trials[k], shared, norms) for k in np.flatnonzero(~good).tolist()}
     if not len(well):
         return (), alone
     picked = (lambda column: column) if len(well) == len(trials) else lambda column: column[well]
     rows = made(
-        tuple([trials[k].trial for k in well.tolist()]),
-        tuple([trials[k].attempt for k in well.tolist()]),
+        tuple([trials[k] for k in well.tolist()]),
+        tuple([attempts[k] for k in well.tolist()]),
         shared,
         picked(np.asarray(outcome.losses, dtype=np.float64)),
         None if norms is None else picked(norms),
@@ -114,17 +113,17 @@ def _all_finite(gradients: Mapping[str, Array], count: int) -> Array:
     return out
 
 
-def _end(end: Outcome | BaseException, trial: TrialSpec, shared: Record) -> Record:
+def _end(end: Outcome | BaseException, trial: str, shared: Record) -> Record:
     if isinstance(end, BaseException):
-        return shared | failed_record(end, place_of(end, trial.trial, None))
+        return shared | failed_record(end, place_of(end, trial, None))
     return judged(shared | numbers_of(end))
 
 
-def _record(outcome: BatchOutcome, row: int, trial: TrialSpec, shared: Record, norms: Array | None) -> Record:
+def _record(outcome: BatchOutcome, row: int, trial: str, shared: Record, norms: Array | None) -> Record:
     """The record of one trial, as it would be had it run alone."""
     if row in outcome.errors:
         error = outcome.errors[row]
-        return shared | failed_record(error, place_of(error, trial.trial, None))
+        return shared | failed_record(error, place_of(error, trial, None))
     return judged(
         shared
         | {

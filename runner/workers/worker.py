@@ -46,13 +46,10 @@ from .marks import Marks
 from .preload import build_and_load, preload
 from .records import PREEMPTION, Record, failed_record, finished_record, place_of, said_by_children
 from .spec import (
-    BatchEnd,
     BatchSpec,
+    LaunchEnded,
     LeaseNews,
     Progress,
-    Shape,
-    TrialEnd,
-    TrialSpec,
     WorkerInfo,
     WorkerSpec,
     log_folder,
@@ -125,7 +122,7 @@ class Worker:
             self.name, os.getpid(), platform.node(), held.name, held.uuid, held.pci, free, total, log, begun, _node()
         )
 
-    def run(self, batch: BatchSpec) -> BatchEnd:
+    def run(self, batch: BatchSpec) -> LaunchEnded:
         """Run a batch on the next lane that is free.
 
         Raises:
@@ -162,8 +159,8 @@ class Worker:
         """Load the code of ``WorkerSpec.shapes``, after ``hello`` and before the first trial; see ``workers.preload``."""
         preload(self.spec.shapes, claimed, self._load)
 
-    def _load(self, shape: Shape) -> None:
-        spec = self._spec_of(BatchSpec("", (shape.trial,), shape.bytes), shape.trial)
+    def _load(self, shape: BatchSpec) -> None:
+        spec = self._spec_of(shape)
         build_and_load(self._job(spec["target"]), spec)
 
     def drop(self, launches: Sequence[int]) -> None:
@@ -213,11 +210,11 @@ class Worker:
         return ended
 
     # ---- one attempt, on a lane
-    def _attempt(self, lane: Lane, batch: BatchSpec, trial: TrialSpec) -> TrialEnd:
-        attempt = Attempt(trial.trial, trial.attempt, self.spec.owner)
+    def _attempt(self, lane: Lane, batch: BatchSpec) -> Record:
+        attempt = Attempt(batch.trials[0], batch.attempts[0], self.spec.owner)
         started, clock = now(), time.perf_counter()
         with captured(self.folder, attempt):
-            record = self._execute(lane, batch, trial)
+            record = self._execute(lane, batch)
         own = lane.take_artifacts()
         if batch.claim_bytes is not None:
             self._against_claim(record, batch, batch.claim_bytes)
@@ -228,39 +225,38 @@ class Worker:
             record["code"] = label
         record["worker_seconds"] = time.perf_counter() - clock
         lane.save()
-        if trial.attempt > 1 or record["status"] != "done":
-            self._keep_spec(attempt, batch, trial)
+        if attempt.number > 1 or record["status"] != "done":
+            self._keep_spec(attempt, batch)
         try:
             record = self._saved(lane, attempt, record, None if own is None else Path(own.name))
         finally:
             if own is not None:
                 own.cleanup()
         self._ended(lane, record)
-        return TrialEnd(trial.trial, trial.attempt, record)
+        return record
 
-    def _attempt_together(self, lane: Lane, batch: BatchSpec) -> tuple[list[TrialEnd], tuple[BatchRows, ...]] | None:
+    def _attempt_together(self, lane: Lane, batch: BatchSpec) -> tuple[dict[str, Record], tuple[BatchRows, ...]] | None:
         """The attempts of a batch, at once. None: the job raises something for all of them, and it is not known which trial is at fault."""
-        together, count = batch.together, len(batch.trials)
-        assert together is not None
-        asked = {row: why for row, one in enumerate(batch.trials) if (why := lane.asked(one.trial)) is not None}
+        count = len(batch.trials)
+        asked = {row: why for row, trial in enumerate(batch.trials) if (why := lane.asked(trial)) is not None}
         rows = [row for row in range(count) if row not in asked]
         started, clock = now(), time.perf_counter()
         about = self._who | {"lane": lane.number, "started_t": started}
-        ends = [(batch.trials[row], failed_record(Stopped(why)) | about | {"ended_t": started}) for row, why in asked.items()]
+        ends = {batch.trials[row]: failed_record(Stopped(why)) | about | {"ended_t": started} for row, why in asked.items()}
         found: tuple[BatchRows, ...] = ()
         if rows:
-            spec = self._spec_of(batch, TrialSpec("", 0, together.own_spec("", 0)))
-            trials = [batch.trials[row] for row in rows]
-            lane.runs(trials)
+            spec, trials = self._spec_of(batch), [batch.trials[row] for row in rows]
+            attempts = [batch.attempts[row] for row in rows]
+            lane.runs(rows)
             try:
                 with self._host.trial(count):
-                    kept = [one.trial for one in trials], self._kept(batch_path(self.spec.owner, batch.launch), trials)
-                    ran = lane.open.run_batch(self._job(spec["target"]), spec, together, rows, kept)
+                    kept = trials, self._kept(batch_path(self.spec.owner, batch.launch), attempts)
+                    ran = lane.open.run_batch(self._job(spec["target"]), spec, batch.columns, rows, kept)
             except BaseException as error:
                 record = failed_record(error) | about | {"ended_t": now(), "claim_bytes": batch.claim_bytes}
                 if record["failure"] == Failure.user_error:
                     return None
-                ends += [(trial, dict(record)) for trial in trials]
+                ends |= {trial: dict(record) for trial in trials}
             else:
                 shared = ran.shared(count) | about
                 shared |= {"ended_t": now(), "claim_bytes": None if batch.claim_bytes is None else batch.claim_bytes // count}
@@ -269,34 +265,35 @@ class Worker:
                 if label := _label(self.spec):
                     shared["code"] = label
                 shared["worker_seconds"] = (time.perf_counter() - clock) / count
-                found, alone = split(ran, trials, shared)
-                ends += alone
+                found, alone = split(ran, trials, attempts, shared)
+                ends |= alone
         lane.save()
-        saved, until = list[TrialEnd](), time.monotonic() + self.spec.storage_wait_s
-        for one, record in ends:
-            lane.save()  # of many results each is watched from its own begin
-            attempt = Attempt(one.trial, one.attempt, self.spec.owner)
-            saved.append(TrialEnd(one.trial, one.attempt, self._saved(lane, attempt, record, until=until)))
-        self._ended(lane, found[0].shared if found else saved[-1].record)
-        return saved, found
+        record, until = {}, time.monotonic() + self.spec.storage_wait_s
+        for trial, number in zip(batch.trials, batch.attempts, strict=True):
+            if trial in ends:
+                lane.save()  # of many results each is watched from its own begin
+                record = self._saved(lane, Attempt(trial, number, self.spec.owner), ends[trial], until=until)
+                ends[trial] = record
+        self._ended(lane, found[0].shared if found else record)
+        return ends, found
 
-    def _broken(self, batch: BatchSpec, trial: TrialSpec, error: BaseException) -> TrialEnd:
+    def _broken(self, batch: BatchSpec, error: BaseException) -> Record:
         """The end of an attempt that has raised where it should not: in what writes it down. The lane that it ran on may be gone."""
         record = failed_record(error) | self._who | {"ended_t": now(), "claim_bytes": batch.claim_bytes}
         if isinstance(error, LaneDied):  # as when the process dies: tried again, alone
             record["failure"] = Failure.crash.value
-        return TrialEnd(trial.trial, trial.attempt, record)
+        return record
 
-    def _execute(self, lane: Lane, batch: BatchSpec, trial: TrialSpec) -> Record:
-        trials = 0
+    def _execute(self, lane: Lane, batch: BatchSpec) -> Record:
+        trial, trials = batch.trials[0], 0
         try:
-            why = lane.asked(trial.trial)
+            why = lane.asked(trial)
             if why is not None:
                 raise Stopped(why)
-            spec = self._spec_of(batch, trial)
+            spec = self._spec_of(batch)
             # What a checked attempt computes is not used, so it takes no saved point.
-            kept = None if batch.checked else self._kept(path_of(trial.trial), (trial,))
-            job, body = self._job(spec["target"]), body_of(spec.get("optimize"), kept, trial.trial)
+            kept = None if batch.checked else self._kept(path_of(trial), batch.attempts)
+            job, body = self._job(spec["target"]), body_of(spec.get("optimize"), kept, trial)
             with self._host.trial():
                 try:
                     record = finished_record(lane.open.run(job, spec, body))
@@ -307,7 +304,7 @@ class Worker:
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a job end the job, and not the lane
             now = lane.now
             watch = None if now is None or now.job is None else now.job.watch
-            record = failed_record(error, place_of(error, trial.trial, watch))
+            record = failed_record(error, place_of(error, trial, watch))
             if trials:
                 self._note_host_limit(record, trials)
             if isinstance(error, BrokenExecutor) and self._log is not None:
@@ -325,9 +322,9 @@ class Worker:
         if trials > 1:
             record["shared"] = True
 
-    def _kept(self, path: str, trials: Sequence[TrialSpec]) -> KeptFiles:
+    def _kept(self, path: str, attempts: Sequence[int]) -> KeptFiles:
         """Where the descents of trials are kept between attempts."""
-        first = all(trial.attempt == 1 for trial in trials)
+        first = all(number == 1 for number in attempts)
         return KeptFiles(self.folder.files, path, self._check_owner, first, self._rungs)
 
     def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
@@ -336,8 +333,9 @@ class Worker:
             self._jobs[key] = load(Target.model_validate(target), self.spec.run)
         return self._jobs[key]
 
-    def _spec_of(self, batch: BatchSpec, trial: TrialSpec) -> dict[str, Any]:
-        spec = {**self.spec.job, **trial.spec}
+    def _spec_of(self, batch: BatchSpec) -> dict[str, Any]:
+        """The settings of its first trial."""
+        spec = {**self.spec.job, **batch.columns.own_spec(batch.trials[0], 0)}
         spec["backend"] = INTERPRETER if spec.get("backend") == INTERPRETER else self.spec.backend
         spec["device"] = self.spec.which
         if batch.checked:
@@ -362,9 +360,9 @@ class Worker:
             record["error"]["message"] += f"\n  {said}"
 
     # ---- what it leaves behind
-    def _keep_spec(self, attempt: Attempt, batch: BatchSpec, trial: TrialSpec) -> None:
+    def _keep_spec(self, attempt: Attempt, batch: BatchSpec) -> None:
         with suppress(OSError, ValueError, KeyError):  # it can be made again from the config
-            write_spec(self.folder, attempt, self._spec_of(batch, trial))
+            write_spec(self.folder, attempt, self._spec_of(batch))
 
     def _saved(
         self, lane: Lane, attempt: Attempt, record: Record, own: Path | None = None, until: float | None = None

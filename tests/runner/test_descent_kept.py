@@ -23,6 +23,7 @@ from qdrun.runner.optimize.update_rules import RULES, SEARCHES, RuleState
 from qdrun.runner.store.files import LocalFiles
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import write_run
+from qdrun.runner.workers import BatchColumns
 from qdrun.runner.workers.records import failed_record
 
 NUMBERS = ("opt.history", "opt.steps", "opt.kept", "opt.gradient_norm", "opt.stopped")
@@ -230,7 +231,7 @@ def test_the_row_of_a_killed_attempt_has_the_best_point_that_was_kept(files, tmp
     memory = KeptFiles(folder.files, batch_path(1, 7), lambda: None, True)
     assert isinstance(batch_run(given, params, memory, kill), Killed)
     spec = {"optimize": section_data(given, ["x", "y"], {"x": 1.0, "y": [1.0, 2.0]})}
-    inside = Inside({f"t{k}": None for k in range(4)}, lambda trial: spec, {})
+    inside = Inside({f"t{k}": None for k in range(4)}, lambda names: BatchColumns({}, {}, [0], spec["optimize"]), {})
     error = {"type": "Timeout", "message": "too long", "traceback": ""}
     with Journal(folder) as journal:
         for k in range(3):
@@ -241,7 +242,8 @@ def test_the_row_of_a_killed_attempt_has_the_best_point_that_was_kept(files, tmp
             assert STOPPED[int(found["outputs"]["opt.stopped"])] == "interrupted"
             for same in ({"status": "done"}, {"loss": 0.5}, {"attempt": 0}, {"trial": "t3"}):
                 assert with_best(inside, journal, row | same) == row | same
-        other = replace(inside, spec=lambda trial: {"optimize": spec["optimize"] | {"clip": 1.0}})
+        clipped = spec["optimize"] | {"clip": 1.0}
+        other = replace(inside, columns=lambda names: BatchColumns({}, {}, [0], clipped))
         assert with_best(other, journal, row) == row, "it was kept by another section"
 
 

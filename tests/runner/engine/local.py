@@ -13,7 +13,6 @@ from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.live import display
 from qdrun.runner.observe.timing import Timing
 from qdrun.runner.provenance.record import record
-from qdrun.runner.ray_adapter.worker_pool import ended
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
 from qdrun.runner.study.placement import devices_of
@@ -41,12 +40,11 @@ class ThreadWorkers:
 
         def work():
             worker.hello()
-            own = {launch.id: launch for launch in launches}
             if not launches[0].behind:
                 self._news.put(m.Started(launches[0].id))
             for news in worker.run_all(tuple(batches)):
                 for end in news.ends:
-                    self._news.put(ended(own[end.launch], end))
+                    self._news.put(end)
                 if news.running:
                     self._news.put(m.Started(news.running, news.seconds))
 

@@ -23,6 +23,7 @@ from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
 from qdrun.runner.store.replay import replay
 from qdrun.runner.study.prepare import prepare
+from qdrun.runner.workers import BatchColumns
 
 PLACE = {"device": "cpu:0", "bytes": 10, "time": 1.0, "slot": 0}
 ROW = {"status": "done", "loss": 2.0}
@@ -37,7 +38,7 @@ def book(tmp_path):
     trials = {trial.id: trial for trial in prepared.trials}
     with Journal(folder) as journal, display(board, quiet=True) as screen:
         outside = Outside(folder, journal, board, screen, None, None, None, None)  # type: ignore[arg-type]
-        made = Book(Inside(trials, lambda trial: {}, {}), outside)
+        made = Book(Inside(trials, lambda names: BatchColumns({}, {}, []), {}), outside)
         made.folder, made.names, made.journal = folder, list(trials), journal  # type: ignore[attr-defined]
         yield made
 

@@ -30,7 +30,7 @@ from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.store.replay import replay
 from qdrun.runner.study.trials import Trial
 from qdrun.runner.upkeep.space import SPARE_BYTES
-from qdrun.runner.workers.spec import BatchSpec, WorkerSpec
+from qdrun.runner.workers.spec import BatchColumns, BatchSpec, WorkerSpec
 
 GIB = 1 << 30
 SMALL, LARGE = pretended(1, 8 * GIB)[0], replace(pretended(2, 80 * GIB)[1], kind="cuda/large/80")
@@ -85,7 +85,7 @@ class Instant:
 
 
 def done(launch):
-    return [m.LaunchEnded(launch.id, {name: m.TrialEnded({"status": "done", "loss": 1.0}) for name in launch.trials})]
+    return [m.LaunchEnded(launch.id, {name: {"status": "done", "loss": 1.0} for name in launch.trials})]
 
 
 def died(launch, failure=Failure.infrastructure):
@@ -104,7 +104,7 @@ def run(tmp_path, ledger, after, *, bytes_=GIB, kinds=(SMALL.kind, LARGE.kind), 
     claims = dict.fromkeys(kinds, Claim.of([(bytes_, 1.0)]))
     state = SweepState([TrialAt(one.id) for one in made], Rules(), lambda batch: claims)
     workers = Instant(after)
-    inside = Inside({one.id: one for one in made}, lambda trial: {}, {})
+    inside = Inside({one.id: one for one in made}, lambda names: BatchColumns({}, {}, []), {})
     board = Board(run=folder.name, total=trials)
     with Journal(folder) as journal, display(board, quiet=True) as screen:
         outside = Outside(folder, journal, board, screen, Timing(time.time(), time.time()), ledger, workers, NoInterrupts())
@@ -182,7 +182,7 @@ def unsaved(launch):
         "failure": Failure.infrastructure,
         "error": {"type": "OSError", "message": "read-only", "traceback": ""},
     }
-    return [m.LaunchEnded(launch.id, {name: m.TrialEnded(record, Failure.infrastructure) for name in launch.trials})]
+    return [m.LaunchEnded(launch.id, {name: record for name in launch.trials})]
 
 
 @pytest.mark.parametrize(("bad", "why"), [(broken, "DeviceError: fallen off the bus"), (unsaved, "OSError: read-only")])
@@ -256,7 +256,7 @@ def test_results_that_find_no_room_pause_the_run_until_there_is_some(tmp_path, m
             return done(launch)
         error = {"type": "StorageFull", "message": "no room left in runs\nmore", "traceback": ""}
         record = {"status": "failed", "failure": Failure.infrastructure, "error": error}
-        return [m.LaunchEnded(launch.id, {name: m.TrialEnded(record, Failure.infrastructure) for name in launch.trials})]
+        return [m.LaunchEnded(launch.id, {name: record for name in launch.trials})]
 
     monkeypatch.setattr(LocalFiles, "free_bytes", free_bytes)
     monkeypatch.setattr(loop, "LOOK_EVERY_S", 0.01)
@@ -276,7 +276,7 @@ def test_a_trial_whose_time_is_up_while_its_result_waits_for_room_is_no_timeout(
     assert any(isinstance(action, m.AskToStop) for action in state.handle(m.Tick(), 11.5))
     error = {"type": "StorageFull", "message": "no room left in runs", "traceback": ""}
     record = {"status": "failed", "failure": Failure.infrastructure, "error": error}
-    actions = state.handle(m.LaunchEnded(1, {"t0": m.TrialEnded(record, Failure.infrastructure)}), 12.0)
+    actions = state.handle(m.LaunchEnded(1, {"t0": record}), 12.0)
     (retry,) = [action for action in actions if isinstance(action, m.WriteRetry)]
     assert (retry.failure, retry.charged) == (Failure.infrastructure, False)
     assert m.NoRoom("no room left in runs") in actions and not any(isinstance(action, m.WriteEnded) for action in actions)
@@ -301,7 +301,7 @@ def test_a_worker_whose_device_was_lost_a_moment_ago_is_down_and_the_run_goes_on
         raise KeyError(device)
 
     workers = RayWorkers("r", lambda where: spec, options)
-    workers.launch((launch,), (BatchSpec("l1", ()),))
+    workers.launch((launch,), (BatchSpec("l1", (), (), BatchColumns({}, {}, [])),))
     (down,) = workers.poll(5.0)
     assert (down.worker, down.why) == (worker, m.Unready.lost)
     assert down.error["message"] == "cuda:7 is not there any more: 'cuda:7'"

@@ -20,7 +20,7 @@ def many(moods=("good",) * 4, rules=RULES):
 
 def done(world, launch):
     world.flights.pop(launch.id, None)
-    world.tell(m.LaunchEnded(launch.id, {launch.trials[0]: m.TrialEnded({"status": "done", "loss": 1.0})}))
+    world.tell(m.LaunchEnded(launch.id, {launch.trials[0]: {"status": "done", "loss": 1.0}}))
 
 
 def notes(world, kind):

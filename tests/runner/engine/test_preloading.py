@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 from qdrun.runner.engine import messages as m
 from qdrun.runner.ray_adapter.worker_pool import RayWorkers, _Actor
-from qdrun.runner.workers import BatchSpec, TrialSpec, WorkerSpec
-from qdrun.runner.workers.spec import Shape, WorkerInfo
+from qdrun.runner.workers import BatchColumns, BatchSpec, WorkerSpec
+from qdrun.runner.workers.spec import WorkerInfo
 
 INFO = WorkerInfo("w", 1, "host", "", "", "", 0, 0, "")
 
@@ -33,6 +33,10 @@ class Handle:
         return [call[0] for call in self.calls]
 
 
+def one(name, claim):
+    return BatchSpec(f"lease of {name}", (name,), (1,), BatchColumns({}, {}, [0]), claim)
+
+
 def actor_of(workers, generation, shapes):
     """A worker of ``gpu0`` that has two trials of 3 and 4 bytes to begin with."""
     place, handle = m.WorkerId("gpu0", 0, generation), Handle()
@@ -40,13 +44,13 @@ def actor_of(workers, generation, shapes):
     actor = workers._actors[place] = _Actor(handle, spec)
     for k, claim in enumerate((3, 4)):
         launch = m.Launch(k, place, (f"t{k}",), (1,), claim, 1.0, f"lease{k}")
-        actor.queue.append(([launch], [BatchSpec(f"lease{k}", (TrialSpec(f"t{k}", 1, {}),), claim, launch=k)]))
+        actor.queue.append(([launch], [one(f"t{k}", claim)._replace(launch=k)]))
     return place, handle, actor
 
 
 def test_trials_wait_until_the_code_is_loaded_and_not_again_after_a_worker_that_died_of_it():
     workers = RayWorkers("run", lambda worker: None, lambda device: {})
-    shapes = (Shape(TrialSpec("t0", 1, {}), 3), Shape(TrialSpec("t1", 1, {}), 4))
+    shapes = (one("t0", 3), one("t1", 4))
     place, handle, actor = actor_of(workers, 0, shapes)
     workers._ready(place, INFO)
     assert handle.calls == [("preload", 7)] and actor.info is None
@@ -76,7 +80,7 @@ def test_the_dashboard_counts_the_calls_that_are_leases_and_no_others(monkeypatc
 
     monkeypatch.setattr(ray, "wait", lambda refs, **options: ([], refs))
     workers = RayWorkers("run", lambda worker: None, lambda device: {})
-    place, handle, _ = actor_of(workers, 0, (Shape(TrialSpec("t0", 1, {}), 3),))
+    place, handle, _ = actor_of(workers, 0, (one("t0", 3),))
     workers._ready(place, INFO)
     workers._ready(place, None)
     workers.look()

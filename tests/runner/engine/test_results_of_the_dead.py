@@ -1,5 +1,6 @@
 """Results that a worker had given before it died are those of their trials, also when its death is looked at first. Without Ray."""
 
+import pickle
 import threading
 import time
 
@@ -11,8 +12,7 @@ from qdrun.runner.engine import messages as m
 from qdrun.runner.ray_adapter import worker_pool as module
 from qdrun.runner.ray_adapter.worker_pool import RayWorkers, _Actor, _RemoteCall
 from qdrun.runner.store.attempts import Failure
-from qdrun.runner.workers.spec import BatchEnd, LeaseNews, TrialEnd, WorkerInfo, WorkerSpec
-from qdrun.runner.workers.wire import packed_news
+from qdrun.runner.workers.spec import LaunchEnded, LeaseNews, WorkerInfo, WorkerSpec
 
 WORKER, OTHER = m.WorkerId("cuda:0", 0, 0), m.WorkerId("cuda:1", 0, 0)
 
@@ -30,7 +30,7 @@ class Stream(list):
 
 def done(number):
     record = {"status": "done", "loss": float(number)}
-    return packed_news(LeaseNews((BatchEnd(f"l{number}", (TrialEnd(f"t{number}", 1, record),), launch=number),)))
+    return pickle.dumps(LeaseNews((LaunchEnded(number, {f"t{number}": record}),)))
 
 
 def launch(number, worker=WORKER):
@@ -80,7 +80,7 @@ def test_results_of_other_lanes_that_were_ready_behind_a_death_are_kept(lanes):
     lanes.ask("beside", 7, worker=OTHER)
     lanes.values |= {"dead": ActorDiedError(), "ready": done(2)}
     *ends, down = lanes.poll(0.0)
-    assert [(end.launch, end.ends[f"t{end.launch}"].record["loss"]) for end in ends] == [(2, 2.0), (3, 3.0), (4, 4.0)]
+    assert [(end.launch, end.ends[f"t{end.launch}"]["loss"]) for end in ends] == [(2, 2.0), (3, 3.0), (4, 4.0)]
     assert (down.worker, down.failure, down.begun) == (WORKER, Failure.crash, frozenset({1}))
     assert list(lanes._refs) == ["beside"]
 

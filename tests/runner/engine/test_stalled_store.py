@@ -14,7 +14,6 @@ from qdrun.runner.engine.session import beating
 from qdrun.runner.engine.state import SweepState
 from qdrun.runner.engine.writer_threads import JournalWriter, StoreWatch
 from qdrun.runner.store import files as store_files
-from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.files import LocalFiles, StorageFull
 from qdrun.runner.store.follower import read
 from qdrun.runner.store.journal import Journal
@@ -117,7 +116,7 @@ class Endless(made.Instant):
 
     def ask_to_stop(self, worker, trials):
         error = {"type": "Stopped", "message": "", "traceback": ""}
-        end = m.TrialEnded({"status": "cancelled", "failure": "cancelled", "error": error}, Failure.cancelled)
+        end = {"status": "cancelled", "failure": "cancelled", "error": error}
         for launch in self.launches:
             if set(launch.trials) & set(trials):
                 self.news.append(m.LaunchEnded(launch.id, dict.fromkeys(launch.trials, end)))
@@ -192,9 +191,7 @@ def test_a_trial_whose_result_is_written_for_minutes_is_no_timeout(told):
         state.handle(m.Saving(frozenset(["t0"])), 12.0)
     assert not state.handle(m.Tick(), 500.0) and state.next_deadline() == float("inf")
     (row,) = [
-        a
-        for a in state.handle(m.LaunchEnded(1, {"t0": m.TrialEnded({"status": "done", "loss": 1.0})}), 600.0)
-        if isinstance(a, m.WriteEnded)
+        a for a in state.handle(m.LaunchEnded(1, {"t0": {"status": "done", "loss": 1.0}}), 600.0) if isinstance(a, m.WriteEnded)
     ]
     assert row.record["status"] == "done"
 

@@ -191,10 +191,10 @@ def test_trials_of_a_batch_that_did_not_begin_as_the_one_before_lost_the_device_
     world = World(["good"] * 4, RULES, random.Random(0), batch=4, lanes=1)
     world.grant()
     (launch,) = world.flights.values()
-    lost = m.TrialEnded({"status": "failed", "error": {"type": "DeviceError", "message": "lost"}}, Failure.infrastructure)
+    lost = {"status": "failed", "error": {"type": "DeviceError", "message": "lost"}, "failure": Failure.infrastructure}
     world.calls.clear()
     world.flights.clear()
-    world.tell(m.LaunchEnded(launch.id, {"t0": m.TrialEnded({"status": "done", "loss": 1.0}), "t1": lost}, restart=True))
+    world.tell(m.LaunchEnded(launch.id, {"t0": {"status": "done", "loss": 1.0}, "t1": lost | {"restart": True}}))
     retries = [(e.trial, e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)]
     assert sorted(retries) == [("t1", "infrastructure", True), ("t2", "infrastructure", False), ("t3", "infrastructure", False)]
     assert world.status("t0") == "done"
@@ -246,7 +246,7 @@ def test_an_illegal_address_on_a_gpu_that_lanes_share_charges_nobody_and_each_ru
     for flight in (stray, beside):
         world.tell(m.Started(flight.id))
     error = {"type": "DeviceError", "message": STRAY}
-    world.tell(m.LaunchEnded(stray.id, {"t0": m.TrialEnded({"status": "failed", "error": error}, Failure.crash)}, restart=True))
+    world.tell(m.LaunchEnded(stray.id, {"t0": {"status": "failed", "error": error, "failure": Failure.crash, "restart": True}}))
     retries = {e.trial: (e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)}
     assert retries == {"t0": (Failure.crash, False)} | dict.fromkeys(("t1", "t2"), (Failure.infrastructure, False))
     assert world.kills == 1 and [world.state.trials[f"t{k}"].alone for k in range(3)] == [True, True, False]
@@ -420,7 +420,7 @@ def test_a_trial_can_be_cancelled_while_it_waits_and_while_it_runs():
     world.tell(m.Cancelled(frozenset(["t0"])))
     (launch,) = [one.id for one in world.flights.values() if one.trials == ("t0",)]
     assert launch in world.asked_to_stop
-    world.tell(m.LaunchEnded(launch, {"t0": m.TrialEnded({"status": "cancelled"}, Failure.cancelled)}))
+    world.tell(m.LaunchEnded(launch, {"t0": {"status": "cancelled", "failure": Failure.cancelled}}))
     world.flights.pop(launch)
     assert world.status("t0") == "cancelled"
     world.finish()
@@ -433,7 +433,7 @@ def test_a_trial_that_succeeds_while_it_is_asked_to_stop_has_succeeded():
     (launch,) = world.flights
     world.tell(m.Cancelled())
     world.flights.pop(launch)
-    world.tell(m.LaunchEnded(launch, {"t0": m.TrialEnded({"status": "done", "loss": 2.0})}))
+    world.tell(m.LaunchEnded(launch, {"t0": {"status": "done", "loss": 2.0}}))
     assert world.status("t0") == "done"
     assert world.state.outcome == "done"
 
@@ -463,7 +463,7 @@ def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
         seen.append((flight.launch.bytes, state.trials["a"].alone))
-        end = m.TrialEnded({"status": "failed", "error": {"type": "OutOfMemory", "message": "no"}}, Failure.out_of_memory)
+        end = {"status": "failed", "error": {"type": "OutOfMemory", "message": "no"}, "failure": Failure.out_of_memory}
         actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
         ask = next((one for one in actions if isinstance(one, m.Ask)), None)
     assert seen == [(100, False), (50, False), (150, True)], "the last time with more than its fastest point"
@@ -479,9 +479,8 @@ def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and
     for k, shared in enumerate((True, False)):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), 100), 0.0)
         (flight,) = state._flights.values()
-        end = m.TrialEnded(
-            {"status": "failed", "error": {"type": "MemoryError", "message": "no"}}, Failure.out_of_memory, shared
-        )
+        error = {"type": "MemoryError", "message": "no"}
+        end = {"status": "failed", "error": error, "failure": Failure.out_of_memory, "shared": shared}
         actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
         ask = next((one for one in actions if isinstance(one, m.Ask)), None)
         seen.append((state.trials["a"].alone, [one.charged for one in actions if isinstance(one, m.WriteRetry)]))
@@ -498,7 +497,7 @@ def test_without_a_smaller_point_the_claim_grows_by_half():
     for k in range(3):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
-        end = m.TrialEnded({"status": "failed"}, Failure.out_of_memory)
+        end = {"status": "failed", "failure": Failure.out_of_memory}
         actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
         (ask,) = [one for one in actions if isinstance(one, m.Ask)]
         asked.append(ask.wanted[0].claims["gpu"].points[0].bytes)
@@ -585,7 +584,7 @@ def test_the_next_batch_of_a_lease_is_found_without_a_look_at_all_that_wait(monk
             (go_on,) = [action for action in actions if isinstance(action, m.GoOn)]
             actions = state.handle(m.GoesOn("l", go_on.request), 0.0)
             head = min(state._flights)
-            rows = [m.TrialEnded({"status": "done", "loss": 1.0})] * 2
+            rows = [{"status": "done", "loss": 1.0}] * 2
             actions += state.handle(m.Started(head), 0.0)
             actions = state.handle(m.LaunchEnded(head, dict(zip(state._flights[head].launch.trials, rows))), 0.0)
         return len(asked)

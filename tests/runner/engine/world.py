@@ -269,22 +269,23 @@ class World:
         if "hang" in moods.values() and (launch.id % 3 or self.rng.random() < 0.5):
             return  # it does not even answer when it is asked to stop
         strays = {"stray always"} | (set() if launch.checked else set(STRAYS))
-        restart = bool(({"device lost"} | strays) & set(moods.values()))
+        losers = [name for name, mood in moods.items() if mood in {"device lost", "lost alone"} | strays]
         ends = {name: self._end(name, mood, launch, tries[name]) for name, mood in moods.items()}
         one_by_one = "lost alone" in moods.values()
         if one_by_one:
-            restart, last = True, list(moods.values()).index("lost alone")
+            last = list(moods.values()).index("lost alone")
             ends = dict(list(ends.items())[: last + 1])
         numbers = dict(zip(launch.trials, launch.numbers, strict=True))
-        call.failed += sum(end.failure is not None for end in ends.values())
+        ends |= {name: ends[name] | {"restart": True} for name in losers if name in ends}
+        call.failed += sum(end["status"] != "done" for end in ends.values())
         together = len(launch.trials) > 1 and not one_by_one
-        done = tuple(name for name, end in ends.items() if end.failure is None and together)
+        done = tuple(name for name, end in ends.items() if end["status"] == "done" and together)
         ends = {name: end for name, end in ends.items() if name not in done}
         attempts = tuple(numbers[name] for name in done)
         rows = (BatchRows(done, attempts, {"status": "done", "loss": 1.0}, {}, {}, {}, (0, 1.0)),) if done else ()
         retire = "worn" if self.rng.random() < 0.1 else ""
-        self._over(call, m.LaunchEnded(launch.id, ends, restart=restart, retire=retire, rows=rows))
-        if restart:  # nothing more can run there
+        self._over(call, m.LaunchEnded(launch.id, ends, rows, retire))
+        if losers:  # nothing more can run there
             while call.order:
                 self._over(call, m.LaunchEnded(call.order[0], {}, retire="worn", begun=False))
 
@@ -306,14 +307,14 @@ class World:
         }.get(mood)
         if mood in STRAYS and (mood == "stray always" or not launch.checked):
             error = {"type": "DeviceError", "message": f"{STRAY}\n  do: run it again"}
-            return m.TrialEnded({"status": "failed", "error": error}, Failure.crash)
+            return {"status": "failed", "error": error, "failure": Failure.crash}
         if mood == "infra once" and tries == 1:
             failure = Failure.infrastructure
         if mood == "needs 70" and launch.bytes > 60:
             failure = Failure.out_of_memory
         if failure is None:
-            return m.TrialEnded({"status": "done", "loss": 1.0})
-        return m.TrialEnded({"status": "failed", "error": {"type": "E", "message": mood}}, failure)
+            return {"status": "done", "loss": 1.0}
+        return {"status": "failed", "error": {"type": "E", "message": mood}, "failure": failure}
 
     def lose_a_lease(self):
         if self.leases:

@@ -7,7 +7,7 @@ from pathlib import Path
 from qdrun.runner.store import layout
 from qdrun.runner.store.owner import take
 from qdrun.runner.study.target import resolve
-from qdrun.runner.workers import BatchSpec, TrialSpec, Worker, WorkerSpec
+from qdrun.runner.workers import BatchColumns, BatchSpec, Worker, WorkerSpec
 
 HERE = Path(__file__).parent
 LIMITS = {"threads": 1, "memory_limit_bytes": None, "memory_budget_bytes": None, "optimize": None}
@@ -45,11 +45,9 @@ class Bench:
         return list(getattr(jobs_for_lanes, job).gradients)
 
     @staticmethod
-    def trial(name, attempt=1, **params):
-        return TrialSpec(name, attempt, {"params": params, "seed": 0})
-
-    def batch(self, name, attempt=1, *, claim=None, strict=True, budget=None, launch=0, **params):
-        return BatchSpec(f"lease of {name}", (self.trial(name, attempt, **params),), claim, strict, budget, launch)
+    def batch(name, attempt=1, *, claim=None, strict=True, budget=None, launch=0, **params):
+        columns = BatchColumns(params, {}, [0])
+        return BatchSpec(f"lease of {name}", (name,), (attempt,), columns, claim, strict, budget, launch)
 
 
 def at_once(*calls):
@@ -70,8 +68,8 @@ def at_once(*calls):
 
 def record(end):
     """Of the only trial of a batch."""
-    (only,) = end.ends
-    return only.record
+    (only,) = end.ends.values()
+    return only
 
 
 def wait_for(condition):

@@ -54,7 +54,7 @@ def test_a_failed_trial_leaves_its_files_and_each_attempt_begins_with_an_empty_f
 
 def test_trials_that_follow_each_other_in_one_program_have_folders_of_their_own(bench, temporary):
     worker = bench.worker("Leaves", **TARGET)
-    ends = [end for news in worker.run_all([bench.batch(f"t{k}", x=float(k)) for k in range(3)]) for end in news]
+    ends = [end for news in worker.run_all([bench.batch(f"t{k}", x=float(k)) for k in range(3)]) for end in news.ends]
     for k, end in enumerate(ends):
         found = record(end)
         assert found["outputs"]["before"] == 0.0

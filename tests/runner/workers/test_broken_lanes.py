@@ -5,7 +5,7 @@ import threading
 
 import jobs_that_break
 import pytest
-from lane_helpers import Bench
+from lane_helpers import Bench, record
 
 from qdrun.runner.workers import lanes, worker
 from qdrun.runner.workers.lanes import Lane
@@ -38,11 +38,11 @@ def bench(tmp_path):
 def test_a_result_that_cannot_be_written_down_is_its_trial_s_error_and_the_lane_goes_on(bench, how):
     made = bench.worker(lanes=1, **TARGET)
     bad, good = ends_of(bench, made, how, "good")
-    (record,) = [end.record for end in bad.ends]
-    assert record["status"] in ("done", "failed")
-    if record["status"] == "failed":
-        assert record["failure"] == "user_error" and record["error"]["message"]
-    assert good.ends[0].record["loss"] == 1.0 and made.progress().retire == ""
+    (found,) = bad.ends.values()
+    assert found["status"] in ("done", "failed")
+    if found["status"] == "failed":
+        assert found["failure"] == "user_error" and found["error"]["message"]
+    assert record(good)["loss"] == 1.0 and made.progress().retire == ""
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_whatever_is_raised_while_a_result_is_written_down_ends_that_trial_alone
 
     monkeypatch.setattr(worker, "pack", pack)
     bad, good = ends_of(bench, made, "good", "good")
-    record = bad.ends[0].record
-    assert (record["status"], record["failure"], record["error"]["type"]) == ("failed", failure, type(error).__name__)
-    assert "loss" not in record and good.ends[0].record["loss"] == 1.0
+    found = record(bad)
+    assert (found["status"], found["failure"], found["error"]["type"]) == ("failed", failure, type(error).__name__)
+    assert "loss" not in found and record(good)["loss"] == 1.0
 
 
 def test_an_error_outside_of_the_trial_ends_the_trial_and_not_the_lane(bench, monkeypatch):
@@ -81,7 +81,7 @@ def test_an_error_outside_of_the_trial_ends_the_trial_and_not_the_lane(bench, mo
 
     monkeypatch.setattr(worker.Worker, "_ended", ended)
     bad, good = ends_of(bench, made, "good", "good")
-    assert bad.ends[0].record["failure"] == "out_of_memory" and good.ends[0].record["loss"] == 1.0
+    assert record(bad)["failure"] == "out_of_memory" and record(good)["loss"] == 1.0
 
 
 @pytest.mark.skipif(platform.machine() not in jobs_that_break.EXIT, reason="another system call ends a thread there")
@@ -90,12 +90,12 @@ def test_a_lane_whose_thread_is_gone_is_noticed_and_its_trial_alone_is_charged(b
     monkeypatch.setattr(worker, "CHUNK_S", 0.05)
     made = bench.worker(lanes=1, **TARGET)
     before, guilty, behind = ends_of(bench, made, "good", "thread", "good")
-    assert before.ends[0].record["loss"] == 0.0
-    record = guilty.ends[0].record
-    assert (record["status"], record["failure"]) == ("failed", "crash") and "thread of its lane has ended" in record["error"][
+    assert record(before)["loss"] == 0.0
+    found = record(guilty)
+    assert (found["status"], found["failure"]) == ("failed", "crash") and "thread of its lane has ended" in found["error"][
         "message"
     ]
-    assert behind.begun is False and behind.ends == (), "it was no attempt"
+    assert behind.begun is False and behind.ends == {}, "it was no attempt"
     assert "thread of its lane has ended" in behind.retire and made.progress().retire == behind.retire
 
 
@@ -103,7 +103,7 @@ def test_a_lane_that_dies_of_our_own_error_is_noticed_in_a_single_launch_too(ben
     made = bench.worker(lanes=1, **TARGET)
     monkeypatch.setattr(Lane, "_batch", lambda self, task, batch: (_ for _ in ()).throw(MemoryError("no room")))
     (end,) = (made.run(bench.batch("t0", launch=1)),)
-    assert end.ends == () and made._lanes.lost
+    assert end.ends == {} and made._lanes.lost
 
 
 def test_a_result_that_is_written_for_ever_ends_as_a_lane_that_died(bench, monkeypatch):
@@ -114,6 +114,4 @@ def test_a_result_that_is_written_for_ever_ends_as_a_lane_that_died(bench, monke
     made = bench.worker(lanes=1, **TARGET)
     (end,) = ends_of(bench, made, "good")  # long before that time is over
     free.set()
-    assert (
-        end.ends[0].record["failure"] == "crash" and "has been written for more than" in end.ends[0].record["error"]["message"]
-    )
+    assert record(end)["failure"] == "crash" and "has been written for more than" in record(end)["error"]["message"]

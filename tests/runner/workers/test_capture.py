@@ -39,10 +39,8 @@ def test_lanes_that_print_at_once_do_not_mix(bench):
     ("backend", "which", "threads"), [("cpu", None, 1), ("cpu", None, 2), ("cuda", "emulated", 1)], ids=["1", "2", "emulated"]
 )
 def test_prints_of_kernels_go_to_their_trial_whatever_thread_runs_them(bench, backend, which, threads):
-    worker = bench.worker("Spin", lanes=2, backend=backend, which=which)
+    worker = bench.worker("Spin", lanes=2, backend=backend, which=which, limits={"threads": threads})
     batches = [bench.batch(f"t{k}", n=3, steps=2, k=float(k), say=True) for k in (1, 2)]
-    for batch in batches:
-        batch.trials[0].spec["threads"] = threads
     ends = at_once(*(lambda b=b: worker.run(b) for b in batches))
     assert [record(e)["status"] for e in ends] == ["done", "done"]
     for k in (1, 2):

@@ -20,9 +20,9 @@ before = resource.getrlimit(resource.RLIMIT_DATA)
 spare = host_limit.spare_bytes()
 out = []
 for k, (mib, at_once) in enumerate([(40, True), ((spare >> 20) + 400, True), ((spare >> 20) + 400, False), (40, False)]):
-    (end,) = made.run(bench.batch(f"t{k}", launch=k + 1, mib=mib, at_once=at_once)).ends
-    out.append([end.record["status"], end.record.get("failure"), end.record.get("loss"), (end.record.get("error") or {}).get("message", ""),
-                (end.record.get("error") or {}).get("traceback", "")])
+    (end,) = made.run(bench.batch(f"t{k}", launch=k + 1, mib=mib, at_once=at_once)).ends.values()
+    out.append([end["status"], end.get("failure"), end.get("loss"), (end.get("error") or {}).get("message", ""),
+                (end.get("error") or {}).get("traceback", "")])
 assert resource.getrlimit(resource.RLIMIT_DATA) == before
 print(json.dumps([spare, out]))
 """
@@ -59,22 +59,22 @@ much = (host_limit.spare_bytes(2) >> 20) + 2 * 64 + 300
 go = str(Path(sys.argv[2]) / "go")
 
 def hold():
-    (end,) = made.run(bench.batch("held", launch=1, mib=40, until=go)).ends
-    return end.record
+    (end,) = made.run(bench.batch("held", launch=1, mib=40, until=go)).ends.values()
+    return end
 
 def take():
     while made._host.trials < 1:
         pass
-    (end,) = made.run(bench.batch("much", launch=2, mib=much, at_once=False)).ends
-    (small,) = made.run(bench.batch("small", launch=3, mib=40)).ends
+    (end,) = made.run(bench.batch("much", launch=2, mib=much, at_once=False)).ends.values()
+    (small,) = made.run(bench.batch("small", launch=3, mib=40)).ends.values()
     Path(go).touch()
-    return end.record, small.record
+    return end, small
 
 held, (taken, small) = at_once(hold, take)
-(alone,) = made.run(bench.batch("alone", attempt=2, launch=4, mib=much, at_once=False)).ends
+(alone,) = made.run(bench.batch("alone", attempt=2, launch=4, mib=much, at_once=False)).ends.values()
 assert resource.getrlimit(resource.RLIMIT_DATA) == before
 made.close()
-rows = [held, small, taken, alone.record]
+rows = [held, small, taken, alone]
 said = [[row["status"], row.get("failure"), row.get("shared"), (row.get("error") or {}).get("message", "")] for row in rows]
 print(json.dumps(said), file=sys.__stdout__)
 """

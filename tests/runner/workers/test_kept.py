@@ -13,7 +13,7 @@ from qdrun.compiler.program.program import _programs
 from qdrun.jobs.base import Session
 from qdrun.runner.store.attempts import Attempt
 from qdrun.runner.study.target import load, resolve
-from qdrun.runner.workers import BatchSpec, TrialSpec
+from qdrun.runner.workers import BatchColumns, BatchSpec
 
 SAME = ("status", "loss", "gradients", "gradient_norm", "outputs", "planned", "planned_bytes", "used", "used_bytes", "failure")
 BACKENDS = [("cpu", None), pytest.param("cuda", "emulated", marks=pytest.mark.slow)]
@@ -34,9 +34,8 @@ def builds(monkeypatch):
     return made
 
 
-def batch(name, params, seed=0, lease="lease", **spec):
-    more = {key: spec.pop(key) for key in ("budget_bytes", "claim_bytes", "strict") if key in spec}
-    return BatchSpec(lease, (TrialSpec(name, 1, {"params": params, "seed": seed} | spec),), **more)
+def batch(name, params, seed=0, lease="lease", optimize=None, **more):
+    return BatchSpec(lease, (name,), (1,), BatchColumns(params, {}, [seed], optimize), **more)
 
 
 TRIAL = re.compile(r"trial (?:kept|alone)\d+-\d+")
@@ -59,7 +58,7 @@ def open_programs():
 
 
 def lease(worker, batches):
-    return [record(end) for news in worker.run_all(batches) for end in news]
+    return [record(end) for news in worker.run_all(batches) for end in news.ends]
 
 
 def both(bench, worker, given):
@@ -130,11 +129,15 @@ def test_random_numbers_begin_again_with_each_trial(bench):
     assert numbers(first) == numbers(second) != numbers(other)
 
 
-def test_a_trial_of_other_options_limits_or_gradients_gets_a_program_of_its_own(bench, builds):
+def test_a_trial_of_other_options_limits_or_gradients_gets_a_program_of_its_own(bench, builds, monkeypatch):
     worker = bench.worker("MassSpring", target=ROBOT, gradients=["stiffness"], lanes=1)
     ways = [{}, {"claim_bytes": 1 << 22}, {"threads": 2}, {"memory_limit_bytes": 1 << 23}, {"gradients": ["actuation"]}]
     params = [{"steps": 8, "stiffness": 500.0 + n} for n in range(2)]
-    kept = lease(worker, [batch(f"t{k}-{n}", one, **way) for k, way in enumerate(ways) for n, one in enumerate(params)])
+    batches = [batch(f"t{k}-{n}", one) for k in range(len(ways)) for n, one in enumerate(params)]
+    spec_of = worker._spec_of
+    claimed = lambda one, claim_bytes=None, **way: spec_of(one._replace(claim_bytes=claim_bytes)) | way
+    monkeypatch.setattr(worker, "_spec_of", lambda one: claimed(one, **ways[int(one.trials[0][1])]))
+    kept = lease(worker, batches)
     assert [found["status"] for found in kept] == ["done"] * 10
     assert len(builds) == len(ways)
     assert list(kept[-1]["gradients"]) == ["actuation"]

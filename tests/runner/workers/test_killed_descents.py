@@ -12,7 +12,7 @@ import pytest
 from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.store.owner import take
 from qdrun.runner.study.target import resolve
-from qdrun.runner.workers import BatchSpec, TrialSpec, Worker, WorkerSpec
+from qdrun.runner.workers import BatchSpec, Worker, WorkerSpec
 from qdrun.runner.workers.spec import BatchColumns
 
 HERE = Path(__file__).parent
@@ -38,17 +38,16 @@ def worker(uri, token):
 def batch_of(trials, attempt=1, launch=1):
     speeds = np.linspace(2.0, 3.0, trials).tolist()
     if trials == 1:
-        spec = {"params": {"speed": speeds[0]}, "seed": 0, "optimize": SECTION}
-        return BatchSpec("l", (TrialSpec("t0", attempt, spec),), launch=launch)
-    names = tuple(TrialSpec(f"t{k}", attempt, {}) for k in range(trials))
-    together = BatchColumns({"speed": speeds[0]}, {"speed": speeds}, [0] * trials, SECTION)
-    return BatchSpec("l", names, launch=launch, together=together)
+        return BatchSpec("l", ("t0",), (attempt,), BatchColumns({"speed": speeds[0]}, {}, [0], SECTION), launch=launch)
+    names = tuple(f"t{k}" for k in range(trials))
+    columns = BatchColumns({"speed": speeds[0]}, {"speed": speeds}, [0] * trials, SECTION)
+    return BatchSpec("l", names, (attempt,) * trials, columns, launch=launch)
 
 
 def ends(uri, token, batch):
     made = worker(uri, token)
     try:
-        return {end.trial: end.record for end in made.run(batch).ends}
+        return dict(made.run(batch).ends)
     finally:
         made.close()
 

@@ -8,7 +8,7 @@ from lane_helpers import record, wait_for
 
 from qdrun.runner.live import writer
 from qdrun.runner.live.points import live_values
-from qdrun.runner.workers import BatchSpec, TrialSpec
+from qdrun.runner.workers import BatchSpec
 from qdrun.runner.workers.spec import BatchColumns
 
 TARGET = {"target": "jobs_that_log.py", "gradients": []}
@@ -46,8 +46,8 @@ def test_the_last_values_of_every_trial_are_kept_also_of_one_that_fails(bench):
 def test_trials_of_a_batch_that_is_optimised_have_their_own_values(bench):
     speeds = np.random.default_rng().uniform(2.0, 3.0, 5).tolist()
     section = {"rule": "sgd", "steps": 4, "learning_rate": 0.1, "params": ["speed"]}
-    together = BatchColumns({"speed": speeds[0]}, {"speed": speeds}, [0] * 5, section)
-    trials = tuple(TrialSpec(f"t{k}", 1, {}) for k in range(5))
+    columns = BatchColumns({"speed": speeds[0]}, {"speed": speeds}, [0] * 5, section)
+    trials = tuple(f"t{k}" for k in range(5))
     worker = bench.worker("Roll", lanes=1, **TARGET | {"gradients": ["speed"]})
     ran = worker._lanes.together
 
@@ -56,9 +56,9 @@ def test_trials_of_a_batch_that_is_optimised_have_their_own_values(bench):
         return ran(lane, batch)
 
     worker._lanes.together = one_was_stopped
-    end = worker.run(BatchSpec("l", trials, None, together=together))
+    end = worker.run(BatchSpec("l", trials, (1,) * 5, columns))
     worker.close()
-    ends = {one.trial: one.record for one in end.ends}
+    ends = end.ends
     found = live_values(bench.folder)
     assert ends["t1"]["status"] == "cancelled" and set(found) == {"t0", "t2", "t3", "t4"}
     for name, series in found.items():

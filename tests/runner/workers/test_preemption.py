@@ -12,7 +12,6 @@ from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.parts import TrialAt
 from qdrun.runner.engine.state import SweepState
 from qdrun.runner.packing import Claim
-from qdrun.runner.store.attempts import Failure
 from qdrun.runner.workers.records import PREEMPTION
 
 ERROR = {"type": "Preempted", "message": PREEMPTION, "traceback": ""}
@@ -42,7 +41,7 @@ def test_what_runs_ends_at_its_next_step_and_what_waits_does_not_begin(bench):
     thread.join(60)
     ran, waited = found
     assert (record(ran)["status"], record(ran)["failure"], record(ran)["error"]) == ("failed", "infrastructure", ERROR)
-    assert waited.ends == () and waited.retire == PREEMPTION, "the runner starts another worker for it"
+    assert waited.ends == {} and waited.retire == PREEMPTION, "the runner starts another worker for it"
 
 
 def test_attempts_that_a_notice_has_ended_are_never_charged_and_say_nothing_against_the_device():
@@ -51,7 +50,7 @@ def test_attempts_that_a_notice_has_ended_are_never_charged_and_say_nothing_agai
     for k in range(3):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), 100), 0.0)
         (flight,) = state._flights.values()
-        end = m.TrialEnded({"status": "failed", "failure": "infrastructure", "error": ERROR}, Failure.infrastructure)
+        end = {"status": "failed", "failure": "infrastructure", "error": ERROR}
         actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
         assert [one.charged for one in actions if isinstance(one, m.WriteRetry)] == [False]
         assert not [one for one in actions if isinstance(one, m.Avoid)]

@@ -8,9 +8,8 @@ from lane_helpers import at_once, record
 
 from qdrun.compiler.runtime import cache
 from qdrun.compiler.runtime.gpu.memory import deferred_release
-from qdrun.runner.workers import BatchSpec, TrialSpec
+from qdrun.runner.workers import BatchColumns, BatchSpec
 from qdrun.runner.workers.preload import preload
-from qdrun.runner.workers.spec import Shape
 from qdrun.tests.devices.processor.machine import emulated_machine
 
 ROBOT = "qdrun.jobs.mass_spring"
@@ -18,14 +17,14 @@ SIZES = (3, 4, 5)
 
 
 def shape(name, nbytes):
-    return Shape(TrialSpec(name, 1, {}), nbytes)
+    return BatchSpec("", (name,), (1,), BatchColumns({}, {}, [0]), nbytes)
 
 
 def loaded(shapes, claimed, then=lambda: None, **limit):
     out = []
 
     def load(one):
-        out.append(one.trial.trial)
+        out.append(one.trials[0])
         then()
 
     preload(shapes, claimed, load, **limit)
@@ -61,14 +60,14 @@ def machine(monkeypatch):
     made.waits.update(before)
 
 
-def trial(name, columns, **more):
-    spec = {"params": {"columns": columns, "steps": 4, "actuation": [0.1] * columns}, "seed": 0}
-    return BatchSpec(f"lease of {name}", (TrialSpec(name, 1, spec | more),), 1 << 24)
+def trial(name, columns, claim=1 << 24):
+    params = {"columns": columns, "steps": 4, "actuation": [0.1] * columns}
+    return BatchSpec(f"lease of {name}", (name,), (1,), BatchColumns(params, {}, [0]), claim)
 
 
 @pytest.mark.slow
 def test_trials_of_all_shapes_load_nothing_once_the_first_has_begun(bench, machine):
-    shapes = tuple(Shape(trial(f"s{n}", n).trials[0], 1 << 20) for n in SIZES)
+    shapes = tuple(trial(f"s{n}", n, 1 << 20) for n in SIZES)
     options = {"target": ROBOT, "gradients": ["stiffness"], "backend": "cuda", "which": "emulated"}
     worker = bench.worker("MassSpring", 2, shapes=shapes, **options)
     worker.hello()

@@ -4,22 +4,22 @@ The session is a stand-in here, with the numbers of a parabola: what the compile
 """
 
 import ctypes
+import pickle
 import platform
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from lane_helpers import wait_for
+from lane_helpers import record, wait_for
 
 from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.jobs.core.batch import BatchOutcome
 from qdrun.runner.store.columns import decoded
 from qdrun.runner.store.files import StorageFull
-from qdrun.runner.workers import BatchSpec, TrialSpec, program_cache, worker
+from qdrun.runner.workers import BatchSpec, program_cache, worker
 from qdrun.runner.workers.spec import BatchColumns
 from qdrun.runner.workers.together import norms_of
-from qdrun.runner.workers.wire import packed, packed_news, unpacked, unpacked_news
 
 EXIT = {"x86_64": 60, "aarch64": 93}
 """The system call that ends one thread."""
@@ -67,16 +67,16 @@ def session(monkeypatch):
 
 
 def batch(numbers, *, lease="l", claim=1000, launch=0, **params):
-    trials = tuple(TrialSpec(f"t{k}", 1, {}) for k in range(len(numbers)))
+    trials = tuple(f"t{k}" for k in range(len(numbers)))
     seeds = [100 + k for k in range(len(numbers))]
-    together = BatchColumns({"number": numbers[0], **params}, {"number": list(numbers)}, seeds)
-    return BatchSpec(lease, trials, claim, launch=launch, together=together)
+    columns = BatchColumns({"number": numbers[0], **params}, {"number": list(numbers)}, seeds)
+    return BatchSpec(lease, trials, (1,) * len(trials), columns, claim, launch=launch)
 
 
 def test_the_trials_of_a_batch_come_back_as_columns(bench, session):
     worker = bench.worker(lanes=1)
     end = worker.run(batch([1, 2, 3, 4]))
-    assert end.ends == () and end.begun
+    assert end.ends == {} and end.begun
     (rows,) = end.rows
     assert rows.trials == ("t0", "t1", "t2", "t3") and rows.attempts == (1, 1, 1, 1)
     assert decoded(rows.columns["loss"]._asdict()).tolist() == [1.0, 4.0, 9.0, 16.0]
@@ -95,7 +95,7 @@ def test_trials_that_fail_have_records_of_their_own_and_the_others_do_not_know(b
     end = worker.run(batch([1, -1, -2, 4]))
     (rows,) = end.rows
     assert rows.trials == ("t0", "t3") and decoded(rows.columns["loss"]._asdict()).tolist() == [1.0, 16.0]
-    nan, failed = (one.record for one in end.ends)
+    nan, failed = (one for one in end.ends.values())
     assert (nan["status"], nan["failure"], nan["error"]["type"]) == ("failed", "not_finite", "NotFinite")
     assert nan["gradients"]["g"] == [-2.0] * 3 and nan["used_bytes"] == 10
     assert (failed["failure"], failed["error"]["type"]) == ("user_error", "QdrunRuntimeError")
@@ -106,17 +106,17 @@ def test_a_job_that_raises_for_the_whole_batch_runs_trial_by_trial(bench, sessio
     session.raises = ValueError("one of them is wrong")
     worker = bench.worker(lanes=1)
     made = batch([1, 2, 3])
-    end = worker.run(made._replace(together=made.together._replace(inputs={"number": [1, "two", 3]})))
-    assert [one.record["status"] for one in end.ends] == ["done", "failed", "done"] and not end.rows
-    assert [one.record.get("loss") for one in end.ends] == [1.0, None, 3.0]  # Plain itself: its loss is the number
-    assert end.ends[1].record["error"]["type"] == "ValidationError"
+    end = worker.run(made._replace(columns=made.columns._replace(inputs={"number": [1, "two", 3]})))
+    assert [one["status"] for one in end.ends.values()] == ["done", "failed", "done"] and not end.rows
+    assert [one.get("loss") for one in end.ends.values()] == [1.0, None, 3.0]  # Plain itself: its loss is the number
+    assert list(end.ends.values())[1]["error"]["type"] == "ValidationError"
     assert session.opened[0].closed
 
 
 def test_a_batch_without_memory_is_said_of_each_of_its_trials(bench, session):
     session.raises = MemoryError("no more")
     end = bench.worker(lanes=1).run(batch([1, 2, 3]))
-    assert [one.record["failure"] for one in end.ends] == ["out_of_memory"] * 3 and not end.rows
+    assert [one["failure"] for one in end.ends.values()] == ["out_of_memory"] * 3 and not end.rows
 
 
 @pytest.mark.skipif(platform.machine() not in EXIT, reason="another system call ends a thread there")
@@ -126,26 +126,26 @@ def test_a_lane_that_dies_while_trials_of_a_batch_run_one_by_one_gives_each_one_
     session.raises, made = ValueError("one of them is wrong"), bench.worker(lanes=1)
     attempt = made._lanes.run
 
-    def dies(lane, one, trial):
-        if trial.trial == "t1":
+    def dies(lane, one):
+        if one.trials == ("t1",):
             ctypes.CDLL(None).syscall(EXIT[platform.machine()], 0)
-        return attempt(lane, one, trial)
+        return attempt(lane, one)
 
     made._lanes.run = dies
-    (end,) = [end for news in made.run_all([batch([1, 2, 3], launch=1)]) for end in news]
+    (end,) = [end for news in made.run_all([batch([1, 2, 3], launch=1)]) for end in news.ends]
     for lane in made._lanes.all:
         threading._active.pop(lane.ident, None)  # Python takes the thread for alive
-    assert [one.trial for one in end.ends] == ["t0", "t1", "t2"] and not end.rows
-    assert {(one.record["status"], one.record["failure"]) for one in end.ends} == {("failed", "crash")}
+    assert list(end.ends) == ["t0", "t1", "t2"] and not end.rows
+    assert {(one["status"], one["failure"]) for one in end.ends.values()} == {("failed", "crash")}
     assert "the thread of its lane has ended" in end.retire
 
 
 def test_trials_of_a_batch_behind_one_that_has_lost_the_device_do_not_begin(bench, session):
     session.raises, made = ValueError("one of them is wrong"), batch([1, 2, 3], launch=1)
     moods = {"number": [1, 2, 3], "mood": ["good", "lost", "good"]}
-    end = bench.worker(lanes=1).run(made._replace(together=made.together._replace(inputs=moods)))
-    assert [(one.trial, one.record["status"]) for one in end.ends] == [("t0", "done"), ("t1", "failed")]
-    assert end.ends[1].record["restart"] and end.retire
+    end = bench.worker(lanes=1).run(made._replace(columns=made.columns._replace(inputs=moods)))
+    assert [(name, one["status"]) for name, one in end.ends.items()] == [("t0", "done"), ("t1", "failed")]
+    assert list(end.ends.values())[1]["restart"] and end.retire
 
 
 def test_results_of_a_batch_wait_for_room_together_and_not_one_after_the_other(bench, session, monkeypatch):
@@ -160,7 +160,7 @@ def test_results_of_a_batch_wait_for_room_together_and_not_one_after_the_other(b
 
     monkeypatch.setattr(worker, "pack", pack)
     end = made.run(batch([1, 2, 3, 4]))
-    assert [one.record["error"]["type"] for one in end.ends] == ["StorageFull"] * 4
+    assert [one["error"]["type"] for one in end.ends.values()] == ["StorageFull"] * 4
     assert tried.count("t0") > 2 and tried[-3:] == ["t1", "t2", "t3"]
     assert len(since) == 4, "each is watched from its own begin: many results may take long"
 
@@ -173,7 +173,7 @@ def test_batches_of_one_group_and_size_follow_each_other_in_one_program(bench, s
         batch([3, 4, 5], launch=3),
         batch([1, 2, 3], launch=4, steps=1),
     ]
-    ends = [end for news in worker.run_all(batches) for end in news]
+    ends = [end for news in worker.run_all(batches) for end in news.ends]
     assert [end.rows[0].best[1] for end in ends] == [1.0, 9.0, 9.0, 1.0]
     assert [one.trials for one in session.opened] == [2, 3, 3] and all(one.closed for one in session.opened)
 
@@ -181,9 +181,9 @@ def test_batches_of_one_group_and_size_follow_each_other_in_one_program(bench, s
 def test_a_single_trial_after_a_batch_has_a_program_of_its_own(bench, session):
     worker = bench.worker(lanes=1)
     first, second, third = (
-        e for news in worker.run_all([batch([1, 2]), bench.batch("x", number=7), batch([1, 2])]) for e in news
+        e for news in worker.run_all([batch([1, 2]), bench.batch("x", number=7), batch([1, 2])]) for e in news.ends
     )
-    assert first.rows and third.rows and second.ends[0].record["loss"] == 7.0
+    assert first.rows and third.rows and record(second)["loss"] == 7.0
     assert len(session.opened) == 2 and all(one.closed for one in session.opened)
 
 
@@ -230,8 +230,8 @@ def test_a_trial_that_was_asked_to_stop_does_not_run_with_its_batch(bench, sessi
     (lane,) = worker._lanes.all
     monkeypatch.setattr(lane, "asked", lambda trial: "no more" if trial == "t1" else None)
     end = worker.run(batch([1, 2, 3]))
-    assert end.rows[0].trials == ("t0", "t2") and [one.trial for one in end.ends] == ["t1"]
-    assert end.ends[0].record["status"] == "cancelled"
+    assert end.rows[0].trials == ("t0", "t2") and list(end.ends) == ["t1"]
+    assert record(end)["status"] == "cancelled"
 
 
 def test_a_stop_that_comes_too_late_for_a_batch_does_not_stop_the_next_one_in_its_program(bench, session, monkeypatch):
@@ -246,8 +246,8 @@ def test_a_stop_that_comes_too_late_for_a_batch_does_not_stop_the_next_one_in_it
 
     monkeypatch.setattr(session, "run_columns", slow)
     second = batch([3, 4], launch=2)
-    second = second._replace(trials=tuple(one._replace(trial=f"u{k}") for k, one in enumerate(second.trials)))
-    ends = [end for news in made.run_all([batch([1, 2], launch=1), second]) for end in news]
+    second = second._replace(trials=("u0", "u1"))
+    ends = [end for news in made.run_all([batch([1, 2], launch=1), second]) for end in news.ends]
     assert [end.rows[0].trials for end in ends] == [("t0", "t1"), ("u0", "u1")] and not any(end.ends for end in ends)
     assert len(session.opened) == 1 and session.opened[0].job.watch.runs == 1
 
@@ -256,19 +256,16 @@ def test_large_arrays_go_to_files_of_each_trial(bench, session):
     session.width = 10_000
     end = bench.worker(lanes=1).run(batch([1, 2]))
     assert not end.rows
-    files = [one.record["gradients"]["g"]["file"] for one in end.ends]
+    files = [one["gradients"]["g"]["file"] for one in end.ends.values()]
     assert files == [f"trials/t{k}/a1/gradients.safetensors" for k in (0, 1)]
     assert all(bench.folder.files.exists(path) for path in files)
 
 
-def test_a_batch_and_its_rows_come_out_of_the_wire_as_they_went_in(bench, session):
+def test_a_batch_and_its_rows_come_out_of_a_pickle_as_they_went_in(bench, session):
     made = batch([1, 2, 3])
-    assert unpacked(packed((made,))) == (made,)
+    assert pickle.loads(pickle.dumps(made)) == made
     end = bench.worker(lanes=1).run(made)
-    from qdrun.runner.workers.spec import LeaseNews
-
-    (again,) = unpacked_news(packed_news(LeaseNews((end,))))
-    assert again == end and again.begun
+    assert end.rows and pickle.loads(pickle.dumps(end)) == end and end.begun
 
 
 def test_norms_are_those_of_single_trials():

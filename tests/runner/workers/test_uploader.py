@@ -84,6 +84,6 @@ def test_a_worker_marks_each_launch_before_it_begins(bench):
     assert last_begun(info.begun) == frozenset()
     batches = [bench.batch(f"t{k}", launch=k) for k in (5, 6, 7)]
     worker.drop([7])
-    ends = [end for news in worker.run_all(batches) for end in news]
+    ends = [end for news in worker.run_all(batches) for end in news.ends]
     assert [(end.launch, end.begun) for end in ends] == [(5, True), (6, True), (7, False)]
     assert last_begun(info.begun) == {6}

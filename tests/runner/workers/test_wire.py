@@ -1,59 +1,35 @@
-"""What travels between runner and worker: the same batches and ends come out as went in, and nothing but builtin types is on its way."""
+"""What Ray sees of a worker, and what travels: pickles, of which Ray looks at no part."""
 
 import pickle
 
-import numpy as np
-
 from qdrun.runner.ray_adapter.worker_actor import WorkerActor as Shell
-from qdrun.runner.workers import BatchSpec, TrialSpec, Worker
-from qdrun.runner.workers.spec import BatchEnd, LeaseNews, TrialEnd
-from qdrun.runner.workers.wire import packed, packed_news, unpacked, unpacked_news
+from qdrun.runner.workers import Worker
 
 
-def batches():
-    trials = [TrialSpec(f"t{k}", k + 1, {"params": {"x": k / 7, "name": "é"}, "seed": k, "optimize": None}) for k in range(4)]
-    return (
-        BatchSpec("l", (trials[0], trials[1]), 10, False, 20, 5, behind=True, may_fail=3),
-        BatchSpec("l", (trials[2],), None, launch=6),
-        BatchSpec("", (trials[3],)),
-    )
+def shell(worker):
+    made = object.__new__(Shell)
+    made._worker, made._failed = worker, None
+    return made
 
 
-def news():
-    record = {"status": "done", "loss": 0.1, "gradients": {"x": [1.0, 2.0]}, "parts": {"run": 1e-5}, "error": None}
-    done = BatchEnd("l", (TrialEnd("t0", 1, record), TrialEnd("t1", 2, {**record, "loss": float("inf")})), "old", 5)
-    return LeaseNews((done, BatchEnd("l", (), launch=6)), 7, 0.25)
+def test_batches_and_news_travel_as_bytes(bench):
+    made = shell(bench.worker(lanes=1))
+    batches = tuple(bench.batch(f"t{k}", launch=k + 1, number=k) for k in range(3))
+    (only,) = pickle.loads(made.run(pickle.dumps(batches[:1]))).ends
+    assert (only.launch, only.begun, only.ends["t0"]["loss"]) == (1, True, 0.0)
+    ends = [end for news in made.run_all(pickle.dumps(batches[1:])) for end in pickle.loads(news).ends]
+    assert [(end.launch, end.ends[f"t{end.launch - 1}"]["loss"]) for end in ends] == [(2, 1.0), (3, 2.0)]
 
 
-def builtin(value):
-    """Whether a value is of builtin types all through, whose instances cloudpickle does not look at one by one."""
-    if type(value) in (list, tuple):
-        return all(map(builtin, value))
-    if type(value) is dict:
-        return all(builtin(item) for pair in value.items() for item in pair)
-    return value is None or type(value) in (bool, int, float, str, bytes)
+def test_a_trial_of_a_batch_is_a_batch_with_its_own_parameters_and_seed():
+    from qdrun.runner.workers import BatchColumns, BatchSpec
 
-
-def test_batches_come_out_as_they_went_in():
-    sent = packed(batches())
-    assert builtin(sent)
-    got = unpacked(pickle.loads(pickle.dumps(sent)))
-    assert got == batches()
-    assert [type(trial) for batch in got for trial in batch.trials] == [TrialSpec] * 4 and type(got[0]) is BatchSpec
-
-
-def test_news_come_out_as_they_went_in():
-    sent = packed_news(news())
-    assert builtin(sent)
-    got = unpacked_news(pickle.loads(pickle.dumps(sent)))
-    assert got == news() and [end.begun for end in got] == [True, False]
-    assert type(got.ends[0].ends[0]) is TrialEnd and got.ends[0].ends[0].done
-
-
-def test_an_array_of_a_record_goes_along():
-    end = BatchEnd("l", (TrialEnd("t", 1, {"status": "done", "outputs": {"y": np.arange(3.0)}}),))
-    (got,) = unpacked_news(pickle.loads(pickle.dumps(packed_news(LeaseNews((end,))))))
-    assert got.ends[0].record["outputs"]["y"].tolist() == [0.0, 1.0, 2.0]
+    columns = BatchColumns({"x": 1.0, "n": 3}, {"x": [1.0, 2.0]}, [7, 8], {"rule": "sgd"})
+    batch = BatchSpec("l", ("a", "b"), (1, 4), columns, 10, launch=5)
+    part = batch.part(1)
+    assert part == BatchSpec("l", ("b",), (4,), BatchColumns({"x": 2.0, "n": 3}, {}, [8], {"rule": "sgd"}), 10, launch=5)
+    assert part.columns.own_spec("b", 0) == columns.own_spec("b", 1)
+    assert columns.own_spec("b", 1) == {"trial": "b", "params": {"x": 2.0, "n": 3}, "seed": 8, "optimize": {"rule": "sgd"}}
 
 
 def test_what_ray_sees_of_a_worker_has_its_methods_and_none_that_a_trial_goes_through():

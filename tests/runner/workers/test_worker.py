@@ -91,7 +91,7 @@ def test_two_lanes_give_the_gradients_of_serial_runs_to_the_bit(bench, backend, 
 
     def lane(order):
         batches = [bench.batch(f"t{k}-{order[0]}", **CASES[k]) for k in order]
-        return [record(end) for ends in worker.run_all(batches) for end in ends]
+        return [record(end) for news in worker.run_all(batches) for end in news.ends]
 
     orders = [[0, 1, 2, 3, 4, 5, 6, 7], [3, 6, 1, 4, 7, 2, 5, 0]]
     for order, records in zip(orders, at_once(*(lambda o=o: lane(o) for o in orders))):
@@ -168,11 +168,11 @@ def test_wrong_parameters_are_an_error_of_the_user(bench):
 def test_a_lost_device_retires_the_worker_and_leaves_the_rest_of_the_lease(bench):
     worker = bench.worker(lanes=1)
     batches = [bench.batch("t1"), bench.batch("t2", mood="lost"), bench.batch("t3")]
-    first, second, third = [end for ends in worker.run_all(batches) for end in ends]
+    first, second, third = [end for news in worker.run_all(batches) for end in news.ends]
     assert record(first)["status"] == "done" and not first.retire
     assert (record(second)["failure"], record(second)["restart"]) == ("infrastructure", True)
     assert second.retire.startswith("its device is lost to the process: the device's memory has failed")
-    assert third.ends == () and third.lease == "lease of t3"
+    assert third.ends == {} and not third.begun
     assert worker.progress().retire == second.retire
 
 
@@ -180,9 +180,9 @@ def test_a_lease_waits_for_the_runner_once_as_many_of_its_trials_have_failed_as_
     worker = bench.worker(lanes=1)
     wrong = {"number": "many"}
     batches = [bench.batch("t1"), bench.batch("t2", **wrong), bench.batch("t3"), bench.batch("t4", **wrong), bench.batch("t5")]
-    ends = [end for ends in worker.run_all([batch._replace(may_fail=2) for batch in batches]) for end in ends]
+    ends = [end for news in worker.run_all([batch._replace(may_fail=2) for batch in batches]) for end in news.ends]
     assert [end.begun for end in ends] == [True, True, True, True, False]
-    again = [end for ends in worker.run_all([batch._replace(may_fail=2) for batch in batches[3:]]) for end in ends]
+    again = [end for news in worker.run_all([batch._replace(may_fail=2) for batch in batches[3:]]) for end in news.ends]
     assert [end.begun for end in again] == [True, True]  # it is counted from the beginning of the call
 
 
@@ -211,8 +211,8 @@ def test_a_program_is_refused_more_than_its_claim_unless_it_is_alone(bench, stri
 @pytest.mark.parametrize(("own", "claim"), [(1000, 1 << 30), (1 << 30, 1000)])
 def test_the_smaller_of_the_claim_and_the_configs_limit_holds(bench, own, claim):
     batch = bench.batch("t1", claim=claim, memory=10, **CASES[0])
-    batch.trials[0].spec["memory_limit_bytes"] = own
-    assert "the limit is 1,000" in record(bench.worker("Spin").run(batch))["error"]["message"]
+    made = bench.worker("Spin", limits={"memory_limit_bytes": own})
+    assert "the limit is 1,000" in record(made.run(batch))["error"]["message"]
 
 
 def test_the_budget_of_the_batch_reaches_the_program(bench):
@@ -260,7 +260,9 @@ def test_a_trial_that_waits_in_its_lease_can_be_stopped_before_it_begins(bench):
     jobs.GATES["door"] = threading.Event()
     found = []
     batches = [bench.batch("t1", wait="door"), bench.batch("t2", number="wrong"), bench.batch("t3")]
-    thread = threading.Thread(target=lambda: found.extend(e for ends in worker.run_all(batches) for e in ends), daemon=True)
+    thread = threading.Thread(
+        target=lambda: found.extend(e for news in worker.run_all(batches) for e in news.ends), daemon=True
+    )
     thread.start()
     wait_for(lambda: worker.progress().lanes[0].runs == 1)
     assert worker.stop("t2", "not this one")
@@ -334,10 +336,10 @@ def test_ends_of_a_long_lease_come_before_its_end(bench, monkeypatch):
     chunks = worker.run_all([bench.batch("t1"), bench.batch("t2"), bench.batch("t3", wait="door"), bench.batch("t4")])
     names = []
     while len(names) < 2:
-        names += [e.ends[0].trial for e in next(chunks)]
+        names += [name for e in next(chunks).ends for name in e.ends]
     assert names == ["t1", "t2"]
     jobs.GATES["door"].set()
-    assert [e.ends[0].trial for ends in chunks for e in ends] == ["t3", "t4"]
+    assert [name for news in chunks for e in news.ends for name in e.ends] == ["t3", "t4"]
 
 
 # ---- the device
@@ -391,7 +393,9 @@ def test_a_result_is_refused_when_the_run_was_taken_over_while_the_trial_ran(ben
     jobs.GATES["door"] = threading.Event()
     found = []
     batches = [bench.batch("t1", wait="door", size=100_000), bench.batch("t2")]
-    thread = threading.Thread(target=lambda: found.extend(e for ends in worker.run_all(batches) for e in ends), daemon=True)
+    thread = threading.Thread(
+        target=lambda: found.extend(e for news in worker.run_all(batches) for e in news.ends), daemon=True
+    )
     thread.start()
     wait_for(lambda: worker.progress().lanes[0].runs == 1)
     with Journal(bench.folder, gone=max(owner_numbers(bench.folder.files), default=0)) as journal:
@@ -401,7 +405,7 @@ def test_a_result_is_refused_when_the_run_was_taken_over_while_the_trial_ran(ben
         assert (record(first)["status"], record(first)["error"]["type"]) == ("failed", "OwnerLost")
         assert "gradients" not in record(first) and "loss" not in record(first)
         assert first.retire.startswith("the run was taken over")
-        assert second.ends == ()
+        assert second.ends == {}
         assert not list(bench.folder.path.glob("trials/t1/*/*.safetensors"))
         assert not list(bench.folder.path.glob("trials/t1/*/result.json"))
         started(journal, [(Attempt("t1", 1, journal.owner.number), {})])
@@ -486,7 +490,7 @@ def test_three_hundred_trials_leave_nothing_behind(bench, backend, which):
 
     def lane(first, count):
         batches = [bench.batch(f"{first}-{k}", **moods[k % 4]) for k in range(count)]
-        return [record(e)["status"] for ends in worker.run_all(batches) for e in ends]
+        return [record(e)["status"] for news in worker.run_all(batches) for e in news.ends]
 
     def state():
         gc.collect()
@@ -521,7 +525,7 @@ def test_an_attempt_that_looks_into_a_crash_checks_indices_and_keeps_no_descent(
     made = bench.worker(lanes=1)
     for checked in (True, False):
         end = made.run(bench.batch("t0")._replace(checked=checked))
-        assert end.ends[0].done, end.ends[0].record
+        assert record(end)["status"] == "done", end
     assert seen == [(True, {"bounds": True, "asserts": False, "nan": False, "overflow": False}), (False, None)]
 
 
