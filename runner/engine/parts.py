@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ class Asked:
     def __init__(self) -> None:
         self._batches: dict[str, tuple[str, ...]] = {}
         self._claims: dict[str, Claims] = {}
-        self._alike: dict[int, dict[str, None]] = {}
+        self._alike: dict[int, OrderedDict[str, None]] = {}  # a dict looks for its first key among all that were deleted before it
 
     def __contains__(self, name: str) -> bool:
         return name in self._batches
@@ -45,7 +45,7 @@ class Asked:
         self._batches[name] = batch
         if len(batch) > 1:
             self._claims[name] = claims  # which keeps its id
-            self._alike.setdefault(id(claims), {})[name] = None
+            self._alike.setdefault(id(claims), OrderedDict())[name] = None
 
     def pop(self, name: str) -> tuple[str, ...] | None:
         """A request waits no more; its batch, None where it did not wait."""
@@ -58,7 +58,7 @@ class Asked:
 
     def alike(self, claims: Claims) -> tuple[str | None, int]:
         """The first batch of several trials with these claims, the same object, and their number."""
-        found = self._alike.get(id(claims), {})
+        found = self._alike.get(id(claims), ())
         return next(iter(found), None), len(found)
 
 
