@@ -239,6 +239,10 @@ class ProgramState:
         found = self.own_machine() if arch is None or arch == self.arch.value else machine(arch)
         return max(1, found.workers, found.most)
 
+    def has_doubles(self, arch: str | None) -> bool:
+        """Whether kernels may compute in f64 on a backend; None: on the program's own device."""
+        return (self.own_machine() if arch in (None, self.arch.value) else machine(arch)).wide
+
     def own_machine(self, lanes: SimdWidth = ONE_LANE) -> Machine:
         """The parameters of the program's own device for plans; ``lanes``: of the compiled kernel."""
         device = self.device

@@ -20,6 +20,7 @@ from ..planning.batch_plan import BatchPlan, batch_plan
 from ..planning.groups import group_key, why_not_batched
 from .debug import Debug
 from .job import Job
+from .optimizer import Optimizer, OptimizerSpec
 from .outcome import Outcome
 from .session import in_turn
 
@@ -93,6 +94,7 @@ class BatchSession:
         threads: int | None = None,
         memory_limit_bytes: int | None = None,
         debug: Debug | Mapping[str, bool] | bool | None = None,
+        optimizer: OptimizerSpec | None = None,
     ) -> Self:
         """Open a program for a group of trials, and build the job in it.
 
@@ -106,6 +108,7 @@ class BatchSession:
             threads: see there.
             memory_limit_bytes: see there.
             debug: see there.
+            optimizer: its steps run in the program, too, see ``step`` and ``run_again``.
 
         Raises:
             ValueError: the job cannot run in batches, see ``why_not_batched``.
@@ -117,6 +120,7 @@ class BatchSession:
         how: dict[str, Any] = {"backend": backend, "device": device, "threads": threads, "debug": debug}
         how |= {"memory_limit_bytes": memory_limit_bytes, "batch": trials}
         made = cls(job(params, wanted=wanted), trials, group_key(job, params, wanted=wanted), how)
+        made.job.optimizer_spec = optimizer
         made.build()
         return made
 
@@ -186,6 +190,66 @@ class BatchSession:
             {name: column[:count] for name, column in outputs.items()},
             {trial: error for trial, error in state.failed().items() if trial < count},
         )
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """That of the open program; None: there is none, or the program is opened anew for each run."""
+        return None if self.job.why_built_again() else self.job.optimizer
+
+    @property
+    def _open_optimizer(self) -> Optimizer:
+        found = self.job.optimizer
+        if found is None:
+            raise ValueError("the batch has no optimiser\n  do: give one to BatchSession.open, on a device with f64")
+        return found
+
+    @in_turn
+    def put(self, fields: Sequence[Any], columns: Sequence[np.ndarray]) -> None:
+        """Write fields of the optimiser. ``columns``: of each (B, ...)."""
+        self._open_optimizer.write(fields, [self._filled(column) for column in columns])
+
+    @in_turn
+    def get(self, fields: Sequence[Any], count: int) -> list[np.ndarray]:
+        """Read fields of the optimiser, (count, ...) each."""
+        return [column[:count] for column in self._open_optimizer.read(fields)]
+
+    @in_turn
+    def measure_step(self, count: int) -> list[np.ndarray]:
+        """Measure what the last run has left: the objective, ``squares``, ``whole`` and ``outside`` of the first ``count`` trials."""
+        found = self._open_optimizer
+        found.measure()
+        self.job.program.synchronize()
+        return self.get([self.job.declared.loss, found.squares, found.whole, found.outside], count)
+
+    @in_turn
+    def step(self, codes: np.ndarray, rate: float, parts: tuple[float, float]) -> None:
+        """Take a step of the optimiser, which writes the inputs of the next run.
+
+        Args:
+            codes: (B,), of each trial ``TAKE`` and ``MOVE``.
+            rate: the learning rate.
+            parts: of Adam, see ``OptimizerSpec``.
+        """
+        self.put([self._open_optimizer.code], [codes])
+        self._open_optimizer.step(rate, *parts)
+
+    @in_turn
+    def run_again(self, count: int) -> tuple[list[np.ndarray], dict[int, Exception]]:
+        """Run the trials of the last run again, at the points to which the optimiser has moved them; nothing else crosses the bus.
+
+        Returns:
+            What ``measure_step`` gives, and the errors, as of ``BatchOutcome``.
+
+        Raises:
+            Stopped: a stop was requested.
+            Exception: what stops all trials.
+        """
+        job, state = self.job, self.job.program.batch
+        job.watch.run(job.time_steps())
+        state.forget_failures()
+        job.simulate_once()
+        found = self.measure_step(count)
+        return found, {trial: error for trial, error in state.failed().items() if trial < count}
 
     def _filled(self, column: np.ndarray) -> np.ndarray:
         """A column with a row for each trial of the program: the last one again where there are fewer."""

@@ -17,6 +17,7 @@ from .debug import Debug
 from .declared import same
 from .declaring import Declaring
 from .inputs import JobFiles
+from .optimizer import Optimizer, OptimizerSpec
 from .outcome import Outcome
 from .recorded import Recorded
 from .watch import Watch
@@ -62,6 +63,8 @@ class Job(Declaring, JobFiles, Generic[P]):
         opened_with: options of ``opened``: all that are about its device and its checks, and the memory limit.
         jacobian: ``reverse`` or ``forward``: its program computes the Jacobian of the residuals in this mode; empty: it does not.
         tangents: of forward mode the direction of each trial, (B, ...) for each input that has one.
+        optimizer_spec: of a batched program that runs the steps of an optimiser, too; ``optimizer``: it, while the program is open, on a
+            device that has f64.
     """
 
     Params: ClassVar[type[BaseModel]]
@@ -111,6 +114,8 @@ class Job(Declaring, JobFiles, Generic[P]):
         self._logs = False  # ``simulate`` calls ``log``
         self.opened_with: Mapping[str, Any] = {}
         self.jacobian = ""
+        self.optimizer_spec: OptimizerSpec | None = None
+        self.optimizer: Optimizer | None = None
         self.tangents: Mapping[str, np.ndarray] = {}
         self._given = frozenset(vars(self)) | {"_given"}
 
@@ -407,13 +412,16 @@ class Job(Declaring, JobFiles, Generic[P]):
             try:
                 self._build()
                 self._made = True
+                if self.optimizer_spec is not None and program.has_doubles(self.opened_with["arch"]):
+                    declared = self._declared
+                    self.optimizer = Optimizer(program, self.optimizer_spec, declared.inputs, self.wanted, declared.outputs)
                 if program is not None:
                     program.seeds.random_seed = self._seed
                 self._declared.fill(self.params, program)
                 self.fill()
                 yield
             finally:
-                self.program = self._first = None
+                self.program = self._first = self.optimizer = None
 
     def _build(self) -> None:
         self._real_params = self.params

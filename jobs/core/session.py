@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 from pydantic import BaseModel
 
 from ..planning.memory_plan import MemoryPlan, PlanEntry
+from ..planning.plan import differentiated, launches_of
 from .debug import Debug
 from .declared import same
 from .job import Job
@@ -232,3 +233,20 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
     where, told = device_name(job.program), () if job.program is None or job.declares() else tuple(job.program.told)
     return Finished(outcome, session.plan(), session.used, session.peak_bytes, seconds, where, job.launched(), told)
+
+
+def load_code(job: Job[Any]) -> None:
+    """Compile the kernels that an open job names in ``launches``, and their gradients under their plans, and load them. Runs nothing.
+
+    Raises:
+        OutOfMemory: no plan of a gradient fits.
+        TypeError: see ``launches_of``.
+    """
+    import qdrun as qd
+
+    if job.program is None:
+        return
+    launches = launches_of(job)
+    qd.compile(*[(kernel, *args) for kernel, args in launches], gradients=bool(job.wanted))
+    for kernel, args in differentiated(job, launches):
+        kernel.grad.load(*args)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..core.job import Job
+from ..core.optimizer import OptimizerSpec
 from .groups import why_not_batched
 from .memory_plan import MemoryPlan
 from .plan import differentiated, heap_planes, launches_of
@@ -84,6 +85,7 @@ def batch_plan(
     backend: str = "cpu",
     threads: int | None = None,
     arch: str | None = None,
+    optimizer: OptimizerSpec | None = None,
 ) -> BatchPlan:
     """Plan the batches of the group that ``params`` belongs to, without a device of ``arch``. Nothing runs.
 
@@ -96,6 +98,7 @@ def batch_plan(
         backend: where the job is built for its plan, as in ``Job.opened``.
         threads: CPU threads of the program; None: as many as the compiler takes.
         arch: plan for this backend, which need not be there; None: for ``backend``.
+        optimizer: its steps run in the program, too.
 
     Raises:
         ValueError: the job cannot run in batches, see ``why_not_batched``.
@@ -104,7 +107,8 @@ def batch_plan(
     if why:
         raise ValueError(f"{job.__name__} cannot run in batches: {why}\n  do: plan one trial: Job.plan()")
     made = job(params, wanted=wanted)
-    with made.opened(backend=backend, threads=threads, batch=1):
+    made.optimizer_spec = optimizer
+    with made.opened(backend=backend, threads=threads, arch=arch, batch=1):
         one = made.plan(arch=arch)
         program = made.program
         width, other = program.trials_of(1, arch).width, {} if arch is None else {"arch": arch}
@@ -116,7 +120,7 @@ def batch_plan(
 
         pieces = pieces_of(heap, program.most_groups(arch))
         own = program.trials.width
-    with made.opened(backend=backend, threads=threads, batch=own + 1):
+    with made.opened(backend=backend, threads=threads, arch=arch, batch=own + 1):
         per_group = _beside_heap(made.plan(arch=arch)) - _beside_heap(one)
     return BatchPlan(width, per_group // own, _beside_heap(one) - per_group, pieces, one)
 

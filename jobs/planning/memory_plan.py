@@ -112,6 +112,7 @@ class PlannedJob(Protocol):
     program: Any
     window: int
     machine_code: bool
+    optimizer: Any
 
     @property
     def steps_plan(self) -> Any:

@@ -107,8 +107,8 @@ def differentiated(job: PlannedJob, launches: Launches) -> Launches:
 def _kernels(job: PlannedJob, launches: Launches) -> list[Any]:
     """Compile the kernels of a job, or give the ``KernelPlan`` of each that is not compiled."""
     later: dict[object, Any] = {}
-    for kernel, args in launches:
-        made = kernel.grad if runs_backwards(job, kernel, args) else kernel
+    own = [(kernel.grad if runs_backwards(job, kernel, args) else kernel, args) for kernel, args in launches]
+    for made, args in [*own, *(() if job.optimizer is None else job.optimizer.launches())]:
         if job.machine_code:
             made.prepare(*args)
         else:

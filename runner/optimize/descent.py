@@ -17,18 +17,16 @@ from pydantic import BaseModel
 
 from ...jobs.base import BatchSession, Outcome, Session, Stopped
 from ...jobs.core import paths
-from ..config.limits import limits_of
 from ..config.optimize_section import OptimizeSection
 from ..store.interface import Files
 from . import rules
-from .evaluate import Alone, DescentError, Evaluate, Evaluated, TrialsTogether
+from .evaluate import Alone, DescentError, Evaluate, Starts, TrialsTogether
 from .kept import DescentStore, Saver, latest
-from .results import STOPPED, result_of
+from .points import Measured, points_of, real
+from .results import STOPPED, Ends, in_order
 from .rungs import Rungs, compared
-from .state import Descents, Rows, joined, key_of, packed, section_hash
-from .update_rules import free_part, projected, row_norms
+from .state import Descents, Key, Rows, joined, key_of, packed, section_hash
 
-End = Outcome | BaseException
 Compare = Callable[..., np.ndarray]
 """``rungs.compared`` of a group of descents."""
 
@@ -76,14 +74,14 @@ def descend(session: Session, section: OptimizeSection, kept: DescentStore | Non
         DescentError: a step leaves what the job's parameters allow.
         Stopped: a stop was requested; its ``outcome`` is that of the best point so far.
     """
-    alone = Alone(session)
+    alone = Alone(session, section.params or ())
     try:
-        (end,) = _descend_all(alone, [trial], section, kept, lambda rows: alone)
+        ends = _descend_all(alone, [trial], section, kept, lambda rows: alone)
     finally:
         alone.close()
-    if isinstance(end, BaseException):
-        raise end
-    return end
+    if 0 in ends.errors:
+        raise ends.errors[0]
+    return ends.outcome(0)
 
 
 def descend_batch(
@@ -93,15 +91,27 @@ def descend_batch(
     seeds: Sequence[int] | np.ndarray = (),
     kept: DescentStore | None = None,
     trials: Sequence[str] = (),
-) -> list[End]:
-    """Minimise the loss of each trial of a batch from its parameters on; of each the outcome that it has alone, or its error.
+) -> Ends:
+    """Minimise the loss of each trial of a batch from its parameters on: ``descend_columns`` with the parameters of each trial."""
+    return descend_columns(batch, Starts.of(batch, params), section, seeds, kept, trials)
+
+
+def descend_columns(
+    batch: BatchSession,
+    starts: Starts,
+    section: OptimizeSection,
+    seeds: Sequence[int] | np.ndarray = (),
+    kept: DescentStore | None = None,
+    trials: Sequence[str] = (),
+) -> Ends:
+    """Minimise the loss of each trial of a batch; of each the outcome that it has alone, or its error.
 
     Descents that go on from different steps take turns in the program, in groups of equal steps. After a stop request it is ``Stopped`` for
-    unfinished trials, with the best point of each so far.
+    unfinished trials, with the best point of each so far. Points stay on the device where the batch was opened with ``optimizer_of``.
 
     Args:
         batch: open, of the group of these trials.
-        params: of each trial.
+        starts: of all trials.
         section: the options. Its parameters are inputs of the job.
         seeds: of each trial, the same at each step, see ``BatchSession.run_columns``.
         kept: the storage of the descents for further attempts; None: none.
@@ -110,12 +120,29 @@ def descend_batch(
     Raises:
         Stopped: a stop was requested before the first step of all.
     """
-    names = list(trials) or [str(row) for row in range(len(params))]
-    together = partial(TrialsTogether, batch, params, seeds, limits_of(batch.job.Params, section.params or ()))
+    names = list(trials) or [str(row) for row in range(starts.count)]
+    together = partial(TrialsTogether, batch, starts, seeds, section.params or ())
     ends = _descend_all(together(), names, section, kept, together)
-    if all(isinstance(end, Stopped) and end.outcome is None for end in ends):
-        raise ends[0]  # pyright: ignore[reportGeneralTypeIssues]
+    stops = [error for error in ends.errors.values() if isinstance(error, Stopped) and error.outcome is None]
+    if len(stops) == len(ends):
+        raise stops[0]
     return ends
+
+
+class _Keys(Sequence[Key]):
+    """The keys of descents, which are needed where descents are saved: each is made when it is asked for."""
+
+    def __init__(self, trials: Sequence[str], section: Mapping[str, Any], evaluate: Evaluate) -> None:
+        self._trials, self._section, self._evaluate = trials, section, evaluate
+        self._known: dict[int, Key] = {}
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def __getitem__(self, row: Any) -> Any:
+        if row not in self._known:
+            self._known[row] = key_of(str(self._trials[row]), self._section, *self._evaluate.start(row))
+        return self._known[row]
 
 
 def _descend_all(
@@ -124,7 +151,7 @@ def _descend_all(
     section: OptimizeSection,
     kept: DescentStore | None,
     some: Callable[[Sequence[int]], Evaluate],
-) -> list[End]:
+) -> Ends:
     """The ends of descents, each group of equal step after the other.
 
     Args:
@@ -135,31 +162,28 @@ def _descend_all(
         some: gives those of some rows.
     """
     given = section.model_dump(mode="json")
-    keys = [key_of(trial, given, start, seed) for trial, start, seed in zip(trials, every.starts, every.seeds, strict=True)]
+    keys = _Keys(trials, given, every)
     saved = {} if kept is None else kept.load(keys)
     groups = defaultdict[int, list[int]](list)
-    for row, key in enumerate(keys):
-        groups[saved[key].step if key in saved else 0].append(row)
-    ends, saver, against = dict[int, End](), Saver(kept), section.stop.trials
+    for row in range(len(keys)):
+        groups[saved[keys[row]].step if saved and keys[row] in saved else 0].append(row)
+    ends, saver, against = list[tuple[Sequence[int], Ends]](), Saver(kept), section.stop.trials
     rungs = Rungs() if kept is None or against is None else kept.rungs
     for step, rows in sorted(groups.items(), reverse=True):
         evaluate = every if len(rows) == len(keys) else some(rows)
-        own = [keys[row] for row in rows]
-        now = joined([saved[key] for key in own]) if step else _at_start(evaluate, section)
-        data = lambda now=now, own=own: packed(now, own, given)  # noqa: E731
-        compare = None if against is None else partial(compared, against, rungs, trials=[key.trial for key in own])
-        ends |= dict(zip(rows, _run(now, evaluate, section, saver, data, compare), strict=True))
-    if kept is not None and not any(isinstance(end, Stopped) for end in ends.values()):
+        names = [trials[row] for row in rows]
+        now = joined([saved[keys[row]] for row in rows]) if step else _at_start(evaluate, section)
+        data = partial(packed, now, _Keys(names, given, evaluate), given)
+        compare = None if against is None else partial(compared, against, rungs, trials=names)
+        ends.append((rows, _run(now, evaluate, section, saver, data, compare)))
+    if kept is not None and not any(isinstance(error, Stopped) for _, one in ends for error in one.errors.values()):
         kept.clear()
-    return [ends[row] for row in range(len(keys))]
+    return ends[0][1] if len(ends) == 1 else in_order(ends)
 
 
 def _at_start(evaluate: Evaluate, section: OptimizeSection) -> Descents:
-    scale = {name: section.scale.get(name, 1.0) for name in section.params or ()}
-    starts = {name: [paths.get(start, name) for start in evaluate.starts] for name in scale}
-    return Descents.at(
-        {name: np.array(value, dtype=np.float64) / scale[name] for name, value in starts.items()}, len(evaluate.starts)
-    )
+    x = {name: column / section.scale.get(name, 1.0) for name, column in evaluate.columns.items()}
+    return Descents.at(x, len(next(iter(x.values()))))
 
 
 def _run(
@@ -169,44 +193,49 @@ def _run(
     saver: Saver,
     data: Callable[[], bytes],
     compare: Compare | None,
-) -> list[End]:
+) -> Ends:
     """Take the steps of descents to their ends. ``data``: their state as bytes; ``compare``: which are behind those of other trials."""
-    scale = {name: section.scale.get(name, 1.0) for name in section.params or ()}
-    bounds = {name: (ends[0] / scale[name], ends[1] / scale[name]) for name, ends in section.bounds.items()}
+    points = points_of(now, evaluate, section)
+
+    def state() -> bytes:
+        points.fetch()
+        return data()
+
     while now.running.any():
         evaluate.begin(now.step, section.steps)
         try:
-            found = evaluate(_real(section, now.x) if now.step else None, now.step)
+            found = points.evaluate()
         except Stopped as error:
             if now.history:
-                saver.save(data)
+                saver.save(state)
+            points.fetch()
             _interrupt(now, section, str(error), evaluate.builds)
             break
         for row, error in found.errors.items():
             if now.running[row]:
                 now.fail(row, error)
-        g = {name: scale[name] * found.gradients[name].astype(np.float64) for name in scale}
-        with np.errstate(all="ignore"):  # rows that are over may hold anything
-            norms = row_norms(free_part(now.x, g, bounds))
-            evaluate.log(
-                {name: np.where(now.running, value, np.nan) for name, value in (("loss", found.losses), ("grad_norm", norms))}
-            )
-            _look(now, section, found, norms, compare)
-            if now.step == section.steps or not now.running.any():
-                break
-            moved, now.rule = rules.advance(section, now, found, g, bounds, evaluate)
-        now.stopped[now.running & rules.done(now)] = STOPPED.index("no_descent")
-        now.x, now.step = _chosen(now.running, moved, now.x), now.step + 1
-        _refuse_what_leaves(now, evaluate, section)
-        saver.look(data)
+        evaluate.log(
+            {name: np.where(now.running, value, np.nan) for name, value in (("loss", found.losses), ("grad_norm", found.norms))}
+        )
+        take = _look(now, section, found, compare)
+        last = now.step == section.steps or not now.running.any()
+        points.advance(take, last)
+        if last:
+            break
+        now.step += 1
+        saver.look(state)
+    points.fetch()
     now.stopped[now.running] = STOPPED.index("steps")
-    point = _real(section, now.point)
-    ends: list[End] = [now.failed.get(row) or _result(now, point, row, evaluate.builds) for row in range(len(now.stopped))]
+    kept = real(section, now.point)
+    for row, error in evaluate.refused_at_end(kept, np.where(now.alive, now.kept, 0)).items():
+        now.fail(row, error)
+    ends = _ends(now, kept, evaluate.builds)
     if not now.failed:
         try:
-            evaluate.settle(point, now.kept)
+            evaluate.settle(kept, now.kept)
         except Stopped as error:  # it has found what it was to find, and has left nothing of it yet
-            error.outcome, ends = ends[0], [error]
+            error.outcome = ends.outcome(0)
+            ends.errors[0] = error
     return ends
 
 
@@ -223,41 +252,31 @@ def best_so_far(files: Files, trial: str, optimize: Mapping[str, Any]) -> Outcom
     if now is None:
         return None
     now.stopped[now.running] = STOPPED.index("interrupted")
-    return _result(now, _real(section, now.point), 0, 1)
+    return _ends(now, real(section, now.point), 1).outcome(0)
 
 
 def _interrupt(now: Descents, section: OptimizeSection, why: str, builds: int) -> None:
     """The trials that run end here, each with the best point that it has seen."""
-    point = _real(section, now.point)
-    for row in np.flatnonzero(now.running).tolist():
-        now.stopped[row], stopped = STOPPED.index("interrupted"), Stopped(why)
-        stopped.outcome = _result(now, point, row, builds) if now.history else None
-        now.failed[row] = stopped
+    rows = np.flatnonzero(now.running).tolist()
+    now.stopped[now.running] = STOPPED.index("interrupted")
+    ends = _ends(now, real(section, now.point), builds) if now.history else None
+    for row in rows:
+        now.failed[row] = stopped = Stopped(why)
+        stopped.outcome = None if ends is None else ends.outcome(row)
 
 
-def _real(section: OptimizeSection, x: Mapping[str, np.ndarray]) -> Rows:
-    """Parameters in their own units, within their bounds to the bit."""
-    return projected({name: section.scale.get(name, 1.0) * value for name, value in x.items()}, section.bounds)
+def _look(now: Descents, section: OptimizeSection, found: Measured, compare: Compare | None) -> np.ndarray:
+    """Note a point of each trial, and which trials are over there. One that is not finite is kept as it is, so that its row says so.
 
-
-def _refuse_what_leaves(now: Descents, evaluate: Evaluate, section: OptimizeSection) -> None:
-    """The trials whose step has left what the job's parameters allow have failed, and stay where they began."""
-    for row, error in evaluate.refused(_real(section, now.x), now.running, now.step).items():
-        now.fail(row, error)
-        for name, column in now.x.items():
-            column[row] = np.asarray(paths.get(evaluate.starts[row], name)) / section.scale.get(name, 1.0)
-
-
-def _look(now: Descents, section: OptimizeSection, found: Evaluated, norm: np.ndarray, compare: Compare | None) -> None:
-    """Note a point of each trial, and which trials are over there. One that is not finite is kept as it is, so that its row says so."""
-    loss, running, stop = found.losses, now.running, section.stop
+    Returns:
+        (trials,), which points are to be kept.
+    """
+    loss, norm, running, stop = found.losses, found.norms, now.running, section.stop
     now.history.append(loss)
     now.steps[running] = now.step
     finite, probe = np.isfinite(loss) & np.isfinite(norm), rules.probes(now)
     take = running & ((~finite & ~probe) | (section.keep == "last") | (finite & (loss < now.best)) | (now.step == 0))
     now.kept[take], now.norm[take], now.loss[take] = now.step, norm[take], loss[take]
-    now.point = _chosen(take, now.x, now.point)
-    now.gradients, now.outputs = _chosen(take, found.gradients, now.gradients), _chosen(take, found.outputs, now.outputs)
     now.best = np.where(running, np.fmin(now.best, loss), now.best)
     better = running & (loss < now.mark - stop.progress)
     now.since = np.where(better, 0, now.since + 1)
@@ -270,23 +289,16 @@ def _look(now: Descents, section: OptimizeSection, found: Evaluated, norm: np.nd
         now.stopped[over & now.running] = STOPPED.index(why)
     if compare is not None and now.step < section.steps:
         now.stopped[compare(step=now.step, best=now.best, running=now.running)] = STOPPED.index("behind")
+    return take
 
 
-def _chosen(rows: np.ndarray, new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray]) -> Rows:
-    """``new`` in these rows, ``old`` in the others; what has no old value is new in all of them."""
-    return {
-        name: np.where(rows.reshape(-1, *[1] * (value.ndim - 1)), value, old[name]) if name in old else value.copy()
-        for name, value in new.items()
-    }
+def _ends(now: Descents, point: Rows, builds: int) -> Ends:
+    """How descents have ended. ``point``: the kept points of all, in the units of the parameters."""
+    numbers = {"kept": now.kept, "gradient_norm": now.norm, "stopped": now.stopped, "builds": np.full(len(now.kept), builds)}
+    found = {f"opt.{name}": value for name, value in point.items()}
+    found |= {f"opt.{name}": value.astype(np.float64) for name, value in numbers.items()}
+    history = np.stack(now.history, axis=1) if now.history else np.zeros((len(now.kept), 0))
+    return Ends(now.loss, now.gradients, now.outputs | found, history, now.steps, now.failed)
 
 
-def _result(now: Descents, points: Rows, row: int, builds: int) -> Outcome:
-    """The outcome of a trial. ``points``: the kept ones of all, in the units of the parameters."""
-    groups = [{name: value[row] for name, value in group.items()} for group in (now.gradients, now.outputs)]
-    point = {name: value[row] for name, value in points.items()}
-    history = np.array([losses[row] for losses in now.history[: now.steps[row] + 1]])
-    numbers = (float(now.kept[row]), float(now.norm[row]), float(now.stopped[row]), float(builds))
-    return result_of(Outcome(float(now.loss[row]), *groups), point, history, *numbers)
-
-
-__all__ = ["DescentError", "best_so_far", "body_of", "descend", "descend_batch", "optimized", "section_data"]
+__all__ = ["DescentError", "best_so_far", "body_of", "descend", "descend_batch", "descend_columns", "optimized", "section_data"]

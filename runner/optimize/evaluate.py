@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +14,7 @@ from ...compiler.errors import QdrunError
 from ...jobs.base import BatchSession, Session
 from ...jobs.core import paths
 from ...jobs.core.outcome import arrays_of
-from ..config.limits import Limits
+from ..config.limits import limits_of
 from .jacobian import Jacobian, choose
 from .state import Rows
 
@@ -34,13 +36,12 @@ class Evaluate(Protocol):
     """The points of descents that take their steps together."""
 
     @property
-    def starts(self) -> Sequence[dict[str, Any]]:
-        """The parameters that each began with, as plain data."""
+    def columns(self) -> Rows:
+        """The parameters that are optimised as each began with them."""
         ...
 
-    @property
-    def seeds(self) -> Sequence[int]:
-        """The seed of each."""
+    def start(self, row: int) -> tuple[dict[str, Any], int]:
+        """All parameters that a descent began with, as plain data, and its seed."""
         ...
 
     @property
@@ -66,7 +67,16 @@ class Evaluate(Protocol):
         ...
 
     def refused(self, real: Rows, running: np.ndarray, step: int) -> dict[int, BaseException]:
-        """The rows whose next point the job does not allow, each with its error."""
+        """The rows whose next point is beyond the limits of the job's parameters, each with its error. Validators are not asked."""
+        ...
+
+    def refused_at_end(self, real: Rows, kept: np.ndarray) -> dict[int, BaseException]:
+        """The rows whose kept point a validator of the job refuses, each with its error. Limits alone have been looked at in each step.
+
+        Args:
+            real: the kept points.
+            kept: the steps that they were.
+        """
         ...
 
     def log(self, values: Rows) -> None:
@@ -88,13 +98,19 @@ class Evaluate(Protocol):
 
 
 class Alone:
-    """One trial in a session."""
+    """One trial in a session. ``names``: the parameters that are optimised."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, names: Sequence[str]) -> None:
         self.session, self._last = session, -1
         self._jacobian: Jacobian | None = None
-        self.starts = [paths.plain_params(session.job.params)]
-        self.seeds = [session.job.seed]
+        self._first, self._model = session.job.params, type(session.job.params)
+        self._limited = limits_of(self._model, names) is not None
+        self._start, self._seed = paths.plain_params(self._first), session.job.seed
+        self.columns = {name: np.array([paths.get(self._start, name)], dtype=np.float64) for name in names}
+
+    def start(self, row: int) -> tuple[dict[str, Any], int]:
+        """See ``Evaluate``."""
+        return self._start, self._seed
 
     @property
     def builds(self) -> int:
@@ -109,9 +125,13 @@ class Alone:
         """See ``Evaluate``."""
         point = None
         if real is not None:
-            point = at_point(
-                type(self.session.job.params), self.starts[0], {name: value[0] for name, value in real.items()}, step
-            )
+            x = {name: value[0] for name, value in real.items()}
+            try:
+                point = at_point(self._model, self._start, x, step)
+            except DescentError:
+                if self._limited:
+                    raise
+                point = unvalidated(self._first, x)  # validators decide about the point that is kept
         found, self._last = self.session.run(point), step
         gradients, outputs = arrays_of(found.gradients, "gradient"), arrays_of(found.outputs, "output")
         return Evaluated(np.array([float(found.loss)]), _rows(gradients), _rows(outputs), {})
@@ -119,6 +139,10 @@ class Alone:
     def refused(self, real: Rows, running: np.ndarray, step: int) -> dict[int, BaseException]:
         """See ``Evaluate``: the run says it."""
         return {}
+
+    def refused_at_end(self, real: Rows, kept: np.ndarray) -> dict[int, BaseException]:
+        """See ``Evaluate``."""
+        return {} if self._limited or not kept[0] else _refused([0], real, self._model, self.start, kept)
 
     def log(self, values: Rows) -> None:
         """See ``Evaluate``."""
@@ -144,31 +168,64 @@ class Alone:
             self(real, int(kept[0]))
 
 
+@dataclass(frozen=True)
+class Starts:
+    """Where the descents of a batch begin.
+
+    Attributes:
+        params: of any of these trials: what is no input is the same in all of them.
+        inputs: a column for each input that differs between trials or is optimised, (B, ...).
+        count: B.
+    """
+
+    params: BaseModel
+    inputs: Mapping[str, np.ndarray]
+    count: int
+
+    @classmethod
+    def of(cls, batch: BatchSession, params: Sequence[BaseModel]) -> Starts:
+        """The starts of trials of a batch, from the parameters of each."""
+        columns = {name: np.array([getattr(one, name) for one in params]) for name in batch.job.declared.inputs}
+        return cls(params[0], columns, len(params))
+
+
 class TrialsTogether:
     """Trials of a batch.
 
     Args:
         batch: open, of the group of these trials.
-        params: of each trial.
+        starts: of all of them.
         seeds: of each trial, see ``BatchSession.run_columns``; none: 0, 1, 2 and so on.
-        limits: of the parameters that are optimised; None: each point is validated.
+        names: the parameters that are optimised.
         rows: which of the trials take part; None: all.
     """
 
     def __init__(
         self,
         batch: BatchSession,
-        params: Sequence[BaseModel],
+        starts: Starts,
         seeds: Sequence[int] | np.ndarray,
-        limits: Limits | None,
+        names: Sequence[str],
         rows: Sequence[int] | None = None,
     ) -> None:
-        self.batch, self._limits, self._all = batch, limits, len(params)
-        self._rows = list(range(len(params))) if rows is None else list(rows)
-        own = [params[row] for row in self._rows]
-        given = seeds if len(seeds) else range(len(params))
-        self.starts, self.seeds = [paths.plain_params(one) for one in own], [int(given[row]) for row in self._rows]
-        self._inputs = {name: np.array([getattr(one, name) for one in own]) for name in batch.job.declared.inputs}
+        self.batch, self._params, self._all = batch, starts.params, starts.count
+        self._limits = limits_of(batch.job.Params, names)
+        self._rows = np.arange(starts.count) if rows is None else np.asarray(rows)
+        self.seeds = np.asarray(seeds if len(seeds) else range(starts.count))[self._rows]
+        self._inputs = {name: np.asarray(column)[self._rows] for name, column in starts.inputs.items()}
+        count = len(self._rows)
+        for name in names:
+            if name not in self._inputs:
+                self._inputs[name] = np.repeat(np.asarray(getattr(starts.params, name))[None], count, axis=0)
+        self.columns = {name: self._inputs[name].astype(np.float64) for name in names}
+
+    @cached_property
+    def _plain(self) -> dict[str, Any]:
+        return paths.plain_params(self._params)
+
+    def start(self, row: int) -> tuple[dict[str, Any], int]:
+        """See ``Evaluate``."""
+        return self._plain | {name: column[row].tolist() for name, column in self._inputs.items()}, int(self.seeds[row])
 
     @property
     def builds(self) -> int:
@@ -181,20 +238,21 @@ class TrialsTogether:
 
     def __call__(self, real: Rows | None, step: int) -> Evaluated:
         """See ``Evaluate``."""
-        found = self.batch.run_columns(self._inputs | (real or {}), self.seeds)
+        found = self.batch.run_columns(self._inputs | (real or {}), self.seeds, self._params)
         return Evaluated(found.losses, dict(found.gradients), dict(found.outputs), found.errors)
 
     def refused(self, real: Rows, running: np.ndarray, step: int) -> dict[int, BaseException]:
         """See ``Evaluate``."""
-        found: dict[int, BaseException] = {}
+        if self._limits is None:
+            return {}
+        rows = np.flatnonzero(running & ~self._limits.certainly_allow(real)).tolist()
+        return _refused(rows, real, self.batch.job.Params, self.start, np.full(len(running), step))
+
+    def refused_at_end(self, real: Rows, kept: np.ndarray) -> dict[int, BaseException]:
+        """See ``Evaluate``."""
         if self._limits is not None:
-            running = running & ~self._limits.certainly_allow(real)
-        for row in np.flatnonzero(running).tolist():
-            try:
-                at_point(self.batch.job.Params, self.starts[row], {name: column[row] for name, column in real.items()}, step)
-            except Exception as error:  # also what a validator of the job raises
-                found[row] = error
-        return found
+            return {}
+        return _refused(np.flatnonzero(kept).tolist(), real, self.batch.job.Params, self.start, kept)
 
     def log(self, values: Rows) -> None:
         """See ``Evaluate``. A point of the log has a row for each trial of the batch."""
@@ -210,6 +268,47 @@ class TrialsTogether:
 
     def settle(self, real: Rows, kept: np.ndarray) -> None:
         """See ``Evaluate``: trials of a batch leave nothing but their rows."""
+
+
+def _refused(
+    rows: Sequence[int],
+    real: Rows,
+    model: type[BaseModel],
+    start: Callable[[int], tuple[dict[str, Any], int]],
+    steps: np.ndarray,
+) -> dict[int, BaseException]:
+    """Validate points. Returns the errors of those that the model refuses, by row."""
+    found: dict[int, BaseException] = {}
+    for row in rows:
+        try:
+            at_point(model, start(row)[0], {name: column[row] for name, column in real.items()}, int(steps[row]))
+        except Exception as error:  # also what a validator of the job raises
+            found[row] = error
+    return found
+
+
+def unvalidated(params: BaseModel, x: Mapping[str, np.ndarray]) -> BaseModel:
+    """Parameters with other numbers, by dotted paths, that no validator has seen. Lists and tuples stay what they are."""
+    for name, value in x.items():
+        params = _with(params, name.split("."), value)
+    return params
+
+
+def _with(here: Any, path: Sequence[str], value: np.ndarray) -> Any:
+    if not path:
+        return _shaped(value.tolist(), here)
+    if isinstance(here, BaseModel):
+        return here.model_copy(update={path[0]: _with(getattr(here, path[0]), path[1:], value)})
+    if isinstance(here, Mapping):
+        return {**here, path[0]: _with(here[path[0]], path[1:], value)}
+    items = list(here)
+    items[int(path[0])] = _with(items[int(path[0])], path[1:], value)
+    return type(here)(items)
+
+
+def _shaped(value: Any, like: Any) -> Any:
+    """Nested lists as the nested tuples and lists that they stand for."""
+    return type(like)(map(_shaped, value, like)) if isinstance(like, list | tuple) else value
 
 
 def _rows(arrays: Mapping[str, np.ndarray]) -> Rows:
@@ -243,4 +342,4 @@ def at_point(model: type[BaseModel], start: dict[str, Any], x: Mapping[str, np.n
         ) from error
 
 
-__all__ = ["Alone", "DescentError", "Evaluate", "Evaluated", "TrialsTogether", "at_point"]
+__all__ = ["Alone", "DescentError", "Evaluate", "Evaluated", "Starts", "TrialsTogether", "at_point"]

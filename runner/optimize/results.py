@@ -7,13 +7,14 @@ often the job was built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...jobs.base import Outcome
-from .update_rules import Arrays
+from ...jobs.core.batch import BatchOutcome
 
 STOPPED = ("steps", "gradient_norm", "loss", "patience", "not_finite", "interrupted", "no_descent", "behind")
 """Why a descent was over, by the number in ``out.opt.stopped``. ``interrupted``: by a time-out or a cancel; its row is not ``done``.
@@ -23,24 +24,75 @@ REPORTED = ("history", "steps", "kept", "gradient_norm", "stopped", "builds")
 """Outputs below ``opt.`` that are no parameters."""
 
 
-def result_of(
-    outcome: Outcome, point: Arrays, history: np.ndarray, kept: float, norm: float, stopped: float, builds: float
-) -> Outcome:
-    """The outcome of a descent.
+@dataclass(frozen=True)
+class Ends(Sequence[Outcome | BaseException]):
+    """How descents have ended, as columns with a row for each; an item is the outcome of one, or its error.
 
-    Args:
-        outcome: at the point that is kept.
-        point: the parameters there, in their own units.
-        history: the loss at each step.
-        kept: the step of the point.
-        norm: of the gradient there.
-        stopped: a number of ``STOPPED``.
-        builds: how often the job was built.
+    Attributes:
+        losses: (B,), at the points that are kept.
+        gradients: there, by name, (B, ...).
+        outputs: there, and those below ``opt.`` but for ``history`` and ``steps``, by name, (B, ...).
+        history: the loss at each step, (B, S + 1); of a row up to its own steps.
+        steps: (B,), that each took.
+        errors: of the rows without a result. Their numbers mean nothing.
     """
-    found: dict[str, Any] = {f"opt.{name}": value for name, value in point.items()}
-    found |= {"opt.history": history, "opt.steps": float(len(history) - 1), "opt.kept": kept}
-    found |= {"opt.gradient_norm": norm, "opt.stopped": stopped, "opt.builds": builds}
-    return Outcome(outcome.loss, outcome.gradients, {**outcome.outputs, **found})
+
+    losses: np.ndarray
+    gradients: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
+    history: np.ndarray
+    steps: np.ndarray
+    errors: dict[int, BaseException]
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[one] for one in range(len(self))[row]]
+        return self.errors.get(range(len(self))[row]) or self.outcome(range(len(self))[row])
+
+    def outcome(self, row: int) -> Outcome:
+        """The numbers of one row."""
+        found = self.columns(np.array([row]))
+        gradients, outputs = ({name: value[0] for name, value in of.items()} for of in (found.gradients, found.outputs))
+        outputs = {
+            name: float(value) if name.startswith("opt.") and not value.ndim else value for name, value in outputs.items()
+        }
+        return Outcome(float(found.losses[0]), gradients, outputs)
+
+    def columns(self, rows: np.ndarray) -> BatchOutcome:
+        """Rows of equal length, as the outcome of a batch."""
+        steps = self.steps[rows]
+        gradients = {name: value[rows] for name, value in self.gradients.items()}
+        outputs = {name: value[rows] for name, value in self.outputs.items()}
+        outputs |= {"opt.history": self.history[rows, : steps[0] + 1], "opt.steps": steps.astype(np.float64)}
+        return BatchOutcome(self.losses[rows], gradients, outputs)
+
+    def groups(self) -> Iterator[np.ndarray]:
+        """The rows with a result, those of equal length together."""
+        well = np.ones(len(self), bool)
+        well[list(self.errors)] = False
+        for steps in np.unique(self.steps[well]):
+            yield np.flatnonzero(well & (self.steps == steps))
+
+
+def in_order(parts: Sequence[tuple[Sequence[int], Ends]]) -> Ends:
+    """Ends of several groups of descents as one. ``parts``: the rows of each group, and their ends."""
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+    longest = max(ends.history.shape[1] for _, ends in parts)
+
+    def column(of: Callable[[Ends], np.ndarray]) -> np.ndarray:
+        return np.concatenate([of(ends) for _, ends in parts])[order]
+
+    return Ends(
+        column(lambda ends: ends.losses),
+        {name: column(lambda ends, name=name: ends.gradients[name]) for name in parts[0][1].gradients},
+        {name: column(lambda ends, name=name: ends.outputs[name]) for name in parts[0][1].outputs},
+        column(lambda ends: np.pad(ends.history, ((0, 0), (0, longest - ends.history.shape[1])))),
+        column(lambda ends: ends.steps),
+        {rows[row]: error for rows, ends in parts for row, error in ends.errors.items()},
+    )
 
 
 def found_by(outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,4 +124,4 @@ def value_text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-__all__ = ["REPORTED", "STOPPED", "best_at", "found_by", "result_of", "value_text"]
+__all__ = ["REPORTED", "STOPPED", "Ends", "best_at", "found_by", "in_order", "value_text"]

@@ -88,6 +88,13 @@ class Descents:
         """Mask of the trials that are not over."""
         return self.stopped == RUNNING
 
+    @property
+    def alive(self) -> np.ndarray:
+        """Mask of the trials that have not failed."""
+        out = np.ones(len(self.stopped), bool)
+        out[list(self.failed)] = False
+        return out
+
     def fail(self, trial: int, error: BaseException) -> None:
         """A trial ends without a result."""
         self.failed[trial], self.stopped[trial] = error, STOPPED.index("not_finite")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,110 +16,84 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
 Memory = Mapping[str, np.ndarray]
-"""The state of a rule for one parameter; empty before the first step."""
-Rule = Callable[..., tuple[np.ndarray, Memory]]
-"""``rule(x, g, memory, rate, count, **options)``: parameter, gradient, what was kept, learning rate, number of the step from 1; gives
-the new parameter and what to keep.
+"""What a rule keeps for one parameter: arrays of its shape, zero before the first step."""
+Rule = Callable[..., tuple[Any, ...]]
+"""``rule(x, g, *memory, rate, m_part, v_part, *options)``: parameter, gradient, what was kept, learning rate, and for Adam how much of the
+weights of each moment is there yet, see ``parts_of``; gives the new parameter and what to keep. NumPy calls these functions with arrays,
+and ``jobs.core.optimizer`` compiles them: one formula for both.
 """
 
 
-def sgd(x: np.ndarray, g: np.ndarray, memory: Memory, rate: float, count: int) -> tuple[np.ndarray, Memory]:
+def sgd(x: Any, g: Any, rate: Any, m_part: Any, v_part: Any) -> Any:
     """Plain gradient descent: x - rate g."""
-    del memory, count
-    return x - rate * g, {}
+    return (x - rate * g,)
 
 
-def momentum(
-    x: np.ndarray, g: np.ndarray, memory: Memory, rate: float, count: int, *, momentum: float = 0.9
-) -> tuple[np.ndarray, Memory]:
+def momentum(x: Any, g: Any, v: Any, rate: Any, m_part: Any, v_part: Any, momentum: float = 0.9) -> Any:
     """A heavy ball: v = momentum v + g, x - rate v."""
-    v = momentum * memory["v"] + g if count > 1 else g
-    return x - rate * v, {"v": v}
+    v = momentum * v + g
+    return x - rate * v, v
 
 
-def nesterov(
-    x: np.ndarray, g: np.ndarray, memory: Memory, rate: float, count: int, *, momentum: float = 0.9
-) -> tuple[np.ndarray, Memory]:
+def nesterov(x: Any, g: Any, v: Any, rate: Any, m_part: Any, v_part: Any, momentum: float = 0.9) -> Any:
     """Nesterov's momentum: v = momentum v + g, x - rate (g + momentum v)."""
-    v = momentum * memory["v"] + g if count > 1 else g
-    return x - rate * (g + momentum * v), {"v": v}
-
-
-def _moments(
-    g: np.ndarray, memory: Memory, count: int, b1: float, b2: float, eps: float
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The direction of Adam: both moments, divided by how much of their sums is there yet."""
-    m = b1 * memory.get("m", 0.0) + (1.0 - b1) * g
-    v = b2 * memory.get("v", 0.0) + (1.0 - b2) * g * g
-    return (m / (1.0 - b1**count)) / (np.sqrt(v / (1.0 - b2**count)) + eps), {"m": m, "v": v}
+    v = momentum * v + g
+    return x - rate * (g + momentum * v), v
 
 
 def adam(
-    x: np.ndarray,
-    g: np.ndarray,
-    memory: Memory,
-    rate: float,
-    count: int,
-    *,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-) -> tuple[np.ndarray, Memory]:
+    x: Any, g: Any, m: Any, v: Any, rate: Any, m_part: Any, v_part: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+) -> Any:
     """Adam (Kingma and Ba 2015), with bias correction."""
-    direction, kept = _moments(g, memory, count, b1, b2, eps)
-    return x - rate * direction, kept
+    m = b1 * m + (1.0 - b1) * g
+    v = b2 * v + (1.0 - b2) * g * g
+    return x - rate * ((m / m_part) / (np.sqrt(v / v_part) + eps)), m, v
 
 
 def adamw(
-    x: np.ndarray,
-    g: np.ndarray,
-    memory: Memory,
-    rate: float,
-    count: int,
-    *,
+    x: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    rate: Any,
+    m_part: Any,
+    v_part: Any,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
     weight_decay: float = 0.01,
-) -> tuple[np.ndarray, Memory]:
+) -> Any:
     """Adam whose parameters also decay by rate * weight_decay in each step (Loshchilov and Hutter 2019)."""
-    direction, kept = _moments(g, memory, count, b1, b2, eps)
-    return x - rate * (direction + weight_decay * x), kept
+    m = b1 * m + (1.0 - b1) * g
+    v = b2 * v + (1.0 - b2) * g * g
+    return x - rate * ((m / m_part) / (np.sqrt(v / v_part) + eps) + weight_decay * x), m, v
 
 
-def rmsprop(
-    x: np.ndarray, g: np.ndarray, memory: Memory, rate: float, count: int, *, decay: float = 0.99, eps: float = 1e-8
-) -> tuple[np.ndarray, Memory]:
+def rmsprop(x: Any, g: Any, v: Any, rate: Any, m_part: Any, v_part: Any, decay: float = 0.99, eps: float = 1e-8) -> Any:
     """The gradient divided by the root of a running mean of its squares."""
-    del count
-    v = decay * memory.get("v", 0.0) + (1.0 - decay) * g * g
-    return x - rate * g / (np.sqrt(v) + eps), {"v": v}
+    v = decay * v + (1.0 - decay) * g * g
+    return x - rate * g / (np.sqrt(v) + eps), v
 
 
-def adagrad(
-    x: np.ndarray, g: np.ndarray, memory: Memory, rate: float, count: int, *, eps: float = 1e-10
-) -> tuple[np.ndarray, Memory]:
+def adagrad(x: Any, g: Any, v: Any, rate: Any, m_part: Any, v_part: Any, eps: float = 1e-10) -> Any:
     """The gradient divided by the root of the sum of its squares so far (Duchi et al. 2011)."""
-    del count
-    v = memory.get("v", 0.0) + g * g
-    return x - rate * g / (np.sqrt(v) + eps), {"v": v}
+    v = v + g * g
+    return x - rate * g / (np.sqrt(v) + eps), v
 
 
 def lion(
-    x: np.ndarray,
-    g: np.ndarray,
-    memory: Memory,
-    rate: float,
-    count: int,
-    *,
+    x: Any,
+    g: Any,
+    m: Any,
+    rate: Any,
+    m_part: Any,
+    v_part: Any,
     b1: float = 0.9,
     b2: float = 0.99,
     weight_decay: float = 0.0,
-) -> tuple[np.ndarray, Memory]:
+) -> Any:
     """The sign of an interpolated momentum (Chen et al. 2023)."""
-    del count
-    m = memory.get("m", np.zeros_like(g))
-    return x - rate * (np.sign(b1 * m + (1.0 - b1) * g) + weight_decay * x), {"m": b2 * m + (1.0 - b2) * g}
+    return x - rate * (np.sign(b1 * m + (1.0 - b1) * g) + weight_decay * x), b2 * m + (1.0 - b2) * g
 
 
 RULES: dict[str, Rule] = {rule.__name__: rule for rule in (sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lion)}
@@ -138,7 +112,19 @@ def options_of(rule: str) -> dict[str, float]:
     if rule in SEARCHES:
         return dict(SEARCHES[rule])
     parameters = inspect.signature(RULES[rule]).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def memory_of(rule: str) -> tuple[str, ...]:
+    """The names of the arrays that a rule keeps for each parameter."""
+    return tuple(name for name in inspect.signature(RULES[rule]).parameters if name in ("m", "v"))
+
+
+def parts_of(rule: str, options: Mapping[str, float], count: int) -> tuple[float, float]:
+    """How much of the weights of both moments of Adam is there in step ``count``, from 1; for other rules 1."""
+    if rule not in ("adam", "adamw"):
+        return 1.0, 1.0
+    return 1.0 - options["b1"] ** count, 1.0 - options["b2"] ** count
 
 
 @dataclass(frozen=True)
@@ -153,26 +139,58 @@ def update(
     rule: str, options: Mapping[str, float], state: RuleState, x: Arrays, g: Arrays, rate: float
 ) -> tuple[dict[str, np.ndarray], RuleState]:
     """One step of a rule on all parameters."""
-    count, moved, kept = state.count + 1, {}, {}
+    count, moved, kept, names = state.count + 1, {}, {}, memory_of(rule)
+    options = options_of(rule) | dict(options)
+    parts = parts_of(rule, options, count)
     for name, value in x.items():
-        moved[name], kept[name] = RULES[rule](value, g[name], state.memory.get(name, {}), rate, count, **options)
+        before = state.memory.get(name) or {kind: np.zeros_like(value) for kind in names}
+        moved[name], *after = RULES[rule](value, g[name], *(before[kind] for kind in names), rate, *parts, **options)
+        kept[name] = dict(zip(names, after, strict=True))
     return moved, RuleState(count, kept)
 
 
+BLOCK = 1024
+"""Numbers of an array whose squares are added one after the other; then the sums of its blocks are."""
+USUAL = 1e-280, 1e280
+"""Sums of squares in this range have lost nothing; of others the numbers are divided by the largest first."""
+
+
 def row_norms(arrays: Arrays) -> np.ndarray:
-    """The Euclidean norm of all elements of all arrays in each row: the first axis are trials. Nothing overflows on the way."""
+    """The Euclidean norm of all elements of all arrays in each row: the first axis are trials. Nothing overflows on the way.
+
+    Squares are added in the order of ``jobs.core.optimizer``, so that a trial has the same norm to the bit alone and in a batch.
+    """
     flat = [np.abs(value).reshape(len(value), -1) for value in arrays.values()]
-    most = np.max([rows.max(axis=1, initial=0.0) for rows in flat], axis=0)
-    usual = np.isfinite(most) & (most > 0.0)
-    unit = np.where(usual, most, 1.0)
-    sums = np.sum([np.sum((rows / unit[:, None]) ** 2, axis=1) for rows in flat], axis=0)
-    return np.where(usual, most * np.sqrt(sums), most)
+    sums = _squares(flat)
+    unusual = ~((sums > USUAL[0]) & (sums < USUAL[1])) & ~np.isnan(sums)
+    norms = np.sqrt(sums)
+    if unusual.any():
+        rows = [value[unusual] for value in flat]
+        most = np.max([value.max(axis=1, initial=0.0) for value in rows], axis=0)
+        divide = np.isfinite(most) & (most > 0.0)
+        unit = np.where(divide, most, 1.0)[:, None]
+        norms[unusual] = np.where(divide, most * np.sqrt(_squares([value / unit for value in rows])), most)
+    return norms
+
+
+def _squares(flat: Sequence[np.ndarray]) -> np.ndarray:
+    """The sums of squares of each row; infinite where they overflow."""
+    total = np.zeros(len(flat[0]))
+    with np.errstate(over="ignore"):
+        for value in flat:
+            for first in range(0, value.shape[1], BLOCK):
+                total += np.cumsum(np.square(value[:, first : first + BLOCK]), axis=1)[:, -1]
+    return total
+
+
+def clip_factors(norms: np.ndarray, most: float) -> np.ndarray:
+    """What scales each of these norms down to at most ``most``."""
+    return np.where(norms <= most, 1.0, most / np.where(norms <= most, 1.0, norms))
 
 
 def clipped_rows(g: Arrays, most: float) -> dict[str, np.ndarray]:
     """Gradients scaled down together so that the norm of each row is at most ``most``; smaller ones as they are."""
-    norms = row_norms(g)
-    part = np.where(norms <= most, 1.0, most / np.where(norms <= most, 1.0, norms))
+    part = clip_factors(row_norms(g), most)
     return {name: value * part.reshape(-1, *[1] * (value.ndim - 1)) for name, value in g.items()}
 
 

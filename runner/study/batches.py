@@ -11,11 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
+
 from ...jobs.base import Job
 from ...jobs.core.batch import BatchPlan, BatchSession, batch_plan
 from ...jobs.core.inputs import located
+from ...jobs.core.optimizer import OptimizerSpec
 from ...jobs.planning.groups import found_of, group_key, why_not_batched
+from ..config.optimize_section import OptimizeSection
 from ..config.values import INTERPRETER
+from ..optimize.descent import section_data
+from ..optimize.points import optimizer_of
 from ..packing import Claim, DeviceSpec, Pool
 from ..user_lines import described
 from .devices import emulated
@@ -98,7 +104,8 @@ def compile_batch(prepared: Prepared, job: type[Job[Any]], trial: Trial) -> None
     config = prepared.loaded.config
     params = located(job.Params.model_validate(trial.params), prepared.inputs)
     how: dict[str, Any] = {"backend": prepared.backend, "device": prepared.place.device, "threads": config.device.threads}
-    with BatchSession.open(job, params, 1, wanted=prepared.gradients, debug=config.debug, **how) as session:
+    how |= {"debug": config.debug, "optimizer": _optimizer(prepared, trial, params)}
+    with BatchSession.open(job, params, 1, wanted=prepared.gradients, **how) as session:
         session.job.plan()
 
 
@@ -145,10 +152,20 @@ def _plans(
     other = {"backend": built_on(prepared, arch or prepared.backend), "arch": planned_for(prepared, arch)}
     if emulated(prepared.place.device):  # as for a device that is not here
         other = {"backend": "cpu", "arch": arch or prepared.backend}
+    spec = _optimizer(prepared, trial, params)
     found = {
-        count: batch_plan(job, params, wanted=prepared.gradients, threads=count, **other) for count in set(threads.values())
+        count: batch_plan(job, params, wanted=prepared.gradients, threads=count, optimizer=spec, **other)
+        for count in set(threads.values())
     }
     return {kind: found[count] for kind, count in threads.items()}
+
+
+def _optimizer(prepared: Prepared, trial: Trial, params: BaseModel) -> OptimizerSpec | None:
+    """The optimiser of the batches of a config, which runs in their programs."""
+    config = prepared.loaded.config
+    data = section_data(config.optimize, prepared.gradients, trial.params)
+    section = None if data is None else OptimizeSection.model_validate(data)
+    return optimizer_of(section, params, debug=config.debug is not None)
 
 
 def _alike(prepared: Prepared, job: type[Job[Any]], trials: Sequence[str]) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...jobs.base import Job
 from ...jobs.core.inputs import located
-from ...jobs.core.loading import load_code
+from ...jobs.core.session import load_code
 from ..study.target import input_files
 from .program_cache import options_of
 from .spec import BatchSpec

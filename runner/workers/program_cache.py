@@ -19,12 +19,15 @@ from pydantic import BaseModel
 from ...compiler.errors import QdrunError
 from ...jobs.base import Finished, Job, MemoryPlan, Outcome, Session, run_trial
 from ...jobs.core.batch import BatchOutcome, BatchSession
-from ...jobs.core.inputs import InputFiles, located
+from ...jobs.core.inputs import located
 from ...jobs.core.session import device_name
 from ...jobs.planning.groups import group_key
 from ..config.optimize_section import OptimizeSection
-from ..optimize.descent import descend_batch
+from ..optimize.descent import descend_columns
+from ..optimize.evaluate import Starts
 from ..optimize.kept import DescentStore
+from ..optimize.points import optimizer_of
+from ..optimize.results import Ends
 from ..study.target import input_files
 from .capture import has_printed, printing_as_here
 from .spec import BatchColumns
@@ -108,17 +111,17 @@ class Keeper:
             params = located(job.Params.model_validate(spec["params"]), input_files(spec))
             options = {name: spec[name] for name in BATCH_OPTIONS} | {"debug": spec.get("debug"), "wanted": spec["gradients"]}
             group = group_key(job, params, wanted=spec["gradients"])
-            key = job, repr(options), len(together.seeds), group
+            key = job, repr(options), len(together.seeds), group, repr(together.optimize)
             if self.program is None or self.program.key != key:
                 self.close()
+                section = None if together.optimize is None else OptimizeSection.model_validate(together.optimize)
+                options["optimizer"] = optimizer_of(section, params, debug=spec.get("debug") is not None)
                 self.program = OpenProgram(key, BatchSession.open(job, params, len(together.seeds), **options))
                 self.program.plan = self.program.here().run(self.program.session.job.plan)
             made = self.program.session.job
             made.watch.reset(len(rows))  # a request to stop may have come when the batch before could not see it any more
             self._watch(made)
-            return self.program.here().run(
-                self._run_batch, self.program, params, together, rows, kept, input_files(spec), start
-            )
+            return self.program.here().run(self._run_batch, self.program, params, together, rows, kept, start)
         except BaseException:
             self.close_after_failure()
             raise
@@ -130,20 +133,18 @@ class Keeper:
         together: BatchColumns,
         rows: Sequence[int],
         kept: KeptBatch,
-        files: InputFiles,
         start: float,
     ) -> Ran:
         session, opened = program.session, time.perf_counter()
         assert isinstance(session, BatchSession)
-        ends: list[Outcome | BaseException] | None = None
+        ends: Ends | None = None
         outcome, seeds = BatchOutcome(np.empty(0)), np.asarray(together.seeds)[rows]
+        inputs = {name: np.asarray(values)[rows] for name, values in together.inputs.items()}
         if together.optimize is None:
-            inputs = {name: np.asarray(values)[rows] for name, values in together.inputs.items()}
             outcome = session.run_columns(inputs, seeds, params)
         else:
-            model = session.job.Params
-            own = [located(model.model_validate(together.own_spec("", row)["params"]), files) for row in rows]
-            ends = descend_batch(session, own, OptimizeSection.model_validate(together.optimize), seeds, kept[1], kept[0])
+            section, starts = OptimizeSection.model_validate(together.optimize), Starts(params, inputs, len(rows))
+            ends = descend_columns(session, starts, section, seeds, kept[1], kept[0])
         done = time.perf_counter()
         session.measure()
         seconds = {"build": opened - start, "run": done - opened}

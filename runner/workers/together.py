@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ...jobs.base import MemoryPlan, Outcome
+from ...jobs.base import MemoryPlan
 from ...jobs.core.batch import BatchOutcome
+from ..optimize.results import Ends
 from ..store.attempts import INLINE_BYTES, Record
 from ..store.columns import BatchRows, made
-from .records import failed_record, judged, numbers_of, place_of
+from .records import failed_record, judged, place_of
 
 Array = np.ndarray[Any, Any]
 
@@ -33,7 +34,7 @@ class Ran:
         peak_bytes: the most at once; None for a job without a program.
         device: what it ran on.
         launched: how, see ``Job.launched``.
-        ends: of trials that are optimised, how each ended: what its descent has found, or why there is none. ``outcome`` is empty then.
+        ends: of trials that are optimised, how each ended. ``outcome`` is empty then.
     """
 
     outcome: BatchOutcome
@@ -43,7 +44,7 @@ class Ran:
     peak_bytes: int | None
     device: str
     launched: str
-    ends: Sequence[Outcome | BaseException] | None = None
+    ends: Ends | None = None
 
     def shared(self, trials: int) -> Record:
         """The common part of the records of all trials: each has its share of the seconds and bytes of the batch."""
@@ -66,9 +67,23 @@ def split(
     """The rows of the trials that ended well, and the records of the others; of large arrays each trial has a record of its own, which goes
     to files.
     """
-    if ran.ends is not None:  # descents of unequal length make no columns
-        return (), {trial: _end(end, trial, shared) for trial, end in zip(trials, ran.ends, strict=True)}
-    outcome = ran.outcome
+    if ran.ends is None:
+        return _split(ran.outcome, trials, attempts, shared)
+    rows, alone = list[BatchRows](), dict[str, Record]()
+    for group in ran.ends.groups():
+        named, tried = [trials[k] for k in group.tolist()], [attempts[k] for k in group.tolist()]
+        found, others = _split(ran.ends.columns(group), named, tried, shared)
+        rows += found
+        alone |= others
+    for k, error in ran.ends.errors.items():
+        alone[trials[k]] = shared | failed_record(error, place_of(error, trials[k], None))
+    return tuple(rows), alone
+
+
+def _split(
+    outcome: BatchOutcome, trials: Sequence[str], attempts: Sequence[int], shared: Record
+) -> tuple[tuple[BatchRows, ...], dict[str, Record]]:
+    """``split`` of columns, a row for each trial."""
     norms = norms_of(outcome.gradients, len(trials))
     good = np.isfinite(outcome.losses)
     good &= True if norms is None else np.isfinite(norms) | _all_finite(outcome.gradients, len(trials))
@@ -111,12 +126,6 @@ def _all_finite(gradients: Mapping[str, Array], count: int) -> Array:
     for column in gradients.values():
         out &= np.isfinite(column).reshape(count, -1).all(axis=1)
     return out
-
-
-def _end(end: Outcome | BaseException, trial: str, shared: Record) -> Record:
-    if isinstance(end, BaseException):
-        return shared | failed_record(end, place_of(end, trial, None))
-    return judged(shared | numbers_of(end))
 
 
 def _record(outcome: BatchOutcome, row: int, trial: str, shared: Record, norms: Array | None) -> Record:

@@ -17,6 +17,7 @@ from qdrun.runner.engine.event_writer import Inside, with_best
 from qdrun.runner.optimize import kept as kept_module
 from qdrun.runner.optimize.descent import descend, descend_batch, section_data
 from qdrun.runner.optimize.kept import KeptFiles, batch_path, path_of
+from qdrun.runner.optimize.points import optimizer_of
 from qdrun.runner.optimize.results import STOPPED
 from qdrun.runner.optimize.state import Descents, Key, joined, packed, unpacked
 from qdrun.runner.optimize.update_rules import RULES, SEARCHES, RuleState
@@ -112,19 +113,20 @@ def test_a_descent_whose_process_dies_goes_on_from_where_it_was_saved_with_the_s
 
 
 def batch_run(given, params, kept=None, kill_at=None, stop_at=None, names=None):
-    """The ends of one attempt of a batch, or the error that ended it."""
-    with BatchSession.open(Bowl, BowlParams(), len(params)) as batch:
-        columns = batch.run_columns
+    """The ends of one attempt of a batch, whose points are on its device where the rule allows it, or the error that ended it."""
+    on_device = optimizer_of(given, params[0])
+    with BatchSession.open(Bowl, BowlParams(), len(params), optimizer=on_device) as batch:
+        watch, run = batch.job.watch, batch.job.watch.run
 
-        def counted(inputs, seeds=()):
-            if batch.job.watch.runs == kill_at:
+        def counted(steps):
+            if watch.runs == kill_at:
                 raise Killed
-            if batch.job.watch.runs == stop_at:
-                batch.job.watch.stop("cancelled")
-            return columns(inputs, seeds)
+            if watch.runs == stop_at:
+                watch.stop("cancelled")
+            return run(steps)
 
-        batch.run_columns = counted
-        batch.job.watch.reset(len(params))
+        watch.run = counted
+        watch.reset(len(params))
         try:
             return descend_batch(batch, params, given, (), kept, names or [f"t{k}" for k in range(len(params))])
         except (Killed, Stopped) as error:

@@ -10,6 +10,7 @@ from qdrun.jobs.core.batch import BatchSession
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize.descent import DescentError, descend, descend_batch
+from qdrun.runner.optimize.points import optimizer_of
 from qdrun.runner.optimize.results import STOPPED
 from qdrun.runner.optimize.update_rules import RULES, clipped_rows, row_norms
 
@@ -59,9 +60,12 @@ def section(**keys):
 
 
 def both(params, how, job=Bowl, wanted=("x", "y"), **options):
-    """The rows of a batch, and the trials alone: an outcome or an error each."""
-    with BatchSession.open(job, params[0], len(params), wanted=wanted, **options) as batch:
+    """The rows of a batch whose points are on its device, and the trials alone: an outcome or an error each."""
+    on_device = optimizer_of(how, params[0], debug="debug" in options)
+    with BatchSession.open(job, params[0], len(params), wanted=wanted, optimizer=on_device, **options) as batch:
         rows = descend_batch(batch, params, how)
+    with BatchSession.open(job, params[0], len(params), wanted=wanted, **options) as batch:
+        check_equal(rows, descend_batch(batch, params, how))
     alone = []
     for one in params:
         try:
@@ -74,7 +78,7 @@ def both(params, how, job=Bowl, wanted=("x", "y"), **options):
 
 def check_equal(rows, alone, rtol=1e-10):
     for row, one in zip(rows, alone, strict=True):
-        if isinstance(one, Exception):
+        if isinstance(one, Exception) or isinstance(row, Exception):
             assert (type(row), str(row)) == (type(one), str(one))
             continue
         assert isinstance(row, Outcome), row
@@ -143,11 +147,11 @@ def test_a_request_to_stop_ends_the_descents_that_run_with_the_best_of_each():
     with BatchSession.open(Bowl, params[0], 3) as batch:
         run, steps = batch.run_columns, []
 
-        def four_times(inputs, seeds=()):
-            steps.append(inputs)
+        def four_times(*columns):
+            steps.append(columns)
             if len(steps) == 5:
                 batch.job.watch.stop("enough")
-            return run(inputs)
+            return run(*columns)
 
         batch.run_columns = four_times
         rows = descend_batch(batch, params, how)

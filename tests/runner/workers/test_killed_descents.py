@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qdrun.runner.store.columns import decoded
 from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.store.owner import take
 from qdrun.runner.study.target import resolve
@@ -44,10 +45,30 @@ def batch_of(trials, attempt=1, launch=1):
     return BatchSpec("l", names, (attempt,) * trials, columns, launch=launch)
 
 
+def records(end):
+    """The numbers of each trial, of those in columns, too."""
+    found = {
+        name: {**one, "gradients": plain(one["gradients"]), "outputs": plain(one["outputs"])} for name, one in end.ends.items()
+    }
+    for rows in end.rows:
+        columns = {
+            group: {name: decoded(column._asdict()) for name, column in getattr(rows, group).items()}
+            for group in ("columns", "gradients", "outputs")
+        }
+        for row, name in enumerate(rows.trials):
+            numbers = {group: {key: column[row].tolist() for key, column in of.items()} for group, of in columns.items()}
+            found[name] = numbers | numbers.pop("columns")
+    return found
+
+
+def plain(numbers):
+    return {name: np.asarray(value).tolist() for name, value in numbers.items()}
+
+
 def ends(uri, token, batch):
     made = worker(uri, token)
     try:
-        return dict(made.run(batch).ends)
+        return records(made.run(batch))
     finally:
         made.close()
 
