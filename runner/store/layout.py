@@ -19,10 +19,11 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -357,6 +358,20 @@ def _check_place(folder: RunFolder) -> None:
         ) from error
 
 
+@contextmanager
+def _unmade_on_error(folder: RunFolder) -> Iterator[None]:
+    """Remove the folder of a run that is not made after all, as on Ctrl-C: before ``run.json`` there is no run in it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError, QdrunError):
+            for path in folder.files.below(""):
+                folder.files.remove(path)
+            if isinstance(folder.files, LocalFiles):
+                shutil.rmtree(folder.path)
+        raise
+
+
 def write_run(
     where: str | os.PathLike[str],
     name: str,
@@ -393,13 +408,14 @@ def write_run(
         "config_crc": crc_of(config.encode()),
         **origin,
     }
-    folder.files.put("config.yaml", config.encode())
-    folder.files.put("config.resolved.json", document(dict(resolved), indent=1))
-    folder.save_trials(trials)
-    if describe is not None:
-        describe(folder.files)
-    folder.beat()
-    folder.files.put("run.json", document(info, indent=1))
+    with _unmade_on_error(folder):
+        folder.files.put("config.yaml", config.encode())
+        folder.files.put("config.resolved.json", document(dict(resolved), indent=1))
+        folder.save_trials(trials)
+        if describe is not None:
+            describe(folder.files)
+        folder.beat()
+        folder.files.put("run.json", document(info, indent=1))
     return folder
 
 

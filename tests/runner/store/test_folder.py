@@ -27,7 +27,7 @@ from qdrun.runner.store.attempts import (
     write_spec,
 )
 from qdrun.runner.store.encoding import document
-from qdrun.runner.store.files import LocalFiles, StorageUnknown, escaped, open_files
+from qdrun.runner.store.files import LocalFiles, StorageFull, StorageUnknown, escaped, open_files
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import (
     FORMAT,
@@ -389,3 +389,23 @@ def test_what_a_killed_process_left_of_a_file_goes_when_the_file_is_written_agai
         stream.write(b"whole")
     files.put("other.parquet", b"whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == [young.name, "other.parquet", "table.parquet"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, StorageFull, SystemExit])
+@pytest.mark.parametrize("where", ["local", "memory://made"])
+def test_a_run_that_is_not_made_after_all_leaves_no_folder(tmp_path, error, where):
+    """Ctrl-C in `submit`, for example: a folder without a run would be in the way of `ls`."""
+    place = str(tmp_path / "runs") if where == "local" else f"{where}-{error.__name__}"
+    seen = []
+
+    def describe(files):
+        seen.append(files.names(""))
+        files.put("source/job.py", b"")
+        raise error("no more")
+
+    with pytest.raises(error):
+        write_run(place, "mine", "", {}, [], {}, describe)
+    assert "config.yaml" in seen[0] and open_files(place).below("") == {}
+    assert where != "local" or list((tmp_path / "runs").iterdir()) == []
+    folder = write_run(place, "mine", "", {}, [], {})
+    assert folder.is_run
