@@ -25,7 +25,7 @@ import qdrun as qd
 from benchmarks.cuda_clock import batch
 from qdrun.compiler.codegen.cuda import hardware as cuda_code
 from qdrun.compiler.codegen.gpu.grid import rows as grid_rows
-from qdrun.compiler.program.program import Program
+from qdrun.compiler.program.state import ProgramState
 from qdrun.compiler.tape import placement
 from qdrun.compiler.tape.machine import cuda
 
@@ -62,7 +62,7 @@ class Choices:
 
     def __init__(self) -> None:
         self.machine = cuda()
-        Program.own_machine = lambda program, lanes: self.machine  # type: ignore[method-assign]
+        ProgramState.own_machine = lambda program, lanes: self.machine  # type: ignore[method-assign]
 
     def code(self, unroll: int, blocks: int) -> None:
         """For the kernels that are compiled from now on."""

@@ -81,12 +81,12 @@ class KernelFunction:
     def variants(self) -> dict[tuple[Any, ...], Variant]:
         """The specialisations in the current program."""
         program = current_program()
-        return program.lifetimes.variants(self, self.token, program.second_order is not None)
+        return program.lifetimes.variants(self, self.token, program.recorders.second_order is not None)
 
     def variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         """The specialisation for these arguments in the current program, compiled if it is new."""
         program = current_program()
-        recording = program.recording
+        recording = program.recorders.recording
         numbers = recording is not None and not kwargs and _WHOLE.issuperset(map(type, args))
         known = (self, args, tuple(map(type, args))) if numbers else None
         if recording is not None and known in recording.bound:  # a gradient has the arguments of its launch
@@ -106,17 +106,17 @@ class KernelFunction:
         with program.making.of((self, bound.key)):
             variant = variants.get(bound.key)  # another thread may have made it
             if variant is None:
-                if program.recording is not None:
-                    program.recording.new(self)
+                if program.recorders.recording is not None:
+                    program.recorders.recording.new(self)
                 program.lifetimes.reap()
                 if self.whole is not None:
                     kernel, number = self.whole
                     whole = kernel.variants().get(bound.key) or kernel._new_variant(program, kernel.variants(), bound)
                     variant = whole.parts[number]
                 else:
-                    variant = Variant(program, self.source, bound.specs, program.second_order is not None)
+                    variant = Variant(program.state, self.source, bound.specs, program.recorders.second_order is not None)
                 program.lifetimes.begin(variants, bound.key, variant, bound.keeps())
-                if program.tape is not None:
+                if program.recorders.tape is not None:
                     variant.begin_gradient()
         return variant
 
@@ -132,14 +132,14 @@ class KernelFunction:
                 return self(*args, **kwargs)
             return self(*binder.in_order(args, kwargs))
         program = current_program()
-        if program._beside:
-            program.refuse_unrecorded(f"kernel `{self.source.name}`", loc=self.source.loc(self.source.tree))
-        tape, versions, event = program.tape, program.versions, None
-        launch = self.taped if program.recording is None else self._launch
+        if program.recorders.beside:
+            program.recorders.refuse_unrecorded(f"kernel `{self.source.name}`", loc=self.source.loc(self.source.tree))
+        tape, versions, event = program.recorders.tape, program.recorders.versions, None
+        launch = self.taped if program.recorders.recording is None else self._launch
         if parts := parts_of(self, program, args):
             return launch_parts(parts, program, args)
-        if program.rehearsal is not None:
-            return program.rehearsal.launch(self, args, kwargs)
+        if program.recorders.rehearsal is not None:
+            return program.recorders.rehearsal.launch(self, args, kwargs)
         if tape is None and versions is None:
             return self._launch(*args, **kwargs)
         if tape is not None:
@@ -171,16 +171,16 @@ class KernelFunction:
 
     def _launch(self, *args: Any, **kwargs: Any) -> Any:
         """The launch in Python: compiles, converts, raises. What it has compiled is launched natively from then on."""
-        recording = current_program().recording
+        recording = current_program().recorders.recording
         if recording is not None:
             recording.keep(self, args, kwargs)
         return self._run(*self.variant(args, kwargs))
 
     def _run(self, variant: Variant, bound: Bound) -> Any:
-        if variant.head.frees and current_program().tape is not None:
+        if variant.head.frees and current_program().recorders.tape is not None:
             raise QdrunRuntimeError(freed_in_a_tape(f"kernel `{self.source.name}`", variant.head.frees))
         self._compiled(variant, bound)
-        mode = current_program().forward
+        mode = current_program().recorders.forward
         executable = variant.executable if mode is None else variant.tangent
         with variant.program.admission.alone() if executable.shares else nullcontext():
             executable.launch(bound.call)
@@ -197,7 +197,7 @@ class KernelFunction:
         executable = variant.executable
         if program.tangents:
             _ = variant.tangent
-        if recording is None and variant.native and current_program().second_order is None and native_calls():
+        if recording is None and variant.native and current_program().recorders.second_order is None and native_calls():
             enter(current_program().native_launches, self.token, executable, bound, self._answer(executable))
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -284,22 +284,22 @@ class KernelGradient:
         if ("budget" not in kwargs or binder.has("budget")) and (kwargs or len(args) < len(binder.params)):
             return self(*binder.in_order(args, kwargs))
         refuse_in_forward_mode(program, f"the gradient of kernel `{self.kernel.source.name}`")
-        if program.rehearsal is not None:
-            program.rehearsal.gradient(self.kernel.source.name)
+        if program.recorders.rehearsal is not None:
+            program.recorders.rehearsal.gradient(self.kernel.source.name)
         budget = self._budget(kwargs)
         variant, bound = self._ready(args, kwargs)
         variant.refuse_overwritten()
         warn_without_seed(program, variant, bound)
-        gradient, versions = variant.gradient, program.versions
+        gradient, versions = variant.gradient, program.recorders.versions
         if versions is not None:
             versions.check(variant, bound.call)
         gradient.launch_gradient(bound.call, budget, watched=versions is not None)
         if versions is not None:
             versions.differentiated(variant, bound.call)
         if (
-            program.recording is None
+            program.recorders.recording is None
             and variant.native
-            and (budget, program.second_order) == (None, None)
+            and (budget, program.recorders.second_order) == (None, None)
             and not (gradient.stores.asks or variant.before())
             and native_calls()
         ):

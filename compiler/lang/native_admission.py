@@ -82,7 +82,7 @@ def enter(
 def _add(
     launches: list[NativeLaunch], owner: tuple[Executable, int], executable: Executable, bound: Bound, answer: Answer | None
 ) -> None:
-    if any(x.owner == owner for x in launches) or executable.program.closed:
+    if any(x.owner == owner for x in launches) or executable.program.admission.closed:
         return
     if len(launches) >= MOST:
         executable.passed_over += 1

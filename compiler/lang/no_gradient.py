@@ -58,7 +58,13 @@ def warn_without_seed(program: Program, variant: Variant, bound: Bound) -> None:
     Looks at the first gradient of each variant. In a tape, a trial or a dry run, zeros are no mistake, or nothing is known; large arrays
     of a GPU are not brought to the host for it.
     """
-    quiet = program.replaying or program.second_order or program.recording or program.rehearsal or program.tape
+    quiet = (
+        program.replay.running
+        or program.recorders.second_order
+        or program.recorders.recording
+        or program.recorders.rehearsal
+        or program.recorders.tape
+    )
     if variant.seed_checked or quiet or program.batch.open is not None:
         return
     variant.seed_checked = True
@@ -145,7 +151,7 @@ def refuse_in_forward_mode(
     Raises:
         QdrunRuntimeError: one is open.
     """
-    if program.forward is not None:
+    if program.recorders.forward is not None:
         raise QdrunRuntimeError(f"{what} inside of FwdMode is not possible: {why}")
 
 
@@ -155,7 +161,7 @@ def refuse_second_order(program: Program | None, what: str) -> None:
     Raises:
         QdrunRuntimeError: a Hessian product is being computed.
     """
-    if program is not None and program.second_order is not None:
+    if program is not None and program.recorders.second_order is not None:
         raise QdrunRuntimeError(
             f"{what} inside of qd.ad.hvp has no second derivatives: the derivative of its gradient is not known\n"
             "  do: launch its kernels one by one"

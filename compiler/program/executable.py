@@ -68,7 +68,7 @@ class Executable:
             CTX_TMP_GRAD: sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps),
             CTX_TMP_DUAL: len(kernel.tmps) if "tmp_dual" in lazy.kinds else 0,
         }
-        if program.replaying:  # before anything is allocated
+        if program.replay.running:  # before anything is allocated
             words = layout.words + STATUS_WORDS + copies * (len(kernel.returns) + sum(tmps.values()))
             program.heap.refuse_over_budget(f"a gradient launches `{self.name}`, which needs {8 * words:,} bytes", 8 * words)
         self.context = words_of(self._host_words(layout.words))
@@ -128,7 +128,7 @@ class Executable:
             self._draw(recording)
         call.words[0:8] = self.context_address.to_bytes(8, "little")
         if recording is not None:
-            recording.add(self, self._set, self.program.place, call)
+            recording.add(self, self._set, self.program.replay.place, call)
             if device.records:  # else its driver records what it is given
                 self.context[CTX_LAUNCHES] += 1  # what it stores to is not what it was for plans
                 return
@@ -145,7 +145,7 @@ class Executable:
             if number in self.written:
                 copy_back()
         if self.program.pending is not None and self.program.options.debug:
-            self.program.synchronize()  # an error is raised by the launch that failed
+            self.program.device.synchronize()  # an error is raised by the launch that failed
         if self._status[0]:
             self._on_status()
 
@@ -165,12 +165,12 @@ class Executable:
                 f"kernel `{self.name}` is launched inside of `with program.trial({self.program.batch.open}):`, and a launch runs all trials"
                 "\n  do: launch it after the block"
             )
-        if self.program.closed:
+        if self.program.admission.closed:
             raise QdrunRuntimeError(
                 f"kernel `{self.name}` belongs to a program that is closed; do: qd.init() and make the fields again"
             )
         if self.program.device.dead:  # a forked child cannot even touch the context
-            self.program.synchronize()
+            self.program.device.synchronize()
 
     def native_launch(
         self, args: Sequence[Packed], owner: object, answer: Callable[[], object] | None = None
@@ -199,7 +199,7 @@ class Executable:
         """Whether native launches take numpy arrays as they are. ``arrays.check_memory`` looks at arrays where memory was handed out, and
         a device with memory of its own needs copies of them.
         """
-        return self.program.device.on_host and not any(map(self.program.was_shown, self.owners.values()))
+        return self.program.device.on_host and not any(map(self.program.arrays.was_shown, self.owners.values()))
 
     @property
     def takes_arrays(self) -> bool:
@@ -257,7 +257,7 @@ class Executable:
     def returned(self) -> list[Any]:
         """The scalars that the last launch returned; in a batched program, of each an array of the trials' values."""
         if self.returns:
-            self.program.synchronize()
+            self.program.device.synchronize()
         layout = self.program.batch.layout
         if layout.batched:
             whole = [

@@ -87,13 +87,16 @@ class Graph:
         if program.closed:
             raise QdrunRuntimeError(f"{self!r} belongs to a program that is closed; do: qd.init() and capture it again")
         for active, what in (
-            (program.recording, "another graph is recorded: its launches would not be in it"),
-            (program.tape, "a tape records: it would not know the launches; do: open the tape in the captured function"),
-            (program.forward, "qd.ad.FwdMode is open: it would not know the launches"),
+            (program.recorders.recording, "another graph is recorded: its launches would not be in it"),
+            (
+                program.recorders.tape,
+                "a tape records: it would not know the launches; do: open the tape in the captured function",
+            ),
+            (program.recorders.forward, "qd.ad.FwdMode is open: it would not know the launches"),
         ):
             if active is not None:
                 raise QdrunRuntimeError(f"{self!r} cannot be launched while {what}")
-        program.refuse_unrecorded(repr(self))
+        program.recorders.refuse_unrecorded(repr(self))
         with program.admission.running(), program.admission.alone():
             why = self.stale()
             if why:
@@ -224,10 +227,13 @@ def _device(program: Program, name: str) -> Any:
             f"qd.capture: the {program.arch.value} backend has no graphs\n  do: call `{name}` itself, or use another backend"
         )
     for active, what in (
-        (program.recording, "another graph is recorded"),
-        (program.tape, "a tape records: it would replay launches that did not run; do: open the tape in the captured function"),
-        (program.forward, "qd.ad.FwdMode is open; do: open it in the captured function"),
-        (program.versions, "launches are checked one by one; do: qd.init(debug=False)"),
+        (program.recorders.recording, "another graph is recorded"),
+        (
+            program.recorders.tape,
+            "a tape records: it would replay launches that did not run; do: open the tape in the captured function",
+        ),
+        (program.recorders.forward, "qd.ad.FwdMode is open; do: open it in the captured function"),
+        (program.recorders.versions, "launches are checked one by one; do: qd.init(debug=False)"),
     ):
         if active is not None:
             raise QdrunRuntimeError(f"qd.capture: `{name}` cannot be recorded while {what}")
@@ -243,15 +249,15 @@ def _recorded(program: Program, device: Any, recording: Recording) -> Iterator[l
     made: list[tuple[int, Invariant]] = []
     drawn = program.seeds.state()
     device.begin_graph(recording.write, *_memories(program))
-    program.recording = recording
+    program.recorders.recording = recording
     try:
         yield made
         recording.settled()
-        program.recording = None
+        program.recorders.recording = None
         invariant = find_invariant(program, recording)
         made.append((device.end_graph(recording.steps, invariant.once), invariant))
     except BaseException:
-        program.recording = None
+        program.recorders.recording = None
         with suppress(DeviceError):
             device.cancel_graph()
         raise
@@ -264,7 +270,7 @@ def _memories(program: Program) -> tuple[list[Allocation], TrialLayout | None, s
     """What a CPU must know of memory: that of ndarrays, which may be another library's, and kernels that refer to one by name know it by
     an object of theirs; the trials of a batched program; and the serial numbers of what each of them has its own of.
     """
-    arrays: list[Any] = list(program.ndarrays)
+    arrays: list[Any] = list(program.arrays.alive)
     memories = [m for a in arrays for m in (a._memory, None if a._buffer is None else a._buffer.owner) if m is not None]
     placed: list[Any] = [x for x in (*arrays, *program.root.fields()) if x.per_trial]
     return memories, program.trials, {memory_of(x).serial for x in placed if program.batch.layout.batched}

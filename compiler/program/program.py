@@ -9,38 +9,38 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral
 from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from ..errors import QdrunIndexError, QdrunRuntimeError
-from ..ir.nodes import Loc
 from ..ir.threads import Living, Turns
+from ..ir.trials import TrialLayout, gpu_layout
 from ..options import Arch, Options
+from ..runtime.base import Allocation
 from ..runtime.native.launch import NativeLaunch
+from ..tape.machine import Machine, machine
 from .factory import TensorFactory
-from .layout.tree import SNode, leaves_of
+from .layout.tree import Root, SNode, leaves_of
+from .memory.columns import Column, read_columns
+from .memory.first_values import FirstValues
+from .memory.known_tapes import KnownTapes
 from .memory.lifetimes import Lifetimes
 from .memory.memory_regions import memory_of, shown
-from .memory.process_memory import Accounts
+from .memory.process_memory import Beside, memory_beside
 from .memory.versions import Versions
 from .plans.gradient_paths import GradientPath, follow
+from .plans.kernel_plan import KernelPlan, code_bytes, kernel_plan
 from .plans.launch_facts import launch_note, parallel_iterations
-from .recorders import (
-    FORWARD,
-    TAPE,
-    ForwardRecorder,
-    TapeRecorder,
-    WriteRecorder,
-    graph_beside,
-    recorder_opened,
-    recorders_beside,
-    refuse_beside,
-    refuse_copy_between,
-)
-from .rehearsal import Reading, Rehearsal, rehearse
+from .recorders import Recorders, WriteRecorder
+from .rehearsal import Launches, Reading, Rehearsal, rehearse
+from .state import ProgramState
+from .variant import Variant, kernels_of
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())
@@ -49,42 +49,61 @@ _numbers = itertools.count(1)
 _programs: Living[Program] = Living()
 
 
-class Program(Accounts):
-    """A device with its fields, ndarrays and compiled kernels.
+class Program:
+    """A device with its fields, ndarrays and compiled kernels: a record of services.
 
     Attributes:
+        state: what its launches share; the services from ``options`` to ``replay`` are those of ``ProgramState``.
+        recorders: what follows launches, and what Python reads and writes.
         factory: makes the fields and the ndarrays of the language.
-        tape: the recording tape, or None.
         variants: the specialisations of each kernel in this program.
         native_launches, native_gradients: the native launchers of each kernel and gradient, which calls try before they use Python.
+        lifetimes: the kernels and specialisations that end before the program does.
+        known_tapes: the logs of tapes that were recorded often.
+        parts: how many parts kernels have in a tape, see ``lang.launches.parts``.
+        stage_graphs: of graph kernels, by the kernel: see ``lang.launches.stage_graphs``.
+        flags_set: flags of graph kernels that were found set.
+        counts_flags: whether the host must see them: steps compare how many there are.
+        scratch: arrays that algorithms of the language use for values in between, by purpose, length and type.
     """
 
-    __slots__ = ("native_gradients", "native_launches")  # where a native launcher finds them
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "native_gradients",
+        "native_launches",
+    )  # a native launcher finds the last two by their offset
 
     def __init__(self, arch: Arch, options: Options, factory: TensorFactory) -> None:
-        self._tape: TapeRecorder | None = None
-        self._forward: ForwardRecorder | None = None
-        self._second_order: WriteRecorder | None = None
-        self._versions: Versions | None = None
-        self._rehearsal: Rehearsal | None = None
-        self._writes: tuple[
-            Callable[[Any, tuple[int, ...] | None, Any, tuple[Any, ...]], None], ...
-        ] = ()  # what a write is told to
-        super().__init__(arch, options)
         self.number, self.factory = next(_numbers), factory
-        self.making = Turns()  # of specialisations
-        self.lifetimes = Lifetimes(self)
-        _programs.add(self)
-        self._new = True  # nothing was done in it yet: `with qd.init()`, not `with program`
-        self._owned = False  # a `with` block closes it
-        self._outer: weakref.ref[Program] | None = None
+        self.root = Root(self)
+        self.state = state = ProgramState(arch, options, self.root)
+        self.arch, self.options, self.device, self.profiler = arch, options, state.device, state.profiler
+        self.admission, self.heap, self.seeds, self.batch = state.admission, state.heap, state.seeds, state.batch
+        self.arrays, self.data, self.replay = state.arrays, state.data, state.replay
+        self.recorders = Recorders(state)
+        self.variants: dict[object, dict[tuple[Any, ...], Variant]] = {}
         self.native_launches: dict[object, list[NativeLaunch]] = {}
         self.native_gradients: dict[object, list[NativeLaunch]] = {}
         self._first_order = self.native_launches, self.native_gradients  # while second derivatives are computed
+        self.making = Turns()  # of specialisations
+        self.lifetimes, self.known_tapes = Lifetimes(self), KnownTapes()
+        self.parts: WeakKeyDictionary[Any, dict[object, int]] = WeakKeyDictionary()
+        self.stage_graphs: dict[object, Any] = {}
+        self.flags_set, self.counts_flags = 0, False
+        self.scratch: dict[object, Any] = {}
+        self._new = True  # nothing was done in it yet: `with qd.init()`, not `with program`
+        self._owned = False  # a `with` block closes it
+        self._outer: weakref.ref[Program] | None = None
         self._on_host: Program | None = None
-        self._beside: list[weakref.ref[Program]] = []  # programs that recorded when this one became current
+        _programs.add(self)
         if options.debug:
-            self.versions = Versions(self)
+            self.recorders.versions = Versions(state)
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything was freed."""
+        return self.admission.closed
 
     @property
     def on_host(self) -> Program:
@@ -112,18 +131,18 @@ class Program(Accounts):
         count = self.batch.layout.count
         if not isinstance(number, Integral) or not 0 <= number < count:
             raise QdrunIndexError(f"program.trial({number!r}): this program has the trials 0 to {count - 1}")
-        if self._recording is not None or self._tape is not None or self._forward is not None:
+        if self.recorders.name:
             raise QdrunRuntimeError(
                 "program.trial(..) while launches are recorded (qd.ad.Tape, qd.ad.FwdMode, qd.capture): these are for all trials\n"
                 "  do: read and write single trials before, or after"
             )
         before, self.batch.open = self.batch.open, self.batch.opened(int(number))
-        self._update_slow()
+        self.recorders.update()
         try:
             yield
         finally:
             self.batch.open = before
-            self._update_slow()
+            self.recorders.update()
 
     # ---- being current
     def __enter__(self) -> Program:
@@ -184,7 +203,7 @@ class Program(Accounts):
         failure = None
         if not self.closed:
             self.admission.closed = True
-            self._update_slow()
+            self.recorders.update()
             self.admission.wait()
             failure = self._end()
             for variant in [v for found in list(self.variants.values()) for v in list(found.values())]:
@@ -210,7 +229,7 @@ class Program(Accounts):
         Raises:
             QdrunRuntimeError: something records launches, which may need the fields.
         """
-        if any(r is not None for r in (self._tape, self._forward, self._second_order, self._recording, self._rehearsal)):
+        if self.recorders.needs_memory:
             raise QdrunRuntimeError(
                 "fields are destroyed while launches are recorded, which may need them\n"
                 "  do: destroy them after the tape, the forward mode or the graph"
@@ -234,14 +253,9 @@ class Program(Accounts):
         for allocation in memory.values():
             self.device.free(allocation)
 
-    def launch_failed(self, name: str, error: BaseException) -> None:
-        """A native launch has raised."""
-        if self._tape is not None:
-            self._tape.failed(f"kernel `{name}`", error)
-
     def _end(self) -> QdrunRuntimeError | None:
         """Wait for the last launches; what they report, or what failed."""
-        if self.pending is None or self.device.dead:
+        if self.state.pending is None or self.device.dead:
             return None
         try:
             self.device.synchronize()
@@ -249,66 +263,26 @@ class Program(Accounts):
             return failure
         return None
 
-    # ---- the tape
-    @property
-    def tape(self) -> TapeRecorder | None:
-        """The tape that records launches now."""
-        return self._tape
+    def forked(self) -> None:
+        """In a forked child: the other threads, and what they were doing, are gone."""
+        self.admission.forked()
+        self.device.forked()
+        self.recorders.update()
 
-    @tape.setter
-    def tape(self, tape: TapeRecorder | None) -> None:
-        self._tape = tape
-        self._update_slow()
-
-    @property
-    def reverses(self) -> bool:
-        """Whether the gradients of launches will run: a tape records them, or would."""
-        tape, rehearsal = self._tape, self._rehearsal
-        return (tape is not None and not tape.inside) or (rehearsal is not None and rehearsal.differentiates)
-
-    @property
-    def forward(self) -> ForwardRecorder | None:
-        """The forward-mode block that is open."""
-        return self._forward
-
-    @forward.setter
-    def forward(self, mode: ForwardRecorder | None) -> None:
-        self._forward = mode
-        self._update_slow()
-
-    @property
-    def second_order(self) -> WriteRecorder | None:
-        """What computes a Hessian product now: kernels are their forward-mode kernels, with gradients of their own."""
-        return self._second_order
-
-    @second_order.setter
-    def second_order(self, product: WriteRecorder | None) -> None:
-        if (product is None) is not (self._second_order is None):  # native launches are those of first order
-            known = self.native_launches, self.native_gradients
-            self.native_launches, self.native_gradients = self._first_order if product is None else ({}, {})
+    # ---- recorders
+    @contextmanager
+    def second_order(self, product: WriteRecorder) -> Iterator[None]:
+        """A Hessian product is computed inside: kernels are their forward-mode kernels, with gradients of their own."""
+        before, known = self.recorders.second_order, (self.native_launches, self.native_gradients)
+        if before is None:  # native launches are those of first order
             self._first_order = known
-        self._second_order = product
-        self._update_slow()
-
-    @property
-    def versions(self) -> Versions | None:
-        """The version counters of arrays, kept with ``debug=True`` and while a tape validates; else None."""
-        return self._versions
-
-    @versions.setter
-    def versions(self, versions: Versions | None) -> None:
-        self._versions = versions
-        self._update_slow()
-
-    @property
-    def rehearsal(self) -> Rehearsal | None:
-        """The rehearsal that records launches instead of running them, or None."""
-        return self._rehearsal
-
-    @rehearsal.setter
-    def rehearsal(self, rehearsal: Rehearsal | None) -> None:
-        self._rehearsal = rehearsal
-        self._update_slow()
+            self.native_launches, self.native_gradients = {}, {}
+        self.recorders.second_order = product
+        try:
+            yield
+        finally:
+            self.native_launches, self.native_gradients = known
+            self.recorders.second_order = before
 
     def rehearse(self, function: Callable[[], Any], name: str, gradients: bool = True) -> Rehearsal:
         """The launches of a function, without running them; see ``rehearsal.rehearse``."""
@@ -325,86 +299,23 @@ class Program(Accounts):
     @contextmanager
     def reading(self, name: str) -> Iterator[None]:
         """Python reads fields; it is refused to write to them, and to launch kernels. ``name``: what messages call it."""
-        before, self.rehearsal = self.rehearsal, Reading(name)
+        before, self.recorders.rehearsal = self.recorders.rehearsal, Reading(name)
         try:
             with self:
                 yield
         finally:
-            self.rehearsal = before
-
-    def _update_slow(self) -> None:
-        observers = self._rehearsal, self._recording, self._tape, self._versions, self._forward, self._second_order
-        self._writes = tuple(one.wrote for one in observers if one is not None)
-        super()._update_slow()
-        if self._tape is not None:
-            self._tape.leave_log()
-        if self.recorder:
-            recorder_opened(self)
-
-    @property
-    def recorder(self) -> str:
-        """What records launches of this program and no other's, for messages; empty: nothing."""
-        if self._recording is not None:
-            return f"the graph of `{self._recording.name}` is recorded"
-        return TAPE if self._tape is not None else FORWARD if self._forward is not None else ""
-
-    @property
-    def hides_launches(self) -> bool:
-        """Whether a function with a gradient of its own runs in the tape: the tape does not look at launches inside."""
-        return self._recording is None and self._tape is not None and self._tape.inside
-
-    def refuse_unrecorded(self, what: str, does: str = "is launched", loc: Loc | None = None) -> None:
-        """Refuse a launch that the recorder of another program would miss; see ``recorders.refuse_beside``."""
-        refuse_beside(self, what, does, loc)
-        if self._beside and not any((p := found()) is not None and p.recorder for found in self._beside):
-            self._beside = []
-            self._update_slow()
-
-    def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
-        """Python is about to write to a field or an ndarray: one element, or all of it.
-
-        Args:
-            tensor: the field or the ndarray.
-            index: of the element, in the order of memory for an ndarray.
-            source: the tensor that it is copied from.
-            parts: indices within the element, one in the other, when only a part of it is written.
-
-        Raises:
-            QdrunRuntimeError: ``source`` belongs to another program, and one of the two records; or another program captures a graph.
-        """
-        if source is not None:
-            refuse_copy_between(self, tensor, source)
-        if graph_beside(self):
-            refuse_beside(self, tensor._called(), "is written")
-        for tell in self._writes:
-            tell(tensor, index, source, parts)
-        self.data.wrote(tensor)
-
-    def looked_at(self, tensor: Any) -> None:
-        """Python is about to read a field or an ndarray."""
-        if self._tape is not None:
-            self._tape.looked_at(tensor)
-        if self._rehearsal is not None:
-            self._rehearsal.looked_at(tensor)
-
-    def saw(self, tensor: Any, value: Any, index: Any) -> None:
-        """Python has read a field or an ndarray: all of it, or the element at an index."""
-        if self._tape is not None:
-            self._tape.saw(tensor, value, index)
+            self.recorders.rehearsal = before
 
     def show(self, tensor: Any) -> None:
         """Record that the memory of a field or an ndarray escaped: other code may write to it without the program's knowledge."""
         found, memory = shown(tensor), memory_of(tensor)
-        if found.spots and found.spots[0] not in self.shown:
-            if len(self.shown) >= 1024:
-                for spot in [s for s, known in self.shown.items() if known.content() is None]:
-                    del self.shown[spot]
-            self.shown[found.spots[0]] = found
+        if found.spots and found.spots[0] not in self.arrays.shown:
+            if len(self.arrays.shown) >= 1024:
+                for spot in [s for s, known in self.arrays.shown.items() if known.content() is None]:
+                    del self.arrays.shown[spot]
+            self.arrays.shown[found.spots[0]] = found
             self.data.changes.value += 1
-            if self._tape is not None:
-                self._tape.show(found)
-            if self._versions is not None:
-                self._versions.show(found)
+            self.recorders.shown(found)
             for kernel, variants in list(self.variants.items()):
                 for variant in list(variants.values()):
                     if variant.takes_arrays and variant.uses(
@@ -414,9 +325,101 @@ class Program(Accounts):
                         self.native_launches.pop(kernel, None)
                         self.native_gradients.pop(kernel, None)
 
-    def records(self) -> bool:
-        """Whether something records launches, or refuses them."""
-        return bool(self._writes or self._beside) or self.batch.open is not None
+    # ---- memory
+    def usage(self) -> dict[str, int]:
+        """Bytes in use by category: fields, gradients, ndarrays, adstack, temporaries. On a GPU ``staging``, too: pinned memory of the host
+        for large copies, which is no memory of the device and which no limit counts.
+        """
+        return self.device.usage()
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that were in use at once."""
+        return self.device.peak_bytes
+
+    def peaks(self) -> dict[str, int]:
+        """The most bytes of each category that were in use at once; ``code``: those of its kernels, which belong to the process."""
+        code = code_bytes(kernels_of(self.variants))
+        return self.device.peaks() | ({"code": code} if code else {})
+
+    def kernels(self) -> list[KernelPlan]:
+        """The memory of each compiled kernel, including gradients and tangents."""
+        return [kernel_plan(executable) for executable in kernels_of(self.variants)]
+
+    def beside(self, arch: str, device_bytes: int) -> list[Beside]:
+        """What the process takes besides the program, see ``process_memory.memory_beside``."""
+        return memory_beside(self.state, kernels_of(self.variants), arch, device_bytes)
+
+    def allocate(self, nbytes: int, category: str) -> Allocation:
+        """Zeroed device memory, counted under ``category``.
+
+        Raises:
+            OutOfMemory: the program's limit or the machine is too small.
+        """
+        return self.state.allocate(nbytes, category)
+
+    def materialize(self, part: SNode | None = None) -> None:
+        """Give storage to every field that was placed since the last time, or to those of a tree of its own."""
+        self.state.materialize(part)
+
+    def tensors(self) -> list[Any]:
+        """Every field (not their gradients) and every ndarray with a gradient."""
+        return [*(f for f in self.root.fields() if not f.role), *self.arrays.differentiable]
+
+    def first_values(self, launches: Launches, also: Iterable[Any] = (), apart: Collection[Any] = ()) -> FirstValues:
+        """The content of the memory that launches store to, to restore it before they run again; see ``FirstValues``.
+
+        The program is the current one.
+        """
+        return FirstValues(self, launches, also, apart)
+
+    def column(self, field: Any) -> Column:
+        """A field whose content goes in or out before and after runs; see ``Column``."""
+        return Column(self, field)
+
+    def read_columns(self, columns: Sequence[Column]) -> list[np.ndarray]:
+        """See ``columns.read_columns``."""
+        return read_columns(columns)
+
+    # ---- plans
+    @property
+    def trials(self) -> TrialLayout | None:
+        """How many trials there are of a batched program, and how they lie in memory; None: it is not batched."""
+        return self.batch.layout if self.batch.layout.batched else None
+
+    def trials_of(self, count: int, arch: str | None = None) -> TrialLayout:
+        """So many trials, as a batched program on its device has them in memory. ``arch``: on a GPU that need not be there, if the program
+        runs on the CPU.
+        """
+        if self.device.on_host and arch not in (None, "cpu", self.arch.value):
+            return gpu_layout(count, self.batch.extent)
+        return self.device.trial_layout(count, self.options.cpu_lanes, self.batch.extent)
+
+    def most_groups(self, arch: str | None) -> int:
+        """Groups of trials from which on the adstack heap of a batch is the same: all threads have rows. None: of its own backend."""
+        found = self.state.own_machine() if arch is None or arch == self.arch.value else machine(arch)
+        return max(1, found.workers, found.most)
+
+    def has_doubles(self, arch: str | None) -> bool:
+        """Whether kernels may compute in f64 on a backend; None: on the program's own device."""
+        return (self.state.own_machine() if arch in (None, self.arch.value) else machine(arch)).wide
+
+    def machine(self, arch: str) -> Machine | None:
+        """The parameters of a backend for plans; None: the program's own device.
+
+        Raises:
+            QdrunRuntimeError: the backend does not exist.
+        """
+        return None if arch == self.arch.value else machine(arch, fast_math=self.options.fast_math)
+
+    def synchronize(self) -> None:
+        """Wait until everything that was launched has ended; see ``sync``."""
+        self.device.synchronize()
+
+    @property
+    def prompt(self) -> bool:
+        """Whether launches are synchronous, so that the failing call raises the error: on a GPU, with ``debug=True``."""
+        return self.state.pending is None or self.options.debug
 
     def parallel_iterations(self, kernel: Any, args: tuple[Any, ...]) -> tuple[int | None, ...]:
         """The parallel iterations of a launch, see ``program.plans.launch_facts.parallel_iterations``."""
@@ -445,9 +448,8 @@ def current_program() -> Program:
 def _make_current(program: Program | None) -> None:
     """Make a program the current one. Its launches go through Python if another program records in this context."""
     CURRENT.set(program)
-    if program is not None and (beside := recorders_beside(program)):
-        program._beside = [weakref.ref(p) for p in beside]
-        program._update_slow()
+    if program is not None:
+        program.recorders.is_current()
 
 
 def reset() -> None:
@@ -459,7 +461,7 @@ def reset() -> None:
 
 def _after_fork() -> None:
     for program in _programs:
-        program._forked()
+        program.forked()
 
 
 if hasattr(os, "register_at_fork"):

@@ -254,12 +254,12 @@ def rehearse(program: Any, function: Callable[[], Any], name: str, gradients: bo
     Raises:
         QdrunRuntimeError: the function reads or writes arrays in Python, so that its launches may depend on results of other launches.
     """
-    before = program.rehearsal
-    program.rehearsal = made = Rehearsal(name, gradients)
+    before = program.recorders.rehearsal
+    program.recorders.rehearsal = made = Rehearsal(name, gradients)
     if gradients:
         made.overwritten = Overwritten(program, run=False)
     try:
         function()
     finally:
-        program.rehearsal = before
+        program.recorders.rehearsal = before
     return made

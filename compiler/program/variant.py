@@ -262,7 +262,7 @@ class Variant:
         Raises:
             DataAccessError: the gradient needs a value that the kernel overwrites.
         """
-        for number, by in () if self.program.before_launch else self.before():
+        for number, by in () if self.program.replay.before_launch else self.before():
             raise overwritten(self.replayed()[number], by, IN_A_TAPE).final()
 
     def broken(self) -> tuple[Broken, ...]:

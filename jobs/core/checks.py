@@ -128,7 +128,7 @@ def run_checks(
         outcome = session.run()
         told = tuple(str(path) for path in made.gradient_paths() if path.mistake)
         if made.program is not None and not made.declares():
-            told += tuple(made.program.told)
+            told += tuple(made.program.state.told)
         made.wanted = ()
         probe = _Probe(session, values, outcome.loss, precision, (step,) if step else STEPS[precision])
         rows = [row for name in names for row in probe.rows(name, np.asarray(outcome.gradients[name], np.float64), most)]

@@ -134,7 +134,7 @@ class Declaring:
             arrays = {"temporaries": temporaries, "budget": self.snapshot_bytes}
             qd.ad.checkpointed_steps(step, steps, self.state(), self.scratch(), **arrays)
             return
-        tape = self.program.tape
+        tape = self.program.recorders.tape
         for t in range(steps):
             if tape is not None:
                 tape.step_begins(t)

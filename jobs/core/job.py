@@ -211,7 +211,7 @@ class Job(Declaring, JobFiles, Generic[P]):
             return "it overrides run()"
         if type(self).fill is not Job.fill:
             return "it overrides fill()"
-        if self.program is not None and self.program.records():
+        if self.program is not None and self.program.recorders.active():
             return "launches are checked one by one"
         return self._why_not_again()
 
@@ -241,7 +241,7 @@ class Job(Declaring, JobFiles, Generic[P]):
         Raises:
             Stopped: a stop was requested.
         """
-        if self.program is not None and (self.program.replaying or self.program.rehearsal is not None):
+        if self.program is not None and (self.program.replay.running or self.program.recorders.rehearsal is not None):
             self.watch.check()
             return
         self.watch.step()
@@ -262,8 +262,8 @@ class Job(Declaring, JobFiles, Generic[P]):
             TypeError: a value is neither a number nor a 0-d field.
         """
         program = self.program
-        if program is not None and (program.replaying or program.rehearsal is not None):
-            self._logs |= program.rehearsal is not None
+        if program is not None and (program.replay.running or program.recorders.rehearsal is not None):
+            self._logs |= program.recorders.rehearsal is not None
             return
         for value in values.values():
             if type(value) is not float:
@@ -429,7 +429,8 @@ class Job(Declaring, JobFiles, Generic[P]):
             self.build()
         else:
             if self.jacobian == "forward":
-                self.program.tangents = True  # fields get duals with their memory, which they may have before ``build`` ends
+                # fields get duals with their memory, which they may have before ``build`` ends
+                self.program.state.tangents = True
             with self._watching():
                 own = {name: getattr(self, name) for name in _OWN}
                 self.build()

@@ -231,7 +231,7 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     job.save_once()
     done = time.perf_counter()
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
-    where, told = device_name(job.program), () if job.program is None or job.declares() else tuple(job.program.told)
+    where, told = device_name(job.program), () if job.program is None or job.declares() else tuple(job.program.state.told)
     return Finished(outcome, session.plan(), session.used, session.peak_bytes, seconds, where, job.launched(), told)
 
 

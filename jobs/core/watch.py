@@ -167,13 +167,13 @@ class Watch:
             parts.append(f"optimize step {self.descent[0]} of {self.descent[1]}")
         elif self.runs > 1:
             parts.append(f"run {self.runs}")
-        if program is not None and program.replaying:
+        if program is not None and program.replay.running:
             parts.append("backward")
         elif self.steps:
             known = self.steps <= self.time_steps
             parts.append(f"time step {self.steps}" + (f" of {self.time_steps}" if known else ""))
         else:
-            parts.append("run" if program is None or program.tape is None else "forward")
+            parts.append("run" if program is None or program.recorders.tape is None else "forward")
         point = self.live.latest
         parts += [] if point is None else [f"{name} {value:.6g}" for name, value in list(point.row().items())[:SHOWN]]
         return ", ".join(parts)

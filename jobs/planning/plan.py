@@ -228,8 +228,8 @@ def field_rows(job: PlannedJob) -> list[dict[str, Any]]:
         if one.placed:
             owner = one.primal if one.role else one
             add(owner, "gradients" if one.role else "state", one, one.element, one._form.nbytes)  # ``view`` would hand it out
-    for array in job.program.ndarrays:
-        if (owner := next((x for x in job.program.ndarrays if array in (x.grad, x.dual)), None)) is None:
+    for array in job.program.arrays.alive:
+        if (owner := next((x for x in job.program.arrays.alive if array in (x.grad, x.dual)), None)) is None:
             add(array, "state", array, array.element_shape, array._form.nbytes)
         else:
             add(owner, "gradients", array, array.element_shape, array._form.nbytes)

@@ -100,8 +100,8 @@ def operation(op: str, what: str) -> str:
 def differentiated(*arrays: Any) -> bool:
     """Whether a tape records, or forward mode is on, and an array has a gradient or a dual."""
     program = current_program()
-    recorded = program.tape is not None and any(a.has_grad() for a in arrays)
-    return recorded or (program.forward is not None and any(a.has_dual() for a in arrays))
+    recorded = program.recorders.tape is not None and any(a.has_grad() for a in arrays)
+    return recorded or (program.recorders.forward is not None and any(a.has_dual() for a in arrays))
 
 
 def no_gradient(what: str, why: str, hint: str, *arrays: Any) -> None:

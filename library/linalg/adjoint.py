@@ -36,11 +36,11 @@ def recorded(what: str, gradients: bool) -> bool:
     """
     program = current_program()
     refuse_in_forward_mode(program, what, ONLY_REVERSE)
-    if program.recording is not None:
+    if program.recorders.recording is not None:
         raise QdrunRuntimeError(f"{what} inside of qd.capture: the number of launches is not known before; do: call it outside")
-    if program.rehearsal is not None:
-        return gradients and program.rehearsal.differentiates
-    tape = program.tape
+    if program.recorders.rehearsal is not None:
+        return gradients and program.recorders.rehearsal.differentiates
+    tape = program.recorders.tape
     return gradients and tape is not None and not tape.inside
 
 
@@ -65,7 +65,7 @@ def solve(
     """
     x, b, out, r = arrays
 
-    rehearsal = current_program().rehearsal
+    rehearsal = current_program().recorders.rehearsal
     if rehearsal is not None:
         with rehearsal.unseen():
             result = run()
@@ -77,7 +77,7 @@ def solve(
     def hidden() -> Any:
         with unrecorded():  # what it reads, the residual reads, too
             result = run()
-        if (tape := current_program().tape) is not None:
+        if (tape := current_program().recorders.tape) is not None:
             tape.wrote(x, None)
         return result
 
@@ -102,7 +102,7 @@ def refuse_rehearsal(what: str) -> None:
     Raises:
         QdrunRuntimeError: launches are planned, and do not run.
     """
-    rehearsal = current_program().rehearsal
+    rehearsal = current_program().recorders.rehearsal
     if rehearsal is not None:
         raise QdrunRuntimeError(
             f"{what} in {rehearsal.name}: it makes arrays, and no plan would count their bytes\n"
@@ -117,7 +117,7 @@ def unrecorded() -> AbstractContextManager[None]:
 
 def constant(what: str, run: Callable[[], Any]) -> Any:
     """Run a solver whose solution has no gradient; a tape knows that it writes."""
-    rehearsal = current_program().rehearsal
+    rehearsal = current_program().recorders.rehearsal
     if rehearsal is not None:
         with rehearsal.unseen():
             return run()

@@ -99,7 +99,7 @@ class AdjointSolve:
             QdrunRuntimeError: it does not converge, or the second product is not that with the transposed matrix.
         """
         program, size = current_program(), g.dtype.numpy.itemsize
-        if program.rehearsal is None:
+        if program.recorders.rehearsal is None:
             out.fill(0)
         with recorded_by(program, None):
             most = max(self._most, 2 * g._form.size + 100)
@@ -120,7 +120,7 @@ class AdjointSolve:
             for product, of, other in ((self._product, v, u), (self._transposed, u, v)):
                 product(of, out)
                 _multiplied(other, out, s, not shape)
-                if current_program().rehearsal is None:
+                if current_program().recorders.rehearsal is None:
                     found.append(s.to_numpy().reshape(-1, SUMS).astype(float))
         if not found:
             return

@@ -230,7 +230,7 @@ def vectors(like: Any, count: int, grad: bool = False) -> Iterator[list[Ndarray]
     """Arrays of zeros of the form of another one. The program keeps them for later calls; a call inside of the block gets others."""
     program = current_program()
     with borrowed("linalg", ArrayForm(like.dtype, like.shape, like.element_shape, grad), count) as made:
-        if program.rehearsal is None:
+        if program.recorders.rehearsal is None:
             with recorded_by(program, None):
                 for array in made:
                     array.fill(0)  # a product may leave elements out
@@ -290,8 +290,8 @@ def _until_still(
     A rehearsal, which runs nothing, has one iteration, and it converges.
     """
     program = current_program()
-    if program.rehearsal is not None:
-        program.rehearsal.repeats = True
+    if program.recorders.rehearsal is not None:
+        program.recorders.rehearsal.repeats = True
         begin()
         for first in (True, False):
             _compare(s, *limits, most, first)

@@ -336,7 +336,7 @@ def as_vector(length: int, dtype: DType, given: Any, what: str, *others: Any) ->
         return _converted(given, dtype, length, what), lambda out: out
     program = current_program()
     own = [given] if isinstance(given, Field) else []
-    if program.tape is not None and not program.tape.inside and any(a.has_grad() for a in (*own, *others)):
+    if program.recorders.tape is not None and not program.recorders.tape.inside and any(a.has_grad() for a in (*own, *others)):
         raise QdrunTypeError(
             f"{what}: the result of a {type(given).__name__} is a numpy array, which has no gradient",
             hint="give an ndarray: its result is an ndarray with a gradient",

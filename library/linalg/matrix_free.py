@@ -91,7 +91,7 @@ def _solved(what: str, method: Method, A: Any, transpose: Any, b: Any, x: Any, h
             )
         adjoint.refuse_unconverged(what, outcome, "maxiter= or tol=")
     else:
-        if program.tape is not None and not program.tape.inside and b.has_grad():
+        if program.recorders.tape is not None and not program.recorders.tape.inside and b.has_grad():
             raise QdrunRuntimeError(
                 f"{what}: `{b.name}` has a gradient, and `{x.name}` has none\n  do: make it with needs_grad=True"
             )

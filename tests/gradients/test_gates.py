@@ -186,7 +186,7 @@ def gated(cond: str, before: str = "", size: int = 40, threads: int = 2, rest: s
 
 def workers(program) -> int:
     """How many iterations of a parallel loop run at once."""
-    return program.own_machine().workers
+    return program.state.own_machine().workers
 
 
 def flags(values, dtype=qd.i32):

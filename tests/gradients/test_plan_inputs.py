@@ -265,7 +265,7 @@ def test_a_zero_of_the_other_sign_is_another_content(of_array):
         d.fill(zero if of_array else 1.0)
         s = 1.0 if of_array else zero
         passes = not np.signbit(zero)
-        assert k.grad.plan(200, s).bytes == passes * min(program.own_machine().workers, 64) * 200 * 8
+        assert k.grad.plan(200, s).bytes == passes * min(program.state.own_machine().workers, 64) * 200 * 8
         x.grad.fill(0.0)
         y.grad.fill(1.0)
         k.grad(200, s)

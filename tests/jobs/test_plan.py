@@ -424,7 +424,7 @@ def test_planning_and_explaining_hand_no_array_out():
     with Chain(ChainParams()).opened(threads=1, memory_budget_bytes=100_000) as job:
         job.plan()
         job.explain()
-        assert job.program.shown == {}
+        assert job.program.arrays.shown == {}
 
 
 def test_what_a_remedy_promises_is_what_it_gives():

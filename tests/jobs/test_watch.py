@@ -28,7 +28,7 @@ def test_every_time_step_is_counted_and_a_stopped_job_begins_no_more(job):
     step, begun = stopped.step, []
 
     def until_five(t, k):
-        if stopped.program.rehearsal is None:
+        if stopped.program.recorders.rehearsal is None:
             if len(begun) == 5:
                 stopped.watch.stop("the user cancelled it")
             begun.append(t)
@@ -87,7 +87,7 @@ def test_progress_counts_the_steps_of_the_current_run_and_names_the_phase():
 
     def noted(t, k):
         step(t, k)
-        if one.program.rehearsal is None:
+        if one.program.recorders.rehearsal is None:
             seen.append(one.watch.progress(one.program))
 
     one.step = noted
@@ -151,7 +151,7 @@ def test_steps_that_a_gradient_runs_again_are_not_counted_as_new_ones():
 
     def noted(t, k):
         step(t, k)
-        if windowed.program.rehearsal is None:
+        if windowed.program.recorders.rehearsal is None:
             seen.append((t, windowed.watch.progress(windowed.program)))
 
     windowed.step = noted

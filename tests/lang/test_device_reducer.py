@@ -88,7 +88,7 @@ class Arrays:
         owners = {f._places[0].buffer: memory_of(f) for f in fields}
         call = Call(bytearray(8))
         self.here = LaunchHost(call, owners)
-        self.there = LaunchHost(call, owners, LaunchReducer(DeviceReducers(program, "test", [], owners), call))
+        self.there = LaunchHost(call, owners, LaunchReducer(DeviceReducers(program.state, "test", [], owners), call))
 
 
 class Conditions:

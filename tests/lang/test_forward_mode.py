@@ -83,7 +83,7 @@ def test_a_seed_that_does_not_fit_is_refused(seed, message, program):
     x.dual.fill(5.0)
     with pytest.raises(qd.QdrunRuntimeError, match=message), qd.ad.FwdMode(loss=y, param=x, seed=seed):
         pass
-    assert program.forward is None and list(x.dual.to_numpy()) == [5, 5, 5]
+    assert program.recorders.forward is None and list(x.dual.to_numpy()) == [5, 5, 5]
 
 
 # ---- parameters and losses
@@ -219,7 +219,7 @@ def test_what_has_no_dual_is_refused(loss, param, message, program):
     square()
     with pytest.raises(qd.QdrunRuntimeError, match=message):
         qd.ad.FwdMode(loss=loss(y), param=param(x), seed=[1, 1, 1]).__enter__()
-    assert program.forward is None
+    assert program.recorders.forward is None
 
 
 # ---- clearing

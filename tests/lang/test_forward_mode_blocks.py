@@ -87,7 +87,7 @@ def test_an_exception_ends_forward_mode(program):
     with pytest.raises(ValueError, match="mine"), qd.ad.FwdMode(loss=y, param=x, seed=[1, 1, 1]):
         square()
         raise ValueError("mine")
-    assert program.forward is None and program.admission.flags[F_SLOW] == 0
+    assert program.recorders.forward is None and program.admission.flags[F_SLOW] == 0
     assert not x.dual.to_numpy().any() and list(y.dual.to_numpy()) == [2, 4, 6]
     y.dual.fill(0.0)
     square()
@@ -105,7 +105,7 @@ def test_an_assert_that_fails_in_a_kernel_ends_forward_mode(program):
         with pytest.raises(AssertionError, match="index out of range"), qd.ad.FwdMode(loss=y, param=x, seed=[1, 1, 1]):
             bad(1)
             bad(7)
-        assert inner.forward is None and list(y.dual.to_numpy()) == [0, 1, 0]
+        assert inner.recorders.forward is None and list(y.dual.to_numpy()) == [0, 1, 0]
 
 
 def test_a_block_is_entered_once():
@@ -160,7 +160,7 @@ def test_each_program_has_its_own_mode(program):
     with qd.ad.FwdMode(loss=y, param=x, seed=[1, 1, 1]):
         with qd.init(arch=program.arch, default_fp=qd.f64, offline_cache=False) as other:
             u, v, other_square = squares()
-            assert other.forward is None
+            assert other.recorders.forward is None
             with pytest.raises(qd.QdrunRuntimeError, match="`square` is launched in another program while"):
                 other_square()
             assert not v.dual.to_numpy().any()
@@ -213,7 +213,7 @@ def test_another_program_that_becomes_current_is_refused(program):
         with qd.ad.FwdMode(loss=y, param=x, seed=[1, 1, 1]):
             other = qd.init(arch=program.arch)
     other.close()
-    assert program.forward is None
+    assert program.recorders.forward is None
 
 
 def test_a_program_that_is_closed_inside(program):

@@ -65,7 +65,7 @@ def test_right_gradients_pass_and_nothing_moves(n, program):
     with qd.ad.Tape(loss=w.loss, grad_check=[w.x, w.a]):
         w.sine()
         w.total()
-    assert w.state() == expected and program.versions is None and program.admission.flags[F_SLOW] == 0
+    assert w.state() == expected and program.recorders.versions is None and program.admission.flags[F_SLOW] == 0
     with qd.ad.Tape(loss=w.loss, grad_check=[w.x, w.a, w.loss]):
         w.forward()
         w.total()
@@ -222,7 +222,7 @@ def test_in_debug_and_with_validation():
         with qd.ad.Tape(loss=w.loss, grad_check=[w.x], validation=True):
             w.forward()
             w.total()
-        assert program.versions is not None
+        assert program.recorders.versions is not None
 
 
 def test_what_cannot_be_checked_is_refused():

@@ -535,13 +535,13 @@ def _clear_while_memory_comes_and_goes(program):
             grad.fill(1.5)
         counters = [c for grad in grads for c in program.data.writes_to(grad)]
         before = [c.value for c in counters]
-        kept += callable(program.clearing)
+        kept += callable(program.arrays.clearing)
         qd.ad.clear_all_gradients()
         assert all((grad.to_numpy() == 0).all() for grad in grads), f"seed {seed}, step {step}"
         assert all(c.value > b for c, b in zip(counters, before)), f"seed {seed}, step {step}"
     for _ in range(4):
         qd.ad.clear_all_gradients()
-    assert kept or callable(program.clearing)
+    assert kept or callable(program.arrays.clearing)
     x = qd.ndarray(qd.f64, 4, needs_grad=True)
     grad = x.grad
     for _ in range(4):

@@ -225,14 +225,14 @@ def test_tapes_of_two_programs_do_not_see_each_other():
         @qd.ad.no_grad
         def elsewhere():
             with start() as two:
-                assert run_recur(3, 1, 0)[1].size == 3 and two.tape is None
+                assert run_recur(3, 1, 0)[1].size == 3 and two.recorders.tape is None
 
         with qd.ad.Tape(loss=loss):
             k(2.0)
             elsewhere()
             with start(), pytest.raises(qd.QdrunRuntimeError, match="`recur` is launched in another program while a tape"):
                 run_recur(3, 1, 0)
-            assert one.tape is not None
+            assert one.recorders.tape is not None
         assert x.grad[None] == 2
 
 

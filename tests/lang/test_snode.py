@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -14,10 +16,10 @@ from qdrun.compiler.runtime.base import Allocation
 class Memory:
     """A program-like owner of memory that counts what it gives."""
 
-    closed, batch = False, SingleTrial()
+    closed, batch, variants, state = False, SingleTrial(), {}, SimpleNamespace(tangents=False)
 
     def __init__(self):
-        self.root = Root(self)
+        self.root, self.recorders = Root(self), self
         self.given = []
 
     def allocate(self, nbytes, category):

@@ -375,7 +375,7 @@ def test_a_step_that_raises_when_it_is_run_again():
     chain.step = failing
     refused(ZeroDivisionError, "in a replay", chain.run)
     program = qd.current_program()
-    assert "snapshots" not in program.usage() and program.tape is None and not program.replaying
+    assert "snapshots" not in program.usage() and program.recorders.tape is None and not program.replay.running
 
 
 class Restless:

@@ -189,7 +189,7 @@ def test_an_exception_inside_replays_nothing_and_leaves_the_program_usable(progr
         c.square()
         c.total(1.0)
         1 / 0
-    assert not c.x.grad.to_numpy().any() and program.tape is None
+    assert not c.x.grad.to_numpy().any() and program.recorders.tape is None
     with qd.ad.Tape(loss=c.loss):
         c.square()
         c.total(1.0)
@@ -208,7 +208,7 @@ def test_a_kernel_that_fails_is_not_replayed():
         with pytest.raises(qd.QdrunAssertionError), qd.ad.Tape(loss=c.loss):
             c.square()
             fails()
-        assert program.tape is None and not c.x.grad.to_numpy().any()
+        assert program.recorders.tape is None and not c.x.grad.to_numpy().any()
 
 
 def test_tapes_are_neither_nested_nor_used_twice(program):
@@ -216,13 +216,13 @@ def test_tapes_are_neither_nested_nor_used_twice(program):
     with pytest.raises(qd.QdrunRuntimeError, match="a tape is open already"), qd.ad.Tape(loss=c.loss):
         with qd.ad.Tape(loss=c.loss):
             pass
-    assert program.tape is None
+    assert program.recorders.tape is None
     tape = qd.ad.Tape(loss=c.loss)
     with tape:
         c.square()
     with pytest.raises(qd.QdrunRuntimeError, match="only once"), tape:
         pass
-    assert program.tape is None
+    assert program.recorders.tape is None
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_tapes_are_neither_nested_nor_used_twice(program):
 def test_what_is_no_loss_is_refused(make, text, program):
     with pytest.raises(qd.QdrunRuntimeError, match=text), qd.ad.Tape(loss=make()):
         pass
-    assert program.tape is None
+    assert program.recorders.tape is None
 
 
 def test_a_launch_without_gradients_is_passed_over_in_the_replay():
@@ -537,7 +537,7 @@ def test_a_gradient_that_fails_leaves_the_program_usable(program):
     with pytest.raises(KeyError), qd.ad.Tape(loss=c.loss):
         c.square()
         f()
-    assert program.tape is None and not program.replaying
+    assert program.recorders.tape is None and not program.replay.running
     with qd.ad.Tape(loss=c.loss):
         c.square()
         c.total(1.0)
@@ -712,7 +712,7 @@ def test_another_program_may_do_what_the_tape_need_not_see():
     with two.other:
         two.double()
         two.double()
-        assert not two.other.flags[0]  # launches are native again
+        assert not two.other.admission.flags[0]  # launches are native again
 
 
 def test_an_array_of_another_program_is_refused():

@@ -213,7 +213,7 @@ def test_arrays_that_changed_since_the_launch(program):
         with qd.ad.Tape(loss=p.loss, validation=True):
             weigh(w)
             w[2] = 9.0
-    assert not p.x.grad.to_numpy().any() and program.versions is None and program.admission.flags[F_SLOW] == 0
+    assert not p.x.grad.to_numpy().any() and program.recorders.versions is None and program.admission.flags[F_SLOW] == 0
 
 
 def test_torch_tensors_that_changed_since_the_launch():
@@ -353,7 +353,7 @@ def test_in_debug_every_tape_keeps_versions():
                 w += 1.0
         with qd.ad.Tape(loss=p.loss, validation=True):
             weigh(w)
-        assert program.versions is not None and p.x.grad.to_numpy().tolist() == [2] * N
+        assert program.recorders.versions is not None and p.x.grad.to_numpy().tolist() == [2] * N
 
 
 def test_a_kernel_that_is_gone_is_not_taken_for_one_that_lies_where_it_lay():

@@ -389,7 +389,7 @@ def test_without_debug_nothing_is_kept():
         s.square(1.0)
         s.x.fill(2.0)
         s.square.grad(1.0)
-        assert program.versions is None and program.admission.flags[F_SLOW] == 0
+        assert program.recorders.versions is None and program.admission.flags[F_SLOW] == 0
         assert s.x.grad.to_numpy().tolist() == [4] * N
 
 
@@ -400,7 +400,7 @@ def test_old_launches_are_forgotten(monkeypatch, program):
     s = Square()
     for k in range(6):
         s.square(float(k))
-    assert len(program.versions._records) == 3
+    assert len(program.recorders.versions._records) == 3
     s.x.fill(1.0)
     s.square.grad(0.0)  # no longer known: as without a launch
     with pytest.raises(qd.DataAccessError):

@@ -36,19 +36,19 @@ class Replaced:
             QdrunRuntimeError: a ``no_grad`` function in forward mode.
         """
         program = CURRENT.get()
-        if program is not None and program.forward is not None and self.cuts:
+        if program is not None and program.recorders.forward is not None and self.cuts:
             raise QdrunRuntimeError(
                 f"`{self.name}` is decorated with no_grad, and forward mode would carry tangents through its kernels\n"
                 "  do: run it before FwdMode, or stop the tangent in the kernel: qd.stop_grad(x)"
             )
-        if program is not None and program.rehearsal is not None:
+        if program is not None and program.recorders.rehearsal is not None:
             if not self.cuts:
-                program.rehearsal.custom(self.name)
-            with program.rehearsal.unseen(self.name):
+                program.recorders.rehearsal.custom(self.name)
+            with program.recorders.rehearsal.unseen(self.name):
                 return self.fn(*args, **kwargs)
         if program is not None:
-            program.refuse_unrecorded(repr(self), "is called")
-        tape = None if program is None else program.tape
+            program.recorders.refuse_unrecorded(repr(self), "is called")
+        tape = None if program is None else program.recorders.tape
         return self.fn(*args, **kwargs) if tape is None else tape.custom(self, args, kwargs)
 
     def grad(self, *args: Any, **kwargs: Any) -> Any:

@@ -59,7 +59,7 @@ class FwdMode:
         program = current_program()
         refuse_in_forward_mode(program, "a second FwdMode")
         refuse_in_a_trial(program, "FwdMode runs the launches of all trials")
-        if program.tape is not None:
+        if program.recorders.tape is not None:
             raise QdrunRuntimeError("FwdMode inside of a Tape is not possible: second derivatives; do: one after the other")
         program.materialize()
         for loss in _losses(self.loss):
@@ -71,13 +71,13 @@ class FwdMode:
             clear_duals(program)
         store(dual._mirror, dual._form, seed)
         self._program = program
-        program.forward = self
+        program.recorders.forward = self
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         program = self._program
         assert program is not None
-        program.forward = None
+        program.recorders.forward = None
         if not program.closed and not any(loss is self.param for loss in _losses(self.loss)):
             dual = self.param.dual
             store(dual._mirror, dual._form, 0)

@@ -124,18 +124,18 @@ class GradCheck:
         variants = {id(v): v for v in (kernel.variant(args, kwargs)[0] for kernel, args, kwargs in launches)}
         self._calls, self._single = calls, any(map(_rounds, variants.values()))
         outside = [array for array, _ in self._outside.values()]
-        end, draws, versions = SavedMemory.of(program, outside), program.seeds.drawn, program.versions
+        end, draws, versions = SavedMemory.of(program, outside), program.seeds.drawn, program.recorders.versions
         self._start.outside = list(self._outside.values())
         for tensor in self.tensors:
             tensor.refuse_blocks("the check of a gradient")
         gradients = [tensor.grad._content.astype(np.float64) for tensor in self.tensors]
-        program.versions, program.replaying = None, True
+        program.recorders.versions, program.replay.running = None, True
         try:
             for tensor, gradient in zip(self.tensors, gradients):
                 self._compare(tensor, gradient)
         finally:
             end.put_back()
-            program.seeds.drawn, program.versions, program.replaying = draws, versions, False
+            program.seeds.drawn, program.recorders.versions, program.replay.running = draws, versions, False
 
     def _compare(self, tensor: Any, gradient: np.ndarray) -> None:
         rng = np.random.default_rng(0)

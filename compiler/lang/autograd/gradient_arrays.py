@@ -51,7 +51,7 @@ def clear_all_gradients(gradient_type: SNodeGradType | str = SNodeGradType.ADJOI
         clear_duals(program)
     elif name == SNodeGradType.ADJOINT:
         _clear_adjoints(program)
-        for passed in program.passed:
+        for passed in program.state.passed:
             passed.clear()
     else:
         raise QdrunRuntimeError(
@@ -60,15 +60,15 @@ def clear_all_gradients(gradient_type: SNodeGradType | str = SNodeGradType.ADJOI
 
 
 def _clear_adjoints(program: Program) -> None:
-    followed = program.records()
-    if callable(program.clearing) and not followed:
-        program.clearing()
+    followed = program.recorders.active()
+    if callable(program.arrays.clearing) and not followed:
+        program.arrays.clearing()
         return
     every = [each for tensor in program.tensors() for each in (tensor, dual_of(tensor)) if each is not None]
     found = [(grad, grad._written()) for grad in (tensor.grad for tensor in every if has_grad(tensor))]
     clear((grad._mirror, view) for grad, view in found)
-    if not (followed or callable(program.clearing)):  # gradients that stay are found once
-        program.clearing = program.clearing + 1 if program.clearing < WORTH else _clearing(program, found)
+    if not (followed or callable(program.arrays.clearing)):  # gradients that stay are found once
+        program.arrays.clearing = program.arrays.clearing + 1 if program.arrays.clearing < WORTH else _clearing(program, found)
 
 
 def _clearing(program: Program, found: list[tuple[Any, np.ndarray]]) -> Callable[[], None]:

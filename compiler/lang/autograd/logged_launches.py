@@ -45,7 +45,7 @@ def known_tape(
         free = given.keys() | {d.index for d in decls if d.kind == "scalar"} - accesses.deciding(variant, call)
         logged.append(LoggedLaunch(launch, gradient, decls, bytes(call.words[8:]), len(args), given, free, copies))
     copied = tuple(
-        (weakref.ref(a), a._memory.serial) for a in (program.ndarrays if bases else ()) if memory_base(a._memory) in bases
+        (weakref.ref(a), a._memory.serial) for a in (program.arrays.alive if bases else ()) if memory_base(a._memory) in bases
     )
     copier = program.device.native_copy() if nbytes else (0, 0)
     return KnownTape(LaunchLog(logged, functions, last, nbytes, copier), program.data.generation, copied)

@@ -115,7 +115,7 @@ class Tape(PathsOfTape):
                 "  do: one program for each thread, or launch it before or after the tape"
             )
         if self._program is not None:
-            self._program.place = self, len(self.log)
+            self._program.replay.place = self, len(self.log)
         if self.check is not None:
             self.check.settle()
 
@@ -131,7 +131,7 @@ class Tape(PathsOfTape):
             self._python.passed(program, kernel, args)
         if threading.get_ident() != self._thread or self.check is not None:
             self.expect(kernel)
-        program.place = self, len(self.log)
+        program.replay.place = self, len(self.log)
         reverse, check = self._inside is None, over.quick.get(kernel)
         self._quick = reverse and not kwargs and check is not None and check(args)
         if self._quick:
@@ -202,9 +202,9 @@ class Tape(PathsOfTape):
             return
         if event is None and self._bound is not None:
             self._given.mark(len(self.log), *self._bound)
-        if not self._quick and self._program is not None and self._program.shown and self._overwritten is not None:
+        if not self._quick and self._program is not None and self._program.arrays.shown and self._overwritten is not None:
             # launches like this one that follow are quick: what changes between them has changed since this mark
-            self._given.mark_shown(len(self.log), self._program.shown.values(), self._overwritten.reads_now)
+            self._given.mark_shown(len(self.log), self._program.arrays.shown.values(), self._overwritten.reads_now)
         self.log.add(self._now, event, None if self._program is None else self._program.seeds.last)
 
     def show(self, shown: ExportedMemory) -> None:
@@ -300,7 +300,7 @@ class Tape(PathsOfTape):
         if self._program is not None:
             raise QdrunRuntimeError("Tape can be entered only once; do: make a new one")
         program = current_program()
-        if program.tape is not None:
+        if program.recorders.tape is not None:
             raise QdrunRuntimeError("a tape is open already; do: put both parts into one tape, or close the first")
         refuse_in_forward_mode(program, "a Tape")
         refuse_in_a_trial(program, "a Tape records the launches of all trials")
@@ -309,7 +309,7 @@ class Tape(PathsOfTape):
                 "Tape(grad_check=..) in a batched program: it compares the gradient of one loss"
                 "\n  do: check it in a program without batch="
             )
-        if program.replaying and self.clear_gradients:
+        if program.replay.running and self.clear_gradients:
             raise QdrunRuntimeError(
                 "a tape inside the gradient of another would clear the gradients on their way; do: Tape(clear_gradients=False), or"
                 " call the .grad() of the kernels"
@@ -322,20 +322,20 @@ class Tape(PathsOfTape):
             clear_all_gradients()
         if self.loss is not None:
             fill_loss(self.loss, 0)
-        if program.versions is None and (self.validation or self.check is not None):
+        if program.recorders.versions is None and (self.validation or self.check is not None):
             self._own_versions = True
-            program.versions = Versions(program)
+            program.recorders.versions = Versions(program.state)
         if self.check is not None:
             self.check.start(program)
         self._overwritten = Overwritten(program)
-        program.tape = self
+        program.recorders.tape = self
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         program = self._program
         assert program is not None
         self.log.pause(program.admission.state)
-        program.tape = program.place = None
+        program.recorders.tape = program.replay.place = None
         try:
             if kind is None:
                 if current_program() is not program:
@@ -347,7 +347,7 @@ class Tape(PathsOfTape):
         finally:
             self._python = PythonReads(self.validation)
             if self._own_versions:
-                program.versions = None
+                program.recorders.versions = None
             if self._overwritten is not None:
                 self._overwritten.kept.release()
             self.log.release(program)
@@ -387,7 +387,7 @@ class Tape(PathsOfTape):
             make_gradients(program, found.variants)
         check_budget(program, kept, self.log.differentiated(), self.log.reserve(program))
         if self.loss is not None:
-            if program.recording is None:
+            if program.recorders.recording is None:
                 if not len(self.log):
                     warn_user(NOTHING)
                 if found is not None:
@@ -397,7 +397,7 @@ class Tape(PathsOfTape):
         is_plain = found is not None and self.log.is_plain and not (others or found.loses())
         wanted = is_plain and program.known_tapes.wants(program, self.log.launches, id(self.loss)) and log_functions()
         copies = kept.logged() if wanted else None
-        was, program.replaying = program.replaying, True
+        was, program.replay.running = program.replay.running, True
         try:
             kept.begin()
             if log is None:
@@ -407,7 +407,7 @@ class Tape(PathsOfTape):
         except OutOfMemory as error:
             raise of_all(program, error, self.log.differentiated()) from None
         finally:
-            program.replaying, program.seeds.replayed, program.place = was, None, None
+            program.replay.running, program.seeds.replayed, program.replay.place = was, None, None
             kept.end()
         if copies is not None and wanted:
             known = known_tape(program, self.log.launches, copies, wanted)
@@ -423,7 +423,7 @@ class Tape(PathsOfTape):
         try:
             while (at := log.walk_back()) != 0:
                 program.device.copied_natively(log.copy_code)
-                program.before_launch = log.is_early(at - 1)
+                program.replay.before_launch = log.is_early(at - 1)
                 self._replay(None, at - 1, at, [])
                 log.reversed_one()
         except QdrunAssertionError as error:
@@ -439,7 +439,7 @@ class Tape(PathsOfTape):
         found = self._overwrites(timed)
         found.check()
         # a captured function was told when it ran before
-        if found.loses() and (program.recording is None or self.validation):
+        if found.loses() and (program.recorders.recording is None or self.validation):
             inner = [(when, t) for when, steps in self.log.composites() for t in steps.sample()]
             order = sorted([*((t.when, t) for t in timed), *inner], key=lambda pair: pair[0])
             check_broken(order, self.log.writes, strict=self.validation)
@@ -462,10 +462,10 @@ class Tape(PathsOfTape):
     def _check_versions(self, program: Program, begin: int = 0, end: int | None = None) -> None:
         for number in range(begin, len(self.log) if end is None else end) if self.log.events else ():
             event = self.log.events.get(number)
-            if event is not None and program.versions is not None:
+            if event is not None and program.recorders.versions is not None:
                 kernel, args, kwargs = self.log.launches[number]
                 variant, bound = kernel.variant(args, kwargs)
-                program.versions.check(variant, bound.call, event)
+                program.recorders.versions.check(variant, bound.call, event)
 
     def _replay(self, found: Overwrites | None, begin: int, end: int, host_writes: list[HostWrite]) -> None:
         """Run the gradients of launches ``begin`` to ``end - 1``, last to first, and of what Python wrote between them."""
@@ -482,11 +482,11 @@ class Tape(PathsOfTape):
             if when == begin:
                 break
             function, args, kwargs = launches[when - 1]
-            program.seeds.replayed, program.place = seeds.get(when - 1), (self, when - 1)
+            program.seeds.replayed, program.replay.place = seeds.get(when - 1), (self, when - 1)
             if kept is not None:
                 if when - 1 in kept.before:
                     kept.restore_before(when - 1)
-                    program.before_launch = True
+                    program.replay.before_launch = True
                 self._check_versions(program, when - 1, when)
             try:
                 function.grad(*args, **kwargs)
@@ -497,4 +497,4 @@ class Tape(PathsOfTape):
                 self.locate(error, when - 1)
                 raise
             finally:
-                program.before_launch = False
+                program.replay.before_launch = False

@@ -131,7 +131,7 @@ class TapeLog:
 
     def reserve(self, program: Program) -> int:
         """Bytes that functions with a gradient of their own, and fixed points, allocate in their gradients, which run one by one."""
-        if not program.options.memory_budget or program.recording is not None:
+        if not program.options.memory_budget or program.recorders.recording is not None:
             return 0
         return max((function.reserve(program) for function in self.others.values()), default=0)
 

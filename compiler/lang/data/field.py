@@ -362,7 +362,7 @@ class Field(Placed, TreeLeaf):
         view = self._form
         if index is not None and self._level is not None:
             activate(self._level, index)
-        self._root.program.wrote(self, index, source, parts)
+        self._root.program.recorders.wrote(self, index, source, parts)
         return view
 
     def _called(self) -> str:

@@ -44,7 +44,7 @@ def intern_key(
 ) -> Key:
     """The program's one key object for these: launchers compare it by identity, so arrays of other programs are not taken."""
     key = Key(dtype, ndim, element, has_grad, has_dual, layout, per_trial)
-    return program.keys.setdefault(key, key)
+    return program.arrays.keys.setdefault(key, key)
 
 
 def pack(address: int, shape: tuple[int, ...], *relatives: int | None) -> bytes:
@@ -130,9 +130,9 @@ class Ndarray(Placed):
         self.dual: Ndarray | None = Ndarray(*like) if needs_dual else None
         self._key = intern_key(program, dtype, len(shape), element, needs_grad, needs_dual, layout, trials.batched)
         self._packed = self.words(stored)
-        program.ndarrays.add(self)
+        program.arrays.alive.add(self)
         if needs_grad or needs_dual:
-            program.differentiable.add(self)
+            program.arrays.differentiable.add(self)
 
     def words(self, stored: tuple[int, ...], begin: int = 0, has_grad: bool = True) -> bytes:
         """The words of an argument: ``stored`` extents in the order of memory, from element ``begin`` of the memory on. ``has_grad``: with
@@ -238,7 +238,7 @@ class Ndarray(Placed):
         """The memory, for a write of Python (``index``: one element, ``parts``: components of it). The recorders are told."""
         view, layout = self._form, self._key.layout
         at = index if index is None or layout is None else in_memory_order(index, layout)
-        self._program.wrote(self, at, source, parts)
+        self._program.recorders.wrote(self, at, source, parts)
         return view
 
     @property

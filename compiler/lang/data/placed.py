@@ -156,10 +156,10 @@ class Placed(ArrayConversions):
         self._owner.show(self)
 
     def _looked_at(self) -> None:
-        self._owner.looked_at(self)
+        self._owner.recorders.looked_at(self)
 
     def _saw(self, value: Any, index: Any = None) -> Any:
-        self._owner.saw(self, value, index)
+        self._owner.recorders.saw(self, value, index)
         return value
 
     @property

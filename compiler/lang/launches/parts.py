@@ -51,11 +51,11 @@ def parts_of(kernel: Any, program: Program, args: tuple[Any, ...]) -> tuple[Any,
     Raises:
         DifferentiationError: no correct gradient exists, by name and line, in parts or as a whole.
     """
-    if not (kernel.several and program.reverses):
+    if not (kernel.several and program.recorders.reverses):
         return ()
     key, known = _key(kernel, program, args), program.parts.setdefault(kernel, {})
     count = known.get(key)
-    if key is None and program.rehearsal is None and _are_whole(kernel):
+    if key is None and program.recorders.rehearsal is None and _are_whole(kernel):
         return ()
     if count is None:
         variant, bound = kernel.variant(args, {})
@@ -80,12 +80,12 @@ def _key(kernel: Any, program: Program, args: tuple[Any, ...]) -> object:
     if any(kernel.binder.is_template):
         return None
     forms = (type(a) if type(a) in _NUMBERS else a._key for a in args)
-    return (program.second_order is not None, program.recording is not None, *forms)
+    return (program.recorders.second_order is not None, program.recorders.recording is not None, *forms)
 
 
 def _keeps_nothing(program: Program, bound: Any) -> bool:
     """Whether a tape can keep nothing of a launch: it is captured, or gets memory of another library's device."""
-    return program.recording is not None or any(isinstance(a, NearArray) for a in bound.call.arrays.values())
+    return program.recorders.recording is not None or any(isinstance(a, NearArray) for a in bound.call.arrays.values())
 
 
 def _part(kernel: Any, number: int) -> Any:

@@ -119,7 +119,9 @@ class PerfDispatcher:
         """
         program = current_program()
         geometry = self._geometries.setdefault((program.arch.value, self._geometry_of(*args, **kwargs)), _Geometry())
-        repeats = program.replaying or (program.tape is not None and program.tape.in_steps)  # a step does the same each time
+        repeats = program.replay.running or (
+            program.recorders.tape is not None and program.recorders.tape.in_steps
+        )  # a step does the same each time
         if geometry.chosen is not None and (repeats or not self._is_due(geometry)):
             return geometry.chosen.fn(*args, **kwargs)
         able = [c for c in self._candidates if c.is_compatible is None or c.is_compatible(*args, **kwargs)]
@@ -128,7 +130,9 @@ class PerfDispatcher:
                 f"`{self.__name__}` has no implementation for these arguments\n"
                 f"  do: register one whose is_compatible accepts them; there are {[c.name for c in self._candidates]}"
             )
-        if repeats or program.recording is not None or program.rehearsal is not None:  # or nothing runs that can be timed
+        if (
+            repeats or program.recorders.recording is not None or program.recorders.rehearsal is not None
+        ):  # or nothing runs that can be timed
             return (geometry.chosen or able[0]).fn(*args, **kwargs)
         geometry.chosen = None
         if len(able) == 1:

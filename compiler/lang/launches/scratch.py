@@ -51,7 +51,7 @@ def scratch(what: str, length: int, dtype: DType, like: Any = None, lasting: boo
     element = () if like is None else like.element_shape
     grad, dual = (False, False) if like is None else (like.has_grad(), like.has_dual())
     key = (what, length, dtype, element, grad, dual)
-    if lasting and program.tape is not None:
+    if lasting and program.recorders.tape is not None:
         return make_ndarray(dtype, (length,), element, grad, needs_dual=dual)
     if key not in program.scratch:
         program.scratch[key] = make_ndarray(dtype, (length,), element, grad, needs_dual=dual)

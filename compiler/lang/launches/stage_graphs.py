@@ -75,7 +75,7 @@ class RecordedCall:
                 return
 
     def _launch(self, work: LaunchStage) -> None:
-        recording = self._program.recording
+        recording = self._program.recorders.recording
         assert recording is not None
         before = len(recording.steps)
         self._kernels[work](*self._values)

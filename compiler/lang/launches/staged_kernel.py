@@ -151,12 +151,12 @@ class StagedKernel:
         if not plan.stages:
             return next(iter(kernels.values()))(*values)
         labels = _labels(plan.stages)
-        if program.rehearsal is None:
+        if program.recorders.rehearsal is None:
             self._refuse_unread(program, labels)
-        if program.recording is not None:
+        if program.recorders.recording is not None:
             RecordedCall(program, kernels, values, labels, start).record(plan.stages)
             return None
-        alone = device.conditional and not program.records() and not program.counts_flags
+        alone = device.conditional and not program.recorders.active() and not program.counts_flags
         if alone and self._launch_graph(program, plan, kernels, values, start):
             mark = device.paused_graph() if labels else 0
             label = labels[mark - 1] if 0 < mark <= len(labels) else None
@@ -196,7 +196,7 @@ class StagedKernel:
             QdrunRuntimeError: a graph is recorded, and the device cannot decide in it or the host must be told of a checkpoint; or the
                 program has several trials.
         """
-        if program.recording is not None and (labels or not program.device.conditional):
+        if program.recorders.recording is not None and (labels or not program.device.conditional):
             why = "checkpoints, which tell the host where they pause" if labels else "loops that the host counts"
             raise QdrunRuntimeError(
                 f"kernel `{self.source.name}` has {why}, and a graph is recorded\n  do: launch it outside of qd.capture"
@@ -319,11 +319,11 @@ class _StagedCall:
 
     def _is_set(self, flag: Flag) -> bool:
         """Whether a flag is not zero. A rehearsal, which runs nothing, has one iteration, as each launches the same."""
-        if self._program.rehearsal is not None:
-            self._program.rehearsal.repeats = True
+        if self._program.recorders.rehearsal is not None:
+            self._program.recorders.rehearsal.repeats = True
             return False
         is_set = number_of(flag, self._values) != 0
-        self._program.waited()  # a launch that has failed may have left the flag as it was
+        self._program.state.waited()  # a launch that has failed may have left the flag as it was
         self._program.flags_set += is_set
         return is_set
 

@@ -282,7 +282,7 @@ class SNode:
             QdrunRuntimeError: one of them has a budget, and a tape has recorded launches.
         """
         pool = next((level for level in levels_of(self) if level.blocks is not None), None)
-        tape = self.root.program.tape
+        tape = self.root.program.recorders.tape
         if pool is not None and tape is not None and not tape.empty:
             raise QdrunRuntimeError(freed_in_a_tape("deactivate_all()", pool.name))
         if self.sparse:
@@ -428,7 +428,7 @@ class Root(SNode):
         return [c for c in rest if not isinstance(c, SNode) or any(True for _ in leaves_of(c))]
 
     def _extensible(self) -> list[SNode | TreeLeaf]:
-        late = getattr(self.program, "variants", None) or getattr(self.program, "tangents", False)
+        late = self.program is not None and (self.program.variants or self.program.state.tangents)
         return self.pending if late else super()._extensible()
 
     @property

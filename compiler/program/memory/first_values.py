@@ -67,7 +67,7 @@ class FirstValues:
         """Whether Python, a kernel, or another library may have written to it."""
         data, memory = self._program.data, memory_of(tensor)
         counters = [c for base, offset in stored_keys(tensor) for c in data.counters(base, offset)]
-        return any(c.value for c in counters) or self._program.was_shown(memory)
+        return any(c.value for c in counters) or self._program.arrays.was_shown(memory)
 
     @property
     def recordable(self) -> bool:
@@ -100,6 +100,6 @@ def _stored(launches: Launches) -> tuple[frozenset[Stored], bool]:
 
 def _ndarrays(program: Any) -> list[Any]:
     """The ndarrays of a program that are no gradients and no duals."""
-    every = list(program.ndarrays)
+    every = list(program.arrays.alive)
     belong = {id(y) for x in every for y in (x.grad, x.dual) if y is not None}
     return [x for x in every if id(x) not in belong]

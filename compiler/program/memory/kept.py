@@ -58,7 +58,7 @@ def place_elements(variant: Variant, call: Call, place: Place) -> Elements:
         array: Any = call.sources.get(owner.index, call.arrays[owner.index])
         if owner.per_trial:
             address = call.at.get(owner.index) or address_of(array)
-            array = next(a for a in program.ndarrays if a.address == address)._view
+            array = next(a for a in program.arrays.alive if a.address == address)._view
         return Elements(array, call.mirrors.get(owner.index))
     assert place.shape is not None and place.strides is not None
     memory, layout = variant.owners[place.buffer], program.batch.layout if place.per_trial else ONE
@@ -283,7 +283,7 @@ class KeptElements:
 
     def _add(self, when: int, regions: list[tuple[Region, tuple[MemoryRegion, ...]]], kept: Elements, copied: bool) -> None:
         """Remember the copies of some regions. ``copied``: they are in ``kept``."""
-        versions, copies, at = self._program.versions, list[_Copy](), 0
+        versions, copies, at = self._program.recorders.versions, list[_Copy](), 0
         for region, spots in regions:
             there = Elements(kept.array[at : at + region.nbytes], kept.mirror)
             if not copied:
@@ -306,7 +306,7 @@ class KeptElements:
         """Copy what the regions hold now, at the end of the tape."""
         if not self._copies or not self._puts_back:
             return
-        memory, at, versions = self._allocate(self.last_bytes), 0, self._program.versions
+        memory, at, versions = self._allocate(self.last_bytes), 0, self._program.recorders.versions
         for region, spots in self._regions.values():
             there = Elements(memory.view[at : at + region.nbytes], memory.mirror)
             region.store(there)
@@ -343,7 +343,7 @@ class KeptElements:
 
     def _put_back(self, each: _Copy) -> None:
         each.region.restore(each.kept)
-        versions = self._program.versions
+        versions = self._program.recorders.versions
         for spot in each.spots:
             self._program.data.writes(spot.base).value += 1
         if versions is not None and each.known is not None:

@@ -65,8 +65,8 @@ class KnownTapes:
         if not found.is_valid(program.data.generation):
             del self._found[kernel.token, loss]
             return None
-        usable = not program.shown and program.versions is None  # else reads are marked
-        return found.log if usable and program.recording is None and program.second_order is None else None
+        usable = not program.arrays.shown and program.recorders.versions is None  # else reads are marked
+        return found.log if usable and program.recorders.recording is None and program.recorders.second_order is None else None
 
     def left(self, kernel: Any, loss: int) -> None:
         """The launches of a tape that began to follow a log were others: ask for more of the same before another log takes its place.
@@ -87,7 +87,7 @@ class KnownTapes:
             launches: those that it recorded.
             loss: the identity of its loss.
         """
-        usable = program.recording is None and program.second_order is None and not program.shown
+        usable = program.recorders.recording is None and program.recorders.second_order is None and not program.arrays.shown
         if not usable or not 0 < len(launches) <= MOST_LAUNCHES:
             return False
         key = launches[0][0].token, loss

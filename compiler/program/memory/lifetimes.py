@@ -84,9 +84,9 @@ class Lifetimes:
     def reap(self) -> None:
         """Give back the memory of what has ended. Nothing is given back while launches are recorded."""
         program = self._alive()
-        if not self.ended or program.records() or (program.pending is not None and len(self.ended) < MOST_ENDED):
+        if not self.ended or program.recorders.active() or (program.state.pending is not None and len(self.ended) < MOST_ENDED):
             return
-        if program.pending is not None:
+        if program.state.pending is not None:
             program.synchronize()
         with program.admission.alone():
             for _ in range(len(self.ended)):

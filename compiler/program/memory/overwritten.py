@@ -222,7 +222,7 @@ class Overwritten:
         self.kept.keep(time, regions.found, self._run)
 
     def _refuse_recording(self, name: str) -> None:
-        if self._program.recording is not None:
+        if self._program.recorders.recording is not None:
             raise QdrunRuntimeError(
                 f"`{name}` overwrites elements that the gradient of an earlier launch needs: a tape keeps them, and a graph cannot\n"
                 "  do: call the function itself, or give the field a leading time axis"

@@ -107,7 +107,7 @@ class Versions:
     """The launches and writes of one program."""
 
     def __init__(self, program: ProgramState) -> None:
-        self._device, self._arrays_of, self._shown = program.device, program.ndarrays, program.shown
+        self._device, self._arrays_of, self._shown = program.device, program.arrays.alive, program.arrays.shown
         self._clock = 0
         self._writes: RegionTable[_Writes] = RegionTable()
         self._records: OrderedDict[tuple[object, ...], VersionEvent] = OrderedDict()

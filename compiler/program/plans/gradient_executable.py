@@ -104,7 +104,7 @@ class GradientExecutable(Executable):
         program = self.program
         if program.seeds.replayed is not None:
             return program.seeds.replayed
-        if program.replaying or self.primal.last_seed is None:
+        if program.replay.running or self.primal.last_seed is None:
             why = (
                 "none was made"
                 if self.primal.last_seed is None
@@ -229,7 +229,7 @@ class GradientExecutable(Executable):
 def _no_room(program: ProgramState, plan: HeapPlan, least: int, error: OutOfMemory) -> str:
     """The message for a heap that does not fit: the kernel, the largest loop of each plane with its line, what to do."""
     where = "".join(f"  {line}\n" for line in needs(plan))
-    needed = program.device.used_bytes - program.usage().get("adstack", 0) + least
+    needed = program.device.used_bytes - program.device.usage().get("adstack", 0) + least
     limit = program.options.memory_limit
     less, more = "", "a larger memory_limit"
     if limit and needed > limit:

@@ -45,14 +45,14 @@ class _WatchedArray:
         self._program, self.memory = program, memory
         self._base = None if memory is None else memory_base(memory)
         self._versioned = memory is not None and memory.category != EXTERNAL and not place.is_grad
-        self._data, self._shown = program.data, program.shown
+        self._data, self._shown = program.data, program.arrays.shown
         self._kernels, self._counters = -1, list[ctypes.c_int64]()
         self.seen: int | None = None  # the version of the last look
         self._content: np.ndarray | None = None
 
     def version(self) -> int | None:
         """A version that changes with every possible change of the content; None: the content may change at any time."""
-        if not self._versioned or (self._shown and self.memory is not None and self._program.was_shown(self.memory)):
+        if not self._versioned or (self._shown and self.memory is not None and self._program.arrays.was_shown(self.memory)):
             return None
         data = self._data
         if data.generation != self._kernels:

@@ -1,1 +1,1 @@
-"""What a program is made of: which launches may begin, random seeds, the adstack heap, trials, errors that come later."""
+"""What a program is made of: admission of launches, random seeds, the adstack heap, trials, arrays, late errors."""

@@ -113,7 +113,7 @@ class FixedPoint(Composite):
             borrowed(NAME, ArrayForm(dtype, (2 * len(self._pairs),)), 1) as (sums,),
             borrowed(NAME, ArrayForm(i32, (1,)), 1) as (done,),
         ):
-            if self._program.rehearsal is None:
+            if self._program.recorders.rehearsal is None:
                 with recorded_by(self._program, None):
                     done.fill(0)
             yield sums, done
@@ -305,7 +305,7 @@ def fixed_point(
     program = current_program()
     refuse_in_forward_mode(program, NAME, ONLY_REVERSE)
     refuse_in_a_trial(program, f"{NAME} runs the launches of all trials")
-    if program.recording is not None:
+    if program.recorders.recording is not None:
         raise QdrunRuntimeError(f"{NAME} inside of qd.capture: the number of launches is not known before; do: call it outside")
     program.materialize()
     pairs = _pairs(program, state, new)
@@ -314,10 +314,10 @@ def fixed_point(
     if not (rtol >= 0 and atol >= 0):
         raise QdrunRuntimeError(f"{NAME}: rtol={rtol}, atol={atol}: tolerances are not negative")
     made = FixedPoint(step, pairs, (float(rtol), float(atol)), _count(max_steps))
-    if program.rehearsal is not None:
-        made.rehearse(program.rehearsal)
+    if program.recorders.rehearsal is not None:
+        made.rehearse(program.recorders.rehearsal)
         return made
-    tape = program.tape
+    tape = program.recorders.tape
     assert tape is None or isinstance(tape, Tape)
     if tape is None or tape.inside:
         made()

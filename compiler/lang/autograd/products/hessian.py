@@ -58,7 +58,7 @@ def hvp(run: Callable[[], Any], loss: Any, param: Any, vector: Any) -> HessianPr
     target = _field(loss, "loss")
     refuse_in_forward_mode(program, "qd.ad.hvp")
     refuse_in_a_trial(program, "qd.ad.hvp runs the launches of all trials")
-    if program.tape is not None or program.second_order is not None:
+    if program.recorders.tape is not None or program.recorders.second_order is not None:
         raise QdrunRuntimeError("qd.ad.hvp opens a tape of its own; do: call it outside of the tape")
     _check_storage(program, [*params, target])
     program.materialize()
@@ -67,13 +67,8 @@ def hvp(run: Callable[[], Any], loss: Any, param: Any, vector: Any) -> HessianPr
     target.fill(0)
     for p, v in zip(params, vectors, strict=True):
         p.dual.from_numpy(v)
-    product = _Product(program, params)
-    program.second_order = product
-    try:
-        with Tape(loss=target.dual):
-            run()
-    finally:
-        program.second_order = None
+    with program.second_order(_Product(program, params)), Tape(loss=target.dual):
+        run()
     found = [p.grad.to_numpy() for p in params]
     gradients = [p.dual.grad.to_numpy() for p in params]
     return HessianProduct(target.to_numpy()[()], gradients if many else gradients[0], found if many else found[0])
@@ -93,11 +88,8 @@ def hvp_plan(kernel: Any, *args: Any, **options: Any) -> HeapPlan:
     """
     program = current_program()
     _check_storage(program, [])
-    program.second_order, before = _Product(program, []), program.second_order
-    try:
+    with program.second_order(_Product(program, [])):
         return kernel.grad.plan(*args, **options)
-    finally:
-        program.second_order = before
 
 
 class _Product:
@@ -108,7 +100,7 @@ class _Product:
 
     def wrote(self, tensor: Any, index: tuple[int, ...] | None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """Python is about to write; see ``Program.wrote``."""
-        tape, dual = self._program.tape, dual_of(tensor)
+        tape, dual = self._program.recorders.tape, dual_of(tensor)
         if tape is None or dual is None:
             return
         if any(tensor is p for p in self._params):

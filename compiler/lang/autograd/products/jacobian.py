@@ -235,9 +235,9 @@ class _JacobianTask:
         program = self.program
         refuse_in_forward_mode(program, self.name)
         refuse_in_a_trial(program, f"{self.name} runs the launches of all trials")
-        if program.tape is not None:
+        if program.recorders.tape is not None:
             raise QdrunRuntimeError(f"{self.name} opens a tape of its own; do: call it outside of the tape")
-        if program.recording is not None:
+        if program.recorders.recording is not None:
             raise QdrunRuntimeError(f"{self.name} reads results, which a captured function cannot; do: call it outside")
 
     def run_pass(self, reverse: bool, seeds: Sequence[np.ndarray | None]) -> list[np.ndarray]:

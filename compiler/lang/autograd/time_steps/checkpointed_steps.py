@@ -69,13 +69,13 @@ def checkpointed_steps(
     if window is None and isinstance(state, (list, tuple)) and not state:
         window = math.isqrt(max(count - 1, 0)) + 1
     arrays = Window.of(program, state, scratch, temporaries, in_place, window)
-    tape = program.tape
+    tape = program.recorders.tape
     assert tape is None or isinstance(tape, Tape)
     if tape is not None and tape.in_steps:
         raise QdrunRuntimeError(
             "checkpointed_steps inside of a step\n  do: put both loops into one step, or one after the other"
         )
-    rehearsal = program.rehearsal
+    rehearsal = program.recorders.rehearsal
     recorded = rehearsal.differentiates if rehearsal is not None else tape is not None and not tape.inside
     plan = _plan(arrays, count, budget, levels, program.heap.room() if recorded else None)
     if count == 0:

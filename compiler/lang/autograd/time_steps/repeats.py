@@ -91,7 +91,7 @@ class Trace:
         self._events, self._numbers, self._ends = array("i"), array("d"), array("i")
         self._write: HostWrite | None = None  # an assignment whose values are not known yet
         self._single: np.ndarray | None = None  # numbers that are known as f32 only
-        self.reads = bool(kinds.program.shown)  # whether Python has read what kernels computed
+        self.reads = bool(kinds.program.arrays.shown)  # whether Python has read what kernels computed
 
     # ---- what happens
     def launch(self, kernel: Any, flat: tuple[Any, ...] | None, bound: tuple[Variant, Bound] | None) -> None:
@@ -150,7 +150,7 @@ class Trace:
         if write is None:
             return
         tensor, numbers = write.tensor, list[float]()
-        if write.source is None and self._kinds.program.recording is None and not tensor._in_blocks:
+        if write.source is None and self._kinds.program.recorders.recording is None and not tensor._in_blocks:
             values = write.values(tensor)
             few = values.size <= 4 and values.dtype.kind in "fiub"
             numbers = values.astype(float).ravel().tolist() if few else [float(content_mark(values) & _EXACT)]

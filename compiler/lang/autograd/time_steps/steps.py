@@ -107,7 +107,7 @@ class Steps(Composite):
         begin, length = self._bounds(number)
         for k in range(length):
             self._begin(begin + k)
-            if self._program.rehearsal is None and self.window.temporaries:
+            if self._program.recorders.rehearsal is None and self.window.temporaries:
                 with recorded_by(self._program, None):
                     self.window.begin_step()
             if tape is not None:
@@ -129,19 +129,19 @@ class Steps(Composite):
         """Keep what a step left in the temporaries."""
         assert self._kept is not None
         self._kept.store(slot)
-        if self._program.versions is not None:
-            self._newest[slot] = self._program.versions.newest(self.window.temporaries)
+        if self._program.recorders.versions is not None:
+            self._newest[slot] = self._program.recorders.versions.newest(self.window.temporaries)
 
     def _enter(self, slot: int) -> None:
         """Put it back."""
         assert self._kept is not None
         self._kept.restore(slot)
-        if self._program.versions is not None:
-            self._program.versions.put_back(self._newest[slot])
+        if self._program.recorders.versions is not None:
+            self._program.recorders.versions.put_back(self._newest[slot])
 
     def _begin(self, step: int | None) -> None:
-        if self._program.tape is not None:
-            self._program.tape.step_begins(step)
+        if self._program.recorders.tape is not None:
+            self._program.recorders.tape.step_begins(step)
 
     def record(self, tape: Tape) -> None:
         """Run all steps while ``tape`` records: the last window stays in the arrays, snapshots are kept of others.
@@ -397,9 +397,9 @@ def counting_flags(program: Program) -> Iterator[None]:
 @contextmanager
 def recorded_by(program: Program, tape: TapeRecorder | None) -> Iterator[None]:
     """Let another tape, or none, record."""
-    before = program.tape
-    program.tape = tape
+    before = program.recorders.tape
+    program.recorders.tape = tape
     try:
         yield
     finally:
-        program.tape = before
+        program.recorders.tape = before

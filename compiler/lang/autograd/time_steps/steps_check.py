@@ -293,7 +293,7 @@ class WindowAccesses:
         """The memory that the program's algorithms, and kernels in parts, use for values in between: each call sets what it reads."""
         program = self._window.program
         arrays = {spot.base for array in program_arrays(program) for spot, _ in tensor_regions(array)}
-        return arrays | {memory_base(passed.memory) for passed in program.passed}
+        return arrays | {memory_base(passed.memory) for passed in program.state.passed}
 
     def _check_within(self, uses: Uses) -> set[object]:
         """Each step has temporaries, and the arrays that it makes, to itself.

@@ -167,7 +167,7 @@ class Window:
     @contextmanager
     def _dual_from(self, tensor: Any, slot: int) -> Iterator[None]:
         """In forward mode a write clears the dual: afterwards slot 0 of it is what ``slot`` was before."""
-        dual = _relative(tensor, "dual") if self.program.forward is not None else None
+        dual = _relative(tensor, "dual") if self.program.recorders.forward is not None else None
         kept = None if dual is None else slot_content(dual, slot)
         yield
         if dual is not None:

@@ -78,8 +78,13 @@ class WindowLogs:
         """
         before, self._before = self._before, trace
         program, reverses = self._program, kept is not None
-        usable = launches and program.recording is None and program.versions is None and program.second_order is None
-        if not usable or before is None or program.shown or not trace.has_events_of(before):
+        usable = (
+            launches
+            and program.recorders.recording is None
+            and program.recorders.versions is None
+            and program.recorders.second_order is None
+        )
+        if not usable or before is None or program.arrays.shown or not trace.has_events_of(before):
             return
         key = launches[0][0].token, len(launches)
         self._template = trace, key

@@ -94,7 +94,7 @@ class WindowTape(Tape):
     def expect(self, what: Any) -> None:
         self._outer.expect(what)
         assert self._program is not None
-        self._program.place = self, len(self.log)
+        self._program.replay.place = self, len(self.log)
 
     def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See ``Tape.starts``: for the tape around it."""
@@ -107,7 +107,7 @@ class WindowTape(Tape):
         """Have both tapes, and the trace, look at a launch."""
         args, flat = frozen_arguments(kernel.binder, args, {})
         self._now, over = (kernel, args, {}), self._outer._overwritten
-        if not (self._program is None or self._program.replaying or over is None):
+        if not (self._program is None or self._program.replay.running or over is None):
             check = over.quick_writes.get(kernel)
             if check is None or flat is None or not check(flat):
                 over.launching(len(self._outer.log), kernel, args, {}, flat, reverse=False)
@@ -131,7 +131,7 @@ class WindowTape(Tape):
 
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         outer = self._outer._overwritten
-        if not (self._program is None or self._program.replaying or outer is None):
+        if not (self._program is None or self._program.replay.running or outer is None):
             outer.writing(2 * len(self._outer.log) + 1, tensor, index)
         super().wrote(tensor, index, source, parts)
         self.trace.wrote(self.log.writes[-1])
@@ -141,7 +141,7 @@ class WindowTape(Tape):
         self.trace.reads = True
 
     def _protect(self, steps: Composite) -> None:
-        if self._program is not None and not self._program.replaying:
+        if self._program is not None and not self._program.replay.running:
             self._outer._protect(steps)
 
     def _note_reads(self, steps: Composite, number: int) -> None:

@@ -124,7 +124,7 @@ class PythonReads:
         """
         for param, arg in zip(kernel.binder.params, args):
             read = self._find(arg)
-            if read is not None and not program.second_order and _carries(read):
+            if read is not None and not program.recorders.second_order and _carries(read):
                 variant, _ = kernel.variant(args, {})
                 if _matters(variant, param.name, known=param.annotation is Template):
                     self._tell(program, read, f"passed to kernel `{kernel.source.name}`", read.do)
@@ -132,7 +132,13 @@ class PythonReads:
     def assigned(self, program: Program, tensor: Any, value: Any) -> None:
         """Tell if Python assigns something that was read to a tensor with a gradient."""
         read = self._find(value)
-        if read is not None and read.tensor is not tensor and not program.second_order and has_grad(tensor) and _carries(read):
+        if (
+            read is not None
+            and read.tensor is not tensor
+            and not program.recorders.second_order
+            and has_grad(tensor)
+            and _carries(read)
+        ):
             alike = getattr(read.tensor, "shape", None) == tensor.shape
             do = "assign in a kernel" + (f", or `{tensor.name}.copy_from({read.tensor.name})` for all of it" if alike else "")
             self._tell(program, read, f"assigned to `{tensor.name}`", do)
@@ -142,9 +148,9 @@ class PythonReads:
         text = f"{read.what} is read in Python and {how} at {where}, as a constant: a part of the gradient is lost; do: {do}, {_STOP}"
         if self._strict:
             raise DifferentiationError(text)
-        if ("python", where) not in program.warned:
-            program.warned.add(("python", where))
-            program.told.append(text)
+        if ("python", where) not in program.state.warned:
+            program.state.warned.add(("python", where))
+            program.state.told.append(text)
             warn_user(text)
 
 

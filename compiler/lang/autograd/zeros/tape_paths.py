@@ -173,12 +173,12 @@ def warn_of_zeros(recorded: TapeRecord) -> None:
     if not isinstance(loss, (Field, Ndarray)):
         return
     key = recorded.key()
-    if key in program.warned:
+    if key in program.state.warned:
         return
-    program.warned.add(key)  # type: ignore[arg-type]
+    program.state.warned.add(key)  # type: ignore[arg-type]
     paths = recorded.paths(recorded.leaves())
     for path in told(paths):
-        program.told.append(str(path))
+        program.state.told.append(str(path))
         warn_user(str(path))
 
 
