@@ -288,7 +288,7 @@ def top_level_imports(path: Path) -> set[str]:
 
 
 def test_only_the_adapter_imports_ray():
-    importers = {path.relative_to(ROOT).parts[:-1] for path in source_files() if "ray" in top_level_imports(path)}
+    importers = {path.relative_to(ROOT).parts[:2] for path in source_files() if "ray" in top_level_imports(path)}
     assert importers == {("runner", "ray_adapter")}
 
 

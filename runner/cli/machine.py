@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -30,19 +31,26 @@ def dashboard(
     address: Annotated[
         str | None, typer.Option(help="Address of the dashboard of a cluster, as in `http://head:8265`.")
     ] = None,
+    opens: Annotated[
+        bool | None,
+        typer.Option(
+            "--open/--no-open", help="Open it in a browser, logged in. Default: on a terminal, where a browser can be expected."
+        ),
+    ] = None,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Print the address of Ray's dashboard, how to get its token, and what its pages show. Exit code 4 if it does not answer."""
+    """Open Ray's dashboard in a browser, logged in; print its address and what its pages show. Exit code 4 if it does not answer."""
     with reported(as_json):
-        from ..remote.dashboard import found, text
+        from ..remote.dashboard import found, has_screen, opened, text
 
         where = found(run, runs, address)
         if as_json:
             print_document("dashboard", where.data())
         else:
-            print(text(where))
-        if not where.answers:
+            print(text(where), flush=True)
+        wanted = opens if opens is not None else not as_json and sys.stdout.isatty() and has_screen()
+        if not where.answers or (wanted and not opened(where, lambda text: print(text, file=sys.stderr, flush=True))):
             raise typer.Exit(4)
 
 
@@ -64,7 +72,7 @@ def up(
             return
         print(f"Ray {'is up' if begun else 'was up already'}: process {found.pid}, {found.cores} cores, {found.gpus} GPUs")
         if url:
-            print(f"  dashboard: {url} (it asks for a token: `ray get-auth-token` prints it)")
+            print(f"  dashboard: {url} (`qdrun dashboard` opens it, logged in)")
         print("  `qdrun submit` and `qdrun resume` use it; `qdrun down` ends it")
 
 

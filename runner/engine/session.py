@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -41,7 +42,7 @@ from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, clo
 from ..ray_adapter.head_watch import ClusterLost, HeadWatch
 from ..ray_adapter.known_clusters import DASHBOARD, remember
 from ..ray_adapter.ledger_client import ActorLedger
-from ..ray_adapter.metrics import Metrics
+from ..ray_adapter.pages.metrics import Metrics
 from ..stops import Stops, counted_signals
 from ..store.files import FolderGone, StorageFull, StorageLost
 from ..store.follower import Detail
@@ -236,9 +237,8 @@ def attend(
             warm(prepared, job, planned, starting.done)
             capacity = starting.result()
             head.begin(capacity.head, joined=how.address is not None, node=capacity.node)
-            _say_ready(journal, screen, capacity, joined=how.address is not None)
+            _ready(journal, board, screen, capacity, joined=how.address is not None)
             ledger = _ledger(prepared, folder, how.address, planned, capacity, gone=gone > 0, note=screen.note)
-            board.metrics = Metrics(folder.name)
             outside = lambda w: Outside(folder, journal, board, screen, timing, ledger, w, stops.started())  # noqa: E731
             state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
         except (KeyboardInterrupt, RunCancelled) as error:
@@ -259,6 +259,7 @@ def attend(
             head.end()
             try:
                 state, made = _end(ours, journal, screen, stops, state, timing, why, prepared.trials)
+                board.over(state)
                 keep_remarks(folder, made, board.checked(state == "done", lambda: stops.asked > 0))
             finally:
                 wait([starting])
@@ -327,11 +328,13 @@ def _planned(
     return planned
 
 
-def _say_ready(journal: Journal, screen: Display, capacity: Capacity, *, joined: bool) -> None:
+def _ready(journal: Journal, board: Board, screen: Display, capacity: Capacity, *, joined: bool) -> None:
+    """Ray is there: show the run on its pages, and note where they are."""
+    board.metrics = Metrics(journal.folder.name, capacity.record)
     if capacity.dashboard_url and joined:
         remember(journal.folder, f"http://{capacity.dashboard_url}", DASHBOARD)
     if capacity.dashboard_url:
-        screen.note(f"dashboard: http://{capacity.dashboard_url} (it asks for a token: `ray get-auth-token` prints it)")
+        screen.note(f"dashboard: http://{capacity.dashboard_url} (`qdrun dashboard` opens it, logged in)")
     ready = {"node_memory_bytes": capacity.node_memory_bytes, "dashboard": capacity.dashboard_url}
     journal.write("ray_ready", sync=True, cores=capacity.cores, **ready)
 
@@ -480,7 +483,8 @@ def _last_words(journal: Journal) -> None:
 
 def metadata(folder: RunFolder, prepared: Prepared) -> dict[str, str]:
     """Ray's record of the job of a run, from its dashboard."""
-    return {"job_name": prepared.loaded.config.name, "run": folder.name, "user": user(), "trials": str(len(prepared.trials))}
+    shown = {"job_name": prepared.loaded.config.name, "run": folder.name, "user": user(), "trials": str(len(prepared.trials))}
+    return shown | {"folder": folder.uri if "//" in folder.uri else os.path.abspath(folder.uri)}
 
 
 def _start(timing: Timing, how: How, gpus: int, job: dict[str, str]) -> Capacity:

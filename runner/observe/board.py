@@ -36,6 +36,10 @@ class Exports(Protocol):
         """The run as it is now."""
         ...
 
+    def over(self, state: str, view: RunView) -> None:
+        """The run has ended in ``state``."""
+        ...
+
     def started(self, trials: int, waited_s: float) -> None:
         """A batch of so many trials has started, so many seconds after it was submitted."""
         ...
@@ -210,6 +214,11 @@ class Board:
         if self.metrics is not None and (now or clock - self._ticked >= TICK_S):
             self._ticked = clock
             self.metrics.observe(self.view())
+
+    def over(self, state: str) -> None:
+        """Export the end of the run."""
+        if self.metrics is not None:
+            self.metrics.over(state, self.view())
 
     def _leave(self, trial: str) -> None:
         self.running.pop(trial, None)

@@ -25,6 +25,8 @@ from ..jobcode.places import clean_variable
 from ..private import SessionFolder, make_private
 from ..study.devices import cores
 from . import compat
+from .pages.job_record import SUBMISSION, JobRecord
+from .pages.job_store import missing_jobs
 from .standing import hold, standing
 
 OBJECT_STORE_BYTES = 256 << 20
@@ -56,7 +58,7 @@ class Capacity:
     """What the nodes of a cluster offer: cores in all, the most cores and bytes that one node has, and where its dashboard is.
 
     ``gpus``: devices that Ray knows of and hands out. ``head``: host:port of its control plane. ``node``: the same of the process that runs
-    the node of this process (its raylet).
+    the node of this process (its raylet). ``record``: of the run among the jobs of Ray, if there may be a dashboard.
     """
 
     cores: int
@@ -66,6 +68,7 @@ class Capacity:
     gpus: int = 0
     head: str = ""
     node: str = ""
+    record: JobRecord | None = None
 
 
 def check_environment(address: str | None) -> None:
@@ -114,7 +117,8 @@ def open_cluster(
         address: of a cluster; None to start Ray here.
         dashboard: start its dashboard, too.
         gpus: devices of this machine that a Ray started here hands out.
-        job: metadata of the Ray Job that this process becomes, as Ray's dashboard shows them; ``job_name`` is its name there.
+        job: metadata of the Ray Job that this process becomes, as Ray's dashboard shows them; ``job_name`` is its name there, and ``run``
+            the id of its run: see ``JobRecord``.
         keep: for many runs: look for no other one, and start its workers ahead.
 
     Raises:
@@ -126,10 +130,16 @@ def open_cluster(
         set_up(quiet=address is not None)
         import ray
 
-        url = "" if ray.is_initialized() or keep or address is not None else _join(gpus, job or {})
+        # the jobs of a Ray that is started here without a dashboard are shown nowhere
+        shown = dashboard or address is not None or ray.is_initialized() or standing() is not None
+        job = dict(job or {})
+        if shown and "run" in job and not missing_jobs():
+            job[SUBMISSION] = job["run"]
+        url = "" if ray.is_initialized() or keep or address is not None else _join(gpus, job)
         if not ray.is_initialized():
-            url = _init(address, dashboard, gpus, job or {}, keep)
+            url = _init(address, dashboard, gpus, job, keep)
         compat.quiet_deaths()
+        record = JobRecord.begin(job) if shown else None
     here = ray.get_runtime_context().get_node_id()
     rows = [node for node in ray.nodes() if node["Alive"]]
     nodes = [node["Resources"] for node in rows]
@@ -142,6 +152,7 @@ def open_cluster(
         gpus=sum(int(node.get("GPU", 0)) for node in nodes),
         head=ray.get_runtime_context().gcs_address,
         node=next((f"{row['NodeManagerAddress']}:{row['NodeManagerPort']}" for row in rows if row["NodeID"] == here), ""),
+        record=record,
     )
 
 
@@ -413,10 +424,10 @@ def protect_token() -> None:
 
 
 @contextmanager
-def kept_open(address: str | None, gpus: int) -> Iterator[None]:
+def kept_open(address: str | None, gpus: int, job: Mapping[str, str] | None = None) -> Iterator[None]:
     """While open, this process has a Ray, which runs use and leave open. See ``open_cluster``."""
     ours = len(_OURS)
-    open_cluster(address, gpus=gpus)
+    open_cluster(address, gpus=gpus, job=job)
     opened = len(_OURS) > ours
     mine = _OURS.pop() if opened else None
     try:

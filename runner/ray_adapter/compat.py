@@ -1,7 +1,8 @@
-"""Every private or guessed name of Ray that this package uses, each with what happens where a version of Ray lacks it.
+"""The private or guessed names of Ray that this package uses, each with what happens where a version of Ray lacks it.
 
-``missing`` compares them with the Ray that is installed; a test holds that against the versions that ``pyproject.toml`` allows. A name that
-is missing costs comfort and no result: Ray is then started the public way, after one warning that names it.
+``pages.job_store`` has further ones. ``compat_check`` compares all with the Ray that is installed; a test holds that against the versions
+that ``pyproject.toml`` allows. A name that is missing costs comfort and no result: Ray is then started the public way, after one warning
+that names it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-STARTED_WITH = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_metrics_collection": "0"}
+STARTED_WITH = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_metrics_collection": "0", "RAY_GRAFANA_HOST": "DISABLED"}
 """Of Ray's own configuration, for a Ray that one run starts. Workers start with the first trials; idle ones would take the cores from the
-start of Ray itself. Its metrics port listens on every interface and has no password, so it stays closed. A variable that the user has set
-stays as it is, and one that a version of Ray does not know changes nothing."""
+start of Ray itself. Its metrics port listens on every interface and has no password, so it stays closed. Where no Grafana is named, the
+dashboard would look for one at port 3000, answer its own page with error 500, and show empty frames in place of charts. A variable that
+the user has set stays as it is, and one that a version of Ray does not know changes nothing."""
 AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 AGENT_COMMANDS = ("--dashboard_agent_command", "--runtime_env_agent_command")
 AGENT_PLACE = ("--session_dir", "--node_id", "--node_ip_address")
@@ -68,12 +70,13 @@ def small_head() -> Iterator[Beside]:
 
     ``ray.init`` starts processes one after the other and waits for each: the server of the dashboard (also where no dashboard is wanted,
     then it counts usage), the autoscaler's monitor, a monitor that copies logs to the driver, idle workers, then the node itself, which
-    waits for two agents. Here the monitors and the idle workers are left out, and a dashboard starts beside the node. Without a dashboard
-    and without metrics the agents are left out, too: see ``idle_agents``. Ray has no option for this: the class of its node is replaced by
-    one that inherits from it. ``benchmarks/ray_start.py`` compares both.
+    waits for two agents. Here the log monitor and the idle workers are left out, and a dashboard starts beside the node. Without a
+    dashboard the autoscaler's monitor is left out, which writes the cluster status of its first page; without a dashboard and without
+    metrics the agents are left out, too: see ``idle_agents``. Ray has no option for this: the class of its node is replaced by one that
+    inherits from it. ``benchmarks/ray_start.py`` compares both.
     """
     beside = Beside()
-    if lacks := _lacks_node():
+    if lacks := lacks_node():
         warnings.warn(
             f"this version of Ray has no {lacks}: it is started with all its processes, which takes some seconds longer",
             RayChanged,
@@ -87,7 +90,7 @@ def small_head() -> Iterator[Beside]:
 
     class SmallHead(whole):
         def __init__(self, ray_params: Any, *others: Any, **options: Any) -> None:
-            ray_params.no_monitor, ray_params.include_log_monitor = True, False
+            ray_params.no_monitor, ray_params.include_log_monitor = not ray_params.include_dashboard, False
             super().__init__(ray_params, *others, **options)
 
         def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
@@ -104,6 +107,13 @@ def small_head() -> Iterator[Beside]:
             measured = os.environ.get("RAY_enable_metrics_collection", "1").lower() not in ("0", "false")
             with nullcontext() if measured or self._ray_params.include_dashboard else idle_agents():
                 super().start_raylet(*args, **options)
+
+        def kill_all_processes(self, *args: Any, **options: Any) -> None:
+            for made in self.all_processes.get(
+                "monitor", ()
+            ):  # when asked to end, it would look for the head, which ends first
+                made.process.kill()
+            super().kill_all_processes(*args, **options)
 
     node.Node = SmallHead
     try:
@@ -162,7 +172,7 @@ def started_with(*, ahead: bool = False) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _lacks_node() -> str:
+def lacks_node() -> str:
     """What ``small_head`` needs and does not find; empty where all of it is there."""
     try:
         from ray._private import node, parameter, services
@@ -177,7 +187,12 @@ def _lacks_node() -> str:
         "no_monitor": params,
         "include_log_monitor": params,
     }
-    wanted |= {"webui_url": dir(node.Node), "start_raylet": dir(node.Node), "start_ray_process": dir(services)}
+    wanted |= {
+        "webui_url": dir(node.Node),
+        "start_raylet": dir(node.Node),
+        "kill_all_processes": dir(node.Node),
+        "start_ray_process": dir(services),
+    }
     return ", ".join(name for name, there in wanted.items() if name not in there)
 
 
@@ -340,45 +355,6 @@ def asks_for_token(head: str) -> bool | None:
     return None
 
 
-# ---- all of it
-
-
-def missing() -> list[str]:
-    """The private names that the Ray that is installed lacks."""
-    out = [_lacks_node()]
-    try:
-        from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
-
-        out += [
-            name
-            for name, there in (
-                ("Config.initialize", Config),
-                ("AuthenticationTokenLoader.instance", AuthenticationTokenLoader),
-            )
-            if not hasattr(there, name.partition(".")[2])
-        ]
-        out += [] if hasattr(AuthenticationTokenLoader.instance(), "reset_cache") else ["AuthenticationTokenLoader.reset_cache"]
-        from ray._private import services, state, worker
-        from ray.autoscaler.v2 import sdk
-
-        out += [] if hasattr(sdk, "get_cluster_status") else ["autoscaler.v2.sdk.get_cluster_status"]
-        out += [] if hasattr(state, "available_resources_per_node") else ["state.available_resources_per_node"]
-        text = inspect.getsource(services.start_raylet)
-        out += [name for name in (*AGENT_COMMANDS, *AGENT_PLACE) if f'"{name}=' not in text]
-        out += [] if hasattr(worker, "_worker_logs_enabled") else ["worker._worker_logs_enabled"]
-        from ray.core.generated import gcs_service_pb2
-        from ray.job_config import JobConfig
-        from ray.job_submission import JobSubmissionClient
-
-        out += [] if hasattr(JobSubmissionClient, "_do_request") else ["JobSubmissionClient._do_request"]
-        out += [] if hasattr(JobConfig(), "_py_driver_sys_path") else ["JobConfig._py_driver_sys_path"]
-        service, method = ALIVE_METHOD.strip("/").removeprefix("ray.rpc.").split("/")
-        out += [] if method in gcs_service_pb2.DESCRIPTOR.services_by_name[service].methods_by_name else [ALIVE_METHOD]
-    except (ImportError, KeyError) as error:
-        out.append(str(error))
-    return [name for name in out if name]
-
-
 __all__ = [
     "STARTED_WITH",
     "Beside",
@@ -390,7 +366,6 @@ __all__ = [
     "idle_agents",
     "job_config",
     "loaded",
-    "missing",
     "quiet_deaths",
     "read_settings_again",
     "small_head",

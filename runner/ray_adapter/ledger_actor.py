@@ -18,6 +18,7 @@ from ..ledger.runs import shown
 from ..ledger.settings import NAME, Settings
 from ..packing import Request
 from . import placement_groups
+from .pages.job_record import start_mending
 from .placement_groups import Group, Slot, placed
 
 __all__ = ["LedgerActor", "placed"]
@@ -76,6 +77,7 @@ class LedgerActor:
         if self._loop is None:
             self._loop = asyncio.get_running_loop().create_task(self._watch())
             self._pulse = asyncio.get_running_loop().create_task(self._beat())
+            start_mending()
         self._notice()
         await self._up.wait()
         return self._ledger

@@ -20,6 +20,7 @@ from ..workers import Worker
 from ..workers.records import error_record
 from ..workers.spec import LeaseNews, Progress, WorkerInfo
 from .compat import drop_places_of_driver
+from .pages.batch_words import ActorLog
 
 PARENT_EVERY_S, PARENT_GRACE_S = 2.0, 5.0
 
@@ -38,6 +39,7 @@ class WorkerActor:
         IMPORTS.sole = True
         end_with_parent()
         self._failed: Exception | None = None
+        self._log = ActorLog()
         try:  # `hello` says what is wrong: of an error here Ray may say no more than that the actor died
             check_version(version)
             self._worker = Worker(pickle.loads(spec))
@@ -60,11 +62,17 @@ class WorkerActor:
     def run(self, batches: bytes) -> bytes:
         """One batch; its end as news."""
         (batch,) = pickle.loads(batches)
-        return pickle.dumps(LeaseNews((self._worker.run(batch),)), 5)
+        self._log.started((batch,))
+        end = self._worker.run(batch)
+        self._log.ended((end,))
+        return pickle.dumps(LeaseNews((end,)), 5)
 
     def run_all(self, batches: bytes) -> Iterator[bytes]:
         """Batches one after the other; their ends in chunks."""
-        for news in self._worker.run_all(pickle.loads(batches)):
+        given = pickle.loads(batches)
+        self._log.started(given)
+        for news in self._worker.run_all(given):
+            self._log.ended(news.ends)
             yield pickle.dumps(news, 5)
 
     def preload(self, claimed: int) -> None:

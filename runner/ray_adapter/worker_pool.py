@@ -15,6 +15,7 @@ from ..engine import messages as m
 from ..engine.parts import error_of
 from ..store.attempts import Failure
 from ..workers.spec import BatchSpec, LeaseNews, Progress, WorkerInfo, WorkerSpec, worker_name
+from .pages.batch_words import call_name
 from .worker_deaths import last_words, left_behind, signal_of
 
 UNEXPECTED, NODE_DIED = "The actor died unexpectedly", "The actor died because its node has died"
@@ -73,7 +74,7 @@ Given = tuple[Sequence[m.Launch], Sequence[BatchSpec]]
 @dataclass
 class _Actor:
     """``said``: what it has said of itself; ``info``: the same once it may begin. ``queue``: what it is given then. ``dead``: what it had
-    begun is looked up.
+    begun is looked up. ``calls``: its methods by the name of the call and whether it is for one batch.
     """
 
     handle: Any
@@ -82,7 +83,7 @@ class _Actor:
     info: WorkerInfo | None = None
     queue: list[Given] = field(default_factory=list)
     dead: bool = False
-    run_all: Any = None
+    calls: dict[tuple[str, bool], Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -133,12 +134,11 @@ class RayWorkers:
 
     def _send(self, worker: m.WorkerId, actor: _Actor, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
         asked, behind = _RemoteCall(worker, {launch.id: launch for launch in launches}), launches[0].behind
-        sent = pickle.dumps(tuple(batches), 5)
-        if len(batches) == 1 and not behind:
-            self._refs[actor.handle.run.remote(sent)] = asked
-        else:
-            actor.run_all = actor.run_all or actor.handle.run_all.options(num_returns="streaming")
-            self._refs[actor.run_all.remote(sent)] = asked
+        single, name = len(batches) == 1 and not behind, call_name(batches)
+        if (method := actor.calls.get((name, single))) is None:
+            options = {"name": name} if single else {"name": name, "num_returns": "streaming"}
+            method = actor.calls[name, single] = (actor.handle.run if single else actor.handle.run_all).options(**options)
+        self._refs[method.remote(pickle.dumps(tuple(batches), 5))] = asked
         if not behind:  # else the worker says when it begins
             self._news.append(m.Started(launches[0].id))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,10 @@ from ..store.layout import RunFolder, all_runs, find
 
 TIMEOUT_S = 3.0
 PAGES = """pages
-  Jobs      one row for each run: name, status, how many of its tasks are done; its page: progress, logs, timeline
-  Actors    one row for each worker, named qdrun/<run>/<device>/w<k>, with its device and its job
+  Jobs      one row for each run: its id, state, command, and trials by state; its page: the log, the batches, a timeline
+  Actors    one row for each worker, named qdrun/<run>/<device>/w<k>; its page: its batches with their planned bytes, its log with the used
   Cluster   nodes with their CPU and memory, and on GPU nodes the cards
-  Logs      what Ray's own processes wrote; the logs of trials lie in the run: `qdrun logs RUN`
+  Logs      the output of Ray's own processes; for that of trials: `qdrun logs RUN`
   Metrics   only with Prometheus and Grafana; `qdrun watch RUN` needs neither"""
 
 
@@ -49,7 +51,7 @@ class DashboardAddress:
 
 
 def found(run: str | None, runs: str, address: str | None) -> DashboardAddress:
-    """The dashboard at an address, else of a run, else of the latest run that has one.
+    """The dashboard at an address, else of a run, else of the latest run that has one, else of `qdrun up`.
 
     Raises:
         RunNotFound: there is no such run.
@@ -57,6 +59,7 @@ def found(run: str | None, runs: str, address: str | None) -> DashboardAddress:
     """
     from ..ray_adapter.cluster import token_file
     from ..ray_adapter.jobs_api import launched
+    from ..ray_adapter.standing import standing
 
     name, url = None, address or ""
     if address is not None and not address.startswith(("http://", "https://")):
@@ -67,7 +70,9 @@ def found(run: str | None, runs: str, address: str | None) -> DashboardAddress:
             name, url = folder.name, str(launched(folder).get("address") or "") or url_of(folder)
             if url or run is not None:
                 break
-    answers, needs = asks(url) if url else (False, None)
+        if run is None and not asks(url)[0] and (up := standing()) is not None and up.dashboard:
+            name, url = None, f"http://{up.dashboard}"
+    answers, needs = asks(url)
     return DashboardAddress(url, answers, needs, token_file(), name if url or run is not None else None)
 
 
@@ -78,16 +83,48 @@ def url_of(folder: RunFolder) -> str:
     return url if not url or "://" in url else f"http://{url}"
 
 
-def asks(url: str) -> tuple[bool, bool | None]:
-    """Whether something answers, and whether it wants a token."""
+def asks(url: str, headers: Mapping[str, str] | None = None) -> tuple[bool, bool | None]:
+    """Whether something answers, and whether it wants a token, or another one than the ``headers`` have."""
+    if not url:
+        return False, None
     try:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would answer in its own name
-        with direct.open(f"{url.rstrip('/')}/api/version", timeout=TIMEOUT_S):
+        request = urllib.request.Request(f"{url.rstrip('/')}/api/version", headers=dict(headers or {}))
+        with direct.open(request, timeout=TIMEOUT_S):
             return True, False
     except urllib.error.HTTPError as error:
-        return True, error.code in (401, 403)
+        with error:  # the end of a dashboard waits for open connections
+            return True, error.code in (401, 403)
     except (OSError, ValueError):
         return False, None
+
+
+def opened(where: DashboardAddress, say: Callable[[str], None]) -> bool:
+    """Open the page in a browser, with the token of this user where it wants one. Whether it was opened.
+
+    Raises:
+        NotOpened: the page cannot be given the token, or refuses it.
+    """
+    import webbrowser
+
+    from ..ray_adapter.jobs_api import headers
+    from .dashboard_login import NotOpened, check_target, open_page
+
+    if not where.needs_token:
+        return webbrowser.open(where.url)
+    check_target(where.url)  # before the token is sent there
+    token = headers()
+    if not token or not asks(where.url, token) == (True, False):
+        raise NotOpened(
+            f"{where.url} {'refuses your token' if token else 'wants a token, and you have none'}\n"
+            f"  do: put the token of that cluster (there: `ray get-auth-token`) into {where.token_file}, with permissions 0600"
+        )
+    return open_page(where.url, token["Authorization"].removeprefix("Bearer "), say)
+
+
+def has_screen() -> bool:
+    """Whether a browser can be expected to start here."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def text(where: DashboardAddress) -> str:
@@ -108,7 +145,8 @@ def text(where: DashboardAddress) -> str:
         kept = f"in {where.token_file}" + (f" (permissions {mode})" if mode else ", which is not there")
         if "RAY_AUTH_TOKEN" in os.environ:
             kept = "in the variable RAY_AUTH_TOKEN"
-        lines += ["token", f"  the page asks for it; it lies {kept}: `ray get-auth-token` prints it"]
+        lines += ["token", "  `qdrun dashboard --open` opens the page with it. Elsewhere the page asks for it:"]
+        lines += [f"  it is {kept}: `ray get-auth-token` prints it"]
         if mode is not None and int(mode, 8) & 0o077:
             lines.append(f"  others can read it\n  do: chmod 600 {where.token_file}")
     else:

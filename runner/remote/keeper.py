@@ -18,6 +18,7 @@ from ..ledger.inventory import RESOURCES, local
 from ..private import write_private
 from ..processes import alive, pid_space, started
 from ..ray_adapter.cluster import Capacity, ClusterError, close_cluster, open_cluster
+from ..ray_adapter.pages.job_record import start_mending
 from ..ray_adapter.standing import RECORD, USERS, Standing, standing, standing_folder
 from ..stops import Stops, counted_signals
 
@@ -159,9 +160,11 @@ def _keep(dashboard: bool) -> int:
         gpus = sum(row.usable and RESOURCES[row.backend] == "GPU" for row in local())
         job = {"job_name": "qdrun up"}
         made = ray_thread.submit(open_cluster, None, dashboard=dashboard, gpus=gpus, job=job, keep=True).result()
+        end_mending = start_mending()
         try:
             lost = _hold(made, stops)
         finally:
+            end_mending()
             (standing_folder() / RECORD).unlink(missing_ok=True)
         close_cluster(lost=lost)
     return int(lost)

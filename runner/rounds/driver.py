@@ -139,7 +139,7 @@ def search(
     chooser = rounds_of(section, sweep, optimize, names, loaded.folder)
     with (
         _claimed(folder, files),
-        kept_open(where.address, prepared.ray_devices),
+        kept_open(where.address, prepared.ray_devices, {"job_name": f"search {loaded.config.name}"}),
         counted_signals(stops := Stops()),  # after Ray has started, which replaces the handlers of the main thread
     ):
         record = _Record(files, found, _identity(loaded))

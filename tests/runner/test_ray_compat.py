@@ -13,15 +13,18 @@ import pytest
 
 from qdrun.runner.ray_adapter import cluster, compat, idle_agent
 from qdrun.runner.ray_adapter.compat import Beside, RayChanged, small_head
+from qdrun.runner.ray_adapter.compat_check import missing
 
 SCRIPT = """
 import json, sys, urllib.error, urllib.request
 import ray, psutil
-from qdrun.runner.ray_adapter.cluster import close_cluster, open_cluster
+from qdrun.runner.observe.view import FailureView, RunView
+from qdrun.runner.ray_adapter.cluster import close_cluster, open_cluster, token_file
 from ray._private import node
 
 whole = node.Node
-here = open_cluster(None, dashboard=sys.argv[1] == "dashboard")
+run = "20261129-101500-drop-0a1b"
+here = open_cluster(None, dashboard=sys.argv[1] == "dashboard", job={"run": run, "job_name": "drop", "user": "me"})
 assert node.Node is whole and type(ray._private.worker._global_node) is not whole
 
 class Answers:
@@ -36,6 +39,15 @@ if here.dashboard_url:
         status = urllib.request.urlopen(f"http://{here.dashboard_url}/", timeout=10).status
     except urllib.error.HTTPError as error:
         status = error.code
+shown = {}
+if here.record is not None:
+    here.record.show(RunView(run, "running", 3, {"done": 1, "running": 2}, 1.0))
+    here.record.over("failed", RunView(run, "running", 3, {"done": 2, "failed": 1}, 2.0, failures=(FailureView("t", "x=1", "E", "no"),)))
+    token = open(token_file()).read().strip()
+    def ask(path):
+        asked = urllib.request.Request(f"http://{here.dashboard_url}{path}", headers={"Authorization": f"Bearer {token}"})
+        return json.load(urllib.request.urlopen(asked, timeout=10))
+    shown = {"jobs": ask("/api/jobs/"), "log": ask(f"/api/jobs/{run}/logs")["logs"], "grafana": ask("/api/grafana_health")["data"]}
 children = psutil.Process().children(recursive=True)
 names = [" ".join(child.cmdline()) for child in children]
 own = ray.remote(Answers).options(runtime_env={"env_vars": {"ANSWER": "42"}}).remote()
@@ -44,7 +56,7 @@ children = psutil.Process().children(recursive=True)
 later = [" ".join(child.cmdline()) for child in children]
 close_cluster()
 left = [child.pid for child in psutil.wait_procs(children, timeout=20)[1] if child.status() != psutil.STATUS_ZOMBIE]
-print(json.dumps({"answer": answer, "status": status, "names": names, "later": later, "left": left}))
+print(json.dumps({"answer": answer, "status": status, "names": names, "later": later, "left": left, "shown": shown}))
 """
 PARTS = ("gcs_server", "raylet/raylet", "monitor.py", "log_monitor.py", "dashboard/dashboard.py")
 AGENTS = ["ray::DashboardAgent", "ray::RuntimeEnvAgent"]
@@ -59,7 +71,17 @@ def test_ray_of_one_machine_has_the_processes_that_a_run_uses_and_no_others(dash
     assert found["answer"] == 84 and not found["left"]
     assert found["status"] == (200 if dashboard == "dashboard" else 0)
     there = {part for part in PARTS if any(part in name for name in found["names"])}
-    assert there == {"gcs_server", "raylet/raylet"} | ({"dashboard/dashboard.py"} if dashboard == "dashboard" else set())
+    assert there == {"gcs_server", "raylet/raylet"} | (
+        {"dashboard/dashboard.py", "monitor.py"} if dashboard == "dashboard" else set()
+    )
+    assert bool(found["shown"]) == (dashboard == "dashboard")
+    if found["shown"]:
+        (job,) = found["shown"]["jobs"]  # one row: the process and the record of its run are one job
+        assert (job["submission_id"], job["status"], job["type"]) == ("20261129-101500-drop-0a1b", "FAILED", "SUBMISSION")
+        assert job["message"] == "3/3 trials, 1 failed" and job["entrypoint"] == "-c dashboard"
+        assert job["job_id"] and job["metadata"]["job_name"] == "drop"
+        assert "x=1 failed: E: no" in found["shown"]["log"] and "running: 1/3 trials, 2 running" in found["shown"]["log"]
+        assert found["shown"]["grafana"] == {"grafanaHost": "DISABLED"}
     workers = [name for name in found["names"] if name.startswith("ray::") and "Agent" not in name]
     assert len(workers) == 1 and workers[0].startswith("ray::Answers"), workers  # none that waits for work
     agents, then = ([one for one in AGENTS if any(one in name for name in found[when])] for when in ("names", "later"))
@@ -70,7 +92,7 @@ def test_ray_of_one_machine_has_the_processes_that_a_run_uses_and_no_others(dash
 class Node:
     """Stands for Ray's."""
 
-    webui_url, start_raylet = "", None
+    webui_url, start_raylet, kill_all_processes = "", None, None
 
     def __init__(self, ray_params, head=False):
         self.params, self.head, self.webui_url, self.starts = ray_params, head, "", []
@@ -87,12 +109,13 @@ def node(monkeypatch):
     return module
 
 
-def test_the_monitors_are_left_out_and_the_dashboard_starts_in_a_thread_that_stays(node):
+def test_the_log_monitor_is_left_out_and_the_dashboard_starts_in_a_thread_that_stays(node):
     with small_head() as server:
-        made = node.Node(ray_params=SimpleNamespace(), head=True)
+        made = node.Node(ray_params=SimpleNamespace(include_dashboard=True), head=True)
         made.start_api_server(include_dashboard=True, raise_on_failure=True)
     assert server.result() == "127.0.0.1:8265"
-    assert vars(made.params) == {"no_monitor": True, "include_log_monitor": False} and made.head
+    # the autoscaler's monitor writes the cluster status that the dashboard shows
+    assert vars(made.params) == {"include_dashboard": True, "no_monitor": False, "include_log_monitor": False} and made.head
     ((included, raises, thread),) = made.starts
     assert included and raises and thread is not threading.current_thread() and thread.daemon and thread.is_alive()
     assert node.Node is Node
@@ -100,9 +123,9 @@ def test_the_monitors_are_left_out_and_the_dashboard_starts_in_a_thread_that_sta
 
 def test_where_no_dashboard_is_wanted_its_server_does_not_start(node):
     with small_head() as server:
-        made = node.Node(SimpleNamespace())
+        made = node.Node(SimpleNamespace(include_dashboard=False))
         made.start_api_server(include_dashboard=False, raise_on_failure=False)
-    assert server.result() == "" and not made.starts
+    assert server.result() == "" and not made.starts and made.params.no_monitor
 
 
 def test_the_class_of_the_node_is_ray_s_own_again_after_a_failure(node):
@@ -129,7 +152,7 @@ def test_a_dashboard_that_fails_ends_the_ray_beside_it(node, monkeypatch):
             raise RuntimeError("Failed to start the dashboard")
 
     def init(**options):
-        node.Node(ray_params=SimpleNamespace()).start_api_server(
+        node.Node(ray_params=SimpleNamespace(include_dashboard=True)).start_api_server(
             include_dashboard=options["include_dashboard"], raise_on_failure=True
         )
 
@@ -145,15 +168,18 @@ def test_a_dashboard_that_fails_ends_the_ray_beside_it(node, monkeypatch):
 
 def test_the_ray_that_is_installed_has_every_private_name_that_is_used():
     pytest.importorskip("ray")
-    assert compat.missing() == []
+    assert missing() == []
 
 
-@pytest.mark.parametrize("gone", ["Node", "start_api_server", "start_raylet", "webui_url", "include_dashboard"])
+@pytest.mark.parametrize(
+    "gone", ["Node", "start_api_server", "start_raylet", "kill_all_processes", "webui_url", "include_dashboard"]
+)
 def test_a_ray_without_a_private_name_is_started_the_public_way_after_one_warning_that_names_it(monkeypatch, gone):
     module = pytest.importorskip("ray._private.node")
     members = {
         "webui_url": "",
         "start_raylet": None,
+        "kill_all_processes": None,
         "start_api_server": (lambda self, *, raise_on_failure: None)
         if gone == "include_dashboard"
         else (lambda self, *, include_dashboard, raise_on_failure: None),
@@ -167,7 +193,7 @@ def test_a_ray_without_a_private_name_is_started_the_public_way_after_one_warnin
     with pytest.warns(RayChanged, match=f"has no .*{gone}.*started with all its processes") as said, small_head() as server:
         assert getattr(module, "Node", whole) is whole
     assert len(said) == 1 and server.result() == ""
-    assert any(gone in name for name in compat.missing())
+    assert any(gone in name for name in missing())
 
 
 def test_the_settings_of_a_ray_that_is_started_are_the_user_s_where_there_are_some(monkeypatch):

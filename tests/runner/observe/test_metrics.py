@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdrun.runner.observe.view import RunView
-from qdrun.runner.ray_adapter.metrics import SPECS, Metrics, run_tag
+from qdrun.runner.ray_adapter.pages.metrics import SPECS, Metrics, run_tag
 from qdrun.runner.workers.records import gradient_norm
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +20,7 @@ EXPORTED = {name for spec in SPECS for name in spec.exported}
 READER = r"""
 import json, sys, time, urllib.request
 import ray
-from qdrun.runner.ray_adapter.metrics import SPECS, Metrics
+from qdrun.runner.ray_adapter.pages.metrics import SPECS, Metrics
 from qdrun.runner.observe.view import DeviceView, RunView
 
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
@@ -168,7 +168,7 @@ def test_the_norm_is_over_all_gradients():
 
 
 def test_metrics_does_not_import_ray_before_it_is_made():
-    code = "import sys, qdrun.runner.ray_adapter.metrics; assert 'ray' not in sys.modules"
+    code = "import sys, qdrun.runner.ray_adapter.pages.metrics; assert 'ray' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd="/").returncode == 0
 
 

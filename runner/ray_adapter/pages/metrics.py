@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..observe.view import RunView
-from ..store.trial_state import FINAL
-from ..workers.records import gradient_norm
+from ...observe.view import RunView
+from ...store.trial_state import FINAL
+from ...workers.records import gradient_norm
+from .job_record import JobRecord
 
 STATES = ("waiting", "running", *FINAL)
 DECADES = tuple(10.0**k for k in range(-9, 10))
@@ -98,12 +99,14 @@ class Histogram:
 
 
 class Metrics:
-    """The metrics of one run. Make it after ``ray.init``; every call is cheap and none raises for what the run does."""
+    """The metrics of one run, and its ``record`` among the jobs of Ray. Make it after ``ray.init``; every call is cheap and none raises for
+    what the run does.
+    """
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, record: JobRecord | None = None) -> None:
         from ray.util import metrics
 
-        self.run = run_tag(run)
+        self.run, self.record = run_tag(run), record
         self._devices: set[str] = set()
         self._made: dict[str, Any] = {}
         self._histograms: dict[str, Histogram] = {}
@@ -118,6 +121,8 @@ class Metrics:
 
     def observe(self, view: RunView) -> None:
         """Set the gauges: trials by state, devices, and what was counted. Call it about once a second, and once at the end."""
+        if self.record is not None:
+            self.record.show(view)
         for histogram in self._histograms.values():
             histogram.export()
         for state in STATES:
@@ -137,6 +142,11 @@ class Metrics:
             for kind in ("total", "running"):
                 self._set("qdrun_device_lanes", 0, device=gone, kind=kind)
         self._devices |= here
+
+    def over(self, state: str, view: RunView) -> None:
+        """The run has ended in ``state``."""
+        if self.record is not None:
+            self.record.over(state, view)
 
     def started(self, trials: int, waited_s: float) -> None:
         """A batch of so many trials has started, so many seconds after it was submitted."""
