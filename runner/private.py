@@ -131,6 +131,7 @@ class SessionFolder:
         above = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
         if len(above) > LONGEST_PATH - len(SESSION) - 12:
             above = "/tmp"
+        os.makedirs(above, exist_ok=True)  # as Ray does with RAY_TMPDIR
         clean(Path(above))
         self._folder = Path(tempfile.mkdtemp(prefix=SESSION, dir=above))  # with the mode 0700
         self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

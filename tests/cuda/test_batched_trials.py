@@ -358,6 +358,30 @@ def test_arrays_that_are_one_array() -> None:
     program.close()
 
 
+def test_the_kernel_of_many_recorded_launches_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, lowered = qd.init(arch=qd.cuda, device="emulated", batch=4), list[Any]()
+    x, source = qd.field(qd.f32, shape=3), TrialGraphs._source
+
+    @qd.kernel
+    def step(t: qd.i32):
+        for i in x:
+            x[i] += t
+
+    def look(self: TrialGraphs, code: Any) -> TrialSource:
+        lowered.append(code)
+        return source(self, code)
+
+    def sweep() -> None:
+        for t in range(20):
+            step(t)
+
+    sweep()
+    monkeypatch.setattr(TrialGraphs, "_source", look)
+    qd.capture(sweep)()
+    assert len(lowered) == 1 and x.to_numpy().tolist() == [[380.0] * 3] * 4
+    program.close()
+
+
 def test_adstack_rows_of_all_launches_of_a_walk_lie_at_one_distance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads are in different launches at one time, and each has one row."""
     program = qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64, batch=40, gpu_lanes=1, memory_budget=100_000)
@@ -379,12 +403,12 @@ def test_adstack_rows_of_all_launches_of_a_walk_lie_at_one_distance(monkeypatch:
 
     compiled = TrialGraphs._compiled
 
-    def look(self: TrialGraphs, rows: list[Any]) -> Any:
+    def look(self: TrialGraphs, rows: list[Any], of: Any) -> Any:
         launches = [r for r in rows if hasattr(r, "context")]
         words = [(r, w) for r in launches for (_, name), w in r.compiled.layout.params.items() if name == "rows"]
         seen.append({int(r.context[w]) for r, w in words})
         assert len(words) == 2
-        return compiled(self, rows)
+        return compiled(self, rows, of)
 
     sweep()
     monkeypatch.setattr(TrialGraphs, "_compiled", look)

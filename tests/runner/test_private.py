@@ -134,3 +134,10 @@ def test_the_storage_of_a_config_is_expanded(tmp_path, monkeypatch):
     monkeypatch.delenv("WHERE")
     done = CliRunner().invoke(app, ["submit", str(config), "-q"])
     assert done.exit_code == 2 and "the variable WHERE is not set" in done.stderr and not list(tmp_path.glob("*$*"))
+
+
+def test_the_folder_that_ray_tmpdir_names_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "not" / "there"))
+    made = private.SessionFolder()
+    assert made.path.is_dir() and made.path.is_relative_to(tmp_path / "not" / "there")
+    made.remove()

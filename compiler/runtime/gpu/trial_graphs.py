@@ -7,7 +7,7 @@ of the kernels that are in it; ``codegen.gpu.trials.module`` writes it. A launch
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -162,17 +162,18 @@ class TrialGraphs(Pacing):
             _lay_rows_alike(steps)
             first, others = once.divide(steps)
             with self._failing():
-                self._walks[self._numbers] = self._walk(self._compiled([*first, *others]), first, others)
+                launches = [s for s in (*first, *others) if isinstance(s, RecordedLaunch)]
+                sources = {code: self._source(code) for code in dict.fromkeys(map(_code, launches))}
+                self._walks[self._numbers] = self._walk(self._compiled([*first, *others], sources), sources, first, others)
         return self._numbers
 
-    def _compiled(self, steps: Steps, resident: int = RESIDENT) -> _Code:
-        """Compile what a table needs, and load it. ``resident``: see ``TrialShape``."""
+    def _compiled(self, steps: Steps, of: Mapping[GpuCode, TrialSource], resident: int = RESIDENT) -> _Code:
+        """Compile what a table needs, and load it. ``of``: the kernel of each code. ``resident``: see ``TrialShape``."""
         layout = self.trials
         assert layout is not None
         target = replace(self._target, trials=layout.width)
         launches = [s for s in steps if isinstance(s, RecordedLaunch)]
-        codes = list(dict.fromkeys(map(_code, launches)))
-        sources = [self._source(code) for code in codes]
+        codes, sources = list(of), list(of.values())
         room = Room(self.threads, self.info.sms, resident, target.wave, target.block)
         alone = not target.wide_atomics and any(needs_wide_atomics(s.kernel, s.plain) for s in sources)
         tasks = [task for source in sources for task in source.kernel.tasks]
@@ -192,22 +193,22 @@ class TrialGraphs(Pacing):
         gone, function = Unused(self.driver, loaded, len(image.data)), self.driver.function(loaded, WALK)
         if function.local_bytes > SPILLED and resident > FEWER:
             shared(self.identity, self.driver).unused.append(gone)
-            return self._compiled(steps, FEWER)
+            return self._compiled(steps, of, FEWER)
         return _Code(function, chunks, common, numbers, shape, gone)
 
     def _source(self, code: GpuCode) -> TrialSource:
-        """The kernel of a batched program, as walks have it."""
+        """The kernel of a batched program, as walks have it; runs passes of the compiler."""
         kernel, plain, far = code.trial_source()
         return TrialSource(kernel, plain, far if self._target.tapes_on_chip else tapes_of(kernel))
 
-    def _walk(self, code: _Code, first: Steps, others: Steps) -> TableWalk:
-        """The table, and the grid. ``first``: steps that the first group of trials runs before all others."""
+    def _walk(self, code: _Code, of: Mapping[GpuCode, TrialSource], first: Steps, others: Steps) -> TableWalk:
+        """The table, and the grid. ``of``: the kernel of each code. ``first``: what the first group of trials runs before all others."""
         layout, shape = self.trials, code.shape
         assert layout is not None
         head, (table, numbers) = _table(first, code, layout.width)[0], _table(others, code, layout.width)
         threads, shared_bytes = max(self.threads, shape.block), 0
         for launch in (s for s in others if isinstance(s, RecordedLaunch)):
-            source = self._source(_code(launch))
+            source = of[_code(launch)]
             for k, task in enumerate(source.kernel.tasks):
                 if task.stacks:
                     threads = min(threads, _param(launch, k, "threads"))
