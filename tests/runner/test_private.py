@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -136,8 +137,9 @@ def test_the_storage_of_a_config_is_expanded(tmp_path, monkeypatch):
     assert done.exit_code == 2 and "the variable WHERE is not set" in done.stderr and not list(tmp_path.glob("*$*"))
 
 
-def test_the_folder_that_ray_tmpdir_names_is_made(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "not" / "there"))
-    made = private.SessionFolder()
-    assert made.path.is_dir() and made.path.is_relative_to(tmp_path / "not" / "there")
-    made.remove()
+def test_the_folder_that_ray_tmpdir_names_is_made(monkeypatch):
+    with tempfile.TemporaryDirectory() as above:  # a short name: the paths of sockets are
+        monkeypatch.setenv("RAY_TMPDIR", f"{above}/not/there")
+        made = private.SessionFolder()
+        assert made.path.is_dir() and made.path.is_relative_to(f"{above}/not/there")
+        made.remove()
