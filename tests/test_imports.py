@@ -64,6 +64,7 @@ RUNNER = (
         "stops",
         "regular_files",
         "text_grid",
+        "value_columns",
     ),
     *("store.files", "jobcode", "optimize.update_rules", "config", "optimize", "packing", "ledger", "study"),
     *(

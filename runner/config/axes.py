@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 
 from .values import Number, is_whole, refuse
 
-MOST = 100_000
+MOST = 10_000_000
 
 
 class Section(BaseModel):

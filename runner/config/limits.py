@@ -72,10 +72,12 @@ def limits_of(model: type[BaseModel], names: Sequence[str]) -> Limits | None:
         return None
 
 
-def as_numbers(column: Sequence[Any], kind: type[float] | type[int]) -> np.ndarray | None:
+def as_numbers(column: Sequence[Any] | np.ndarray, kind: type[float] | type[int]) -> np.ndarray | None:
     """Values of one shape as they are after validation, (rows, ..); None: not all of them are numbers, of one shape and as large as f64
     and i64 hold exactly.
     """
+    if isinstance(column, np.ndarray):
+        return column.astype(np.float64) if kind is float else column if column.dtype.kind == "i" else None
     kinds, parts = {kind, int}, column
     while {list}.issuperset(map(type, parts)):
         if len(set(map(len, parts))) != 1:

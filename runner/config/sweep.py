@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
+from ..value_columns import ABSENT, Array, ValueColumn, columns_of_rows
 from .axes import FORMS, MOST, Axis, SweepSection
 from .point_files import PointFileError, columns_of, values_of
 from .values import is_number
@@ -19,7 +20,6 @@ from .yaml_lines import KeyPath, did_you_mean
 
 MAX_TRIALS, HERE = MOST, Path()
 T = TypeVar("T")
-_KEY = json.JSONEncoder(sort_keys=True).encode
 CLOSE = 1e-9
 """Reals that differ by no more than this part are one value to ``exclude``: 0.3 is the fourth of linspace [0, 1, 11]."""
 
@@ -40,7 +40,42 @@ class Point(NamedTuple):
     item: int = 0
 
 
-def expand(sweep: SweepSection | None, folder: Path = HERE) -> list[Point]:
+@dataclass(frozen=True)
+class SweepPoints(Sequence[Point]):
+    """The points of a sweep, in order, as columns.
+
+    Attributes:
+        columns: the swept values by name, ``ABSENT`` where a point does not set it.
+        replicates, items: (points,), see ``Point``.
+    """
+
+    columns: Mapping[str, ValueColumn]
+    replicates: Array
+    items: Array
+
+    @classmethod
+    def of(cls, points: Sequence[Point]) -> SweepPoints:
+        """SweepPoints that were made one by one."""
+        if isinstance(points, SweepPoints):
+            return points
+        replicates, items = [point.replicate for point in points], [point.item for point in points]
+        return cls(columns_of_rows([point.values for point in points]), np.array(replicates), np.array(items))
+
+    def __len__(self) -> int:
+        return len(self.replicates)
+
+    @overload
+    def __getitem__(self, place: int) -> Point: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Point]: ...
+    def __getitem__(self, place: int | slice) -> Point | list[Point]:
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        values = {name: value for name, column in self.columns.items() if (value := column[place]) is not ABSENT}
+        return Point(values, int(self.replicates[place]), int(self.items[place]))
+
+
+def expand(sweep: SweepSection | None, folder: Path = HERE) -> SweepPoints:
     """All points of a sweep, in order: the last axis changes fastest, repetitions come last. No sweep is one empty point.
 
     Args:
@@ -48,17 +83,27 @@ def expand(sweep: SweepSection | None, folder: Path = HERE) -> list[Point]:
         folder: in which relative paths of its files begin.
 
     Raises:
-        SweepError: the sweep is empty, larger than 100000 trials, has two equal trials, or its keys contradict each other.
+        SweepError: the sweep is empty, larger than ``MAX_TRIALS``, has two equal trials, or its keys contradict each other.
     """
     if sweep is None:
-        return [Point({})]
+        return SweepPoints({}, np.zeros(1, np.int32), np.zeros(1, np.int32))
     _check_keys(sweep)
-    combinations = {"grid": _grid, "zip": _zipped, "random": _random, "list": _listed}[sweep.method](sweep, folder)
-    items = {id(values): number for number, values in enumerate(combinations)} if sweep.method == "list" else {}
-    combinations = _without_excluded(combinations, sweep)
-    if len(combinations) * sweep.repeat > MAX_TRIALS:
-        raise SweepError((), f"{len(combinations) * sweep.repeat} trials are more than {MAX_TRIALS}", hint="split the sweep")
-    return _numbered(combinations, sweep, items)
+    columns = {"grid": _grid, "zip": _zipped, "random": _random, "list": _listed}[sweep.method](sweep, folder)
+    kept = _not_excluded(columns, sweep)
+    if len(kept) * sweep.repeat > MAX_TRIALS:
+        raise SweepError((), f"{len(kept) * sweep.repeat} trials are more than {MAX_TRIALS}", hint="split the sweep")
+    if sweep.exclude:
+        columns = {name: column.take(kept) for name, column in columns.items()}
+    ranks = _ranks(columns, len(kept))
+    if ranks.any() and not (sweep.method == "random" or any(axis.draws for axis in sweep.params.values())):
+        values = SweepPoints(columns, ranks, ranks)[int(np.flatnonzero(ranks)[0])].values
+        raise SweepError((), f"two trials are equal: {json.dumps(values)}", hint="use `repeat` to run the same trial again")
+    if sweep.repeat == 1:
+        return SweepPoints(columns, ranks, kept if sweep.method == "list" else np.broadcast_to(np.int32(0), len(kept)))
+    each = np.repeat(np.arange(len(kept), dtype=np.int32), sweep.repeat)
+    replicates = ranks[each] * sweep.repeat + np.tile(np.arange(sweep.repeat, dtype=np.int32), len(kept))
+    items = kept[each] if sweep.method == "list" else np.zeros(len(each), np.int32)
+    return SweepPoints({name: column.take(each) for name, column in columns.items()}, replicates, items)
 
 
 def _check_keys(sweep: SweepSection) -> None:
@@ -94,6 +139,11 @@ def _check_samples(sweep: SweepSection) -> None:
 
 
 def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None, folder: Path = HERE) -> list[Any]:
+    """The values of one axis as a list, see ``axis_column``."""
+    return axis_column(name, axis, seed, samples, folder).tolist()
+
+
+def axis_column(name: str, axis: Axis, seed: int, samples: int | None = None, folder: Path = HERE) -> ValueColumn:
     """The values of one axis. Draws depend on the seed and the name alone, not on the other axes; more of them begin with the same.
 
     Args:
@@ -108,9 +158,9 @@ def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None, fo
     """
     form, parts = axis.form
     if form == "file":
-        values = _read(("params", name), lambda: values_of(folder / parts, axis.column))
+        values = ValueColumn(_read(("params", name), lambda: values_of(folder / parts, axis.column)))
     elif form in ("grid", "list"):
-        values = list(parts)
+        values = ValueColumn(list(parts))
     elif axis.draws:
         count = axis.count or samples
         if count is None:
@@ -118,8 +168,8 @@ def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None, fo
             raise SweepError(("params", name), what, hint="add samples: 5 beside it, or to the sweep")
         values = draw(form, parts, count, seed, name, axis.shape)
     else:
-        values = _spaced(name, form, parts)
-    if not _finite(values):
+        values = ValueColumn(_spaced(name, form, parts))
+    if not _finite(values.values):
         raise SweepError(("params", name), f"`{name}` has a value that is not finite", hint="sweeps are over finite numbers")
     return values
 
@@ -132,8 +182,10 @@ def _read(path: KeyPath, read: Callable[[], T]) -> T:
         raise SweepError((*path, "file"), error.what, error.allowed, error.hint) from error
 
 
-def _finite(values: list[Any]) -> bool:
+def _finite(values: Sequence[Any] | Array) -> bool:
     """Whether none of the values is a number that is not finite, or a list with one."""
+    if isinstance(values, np.ndarray):
+        return bool(np.isfinite(values).all())
     if {float}.issuperset(map(type, values)):
         return bool(np.isfinite(np.array(values)).all())
     if {list}.issuperset(map(type, values)):
@@ -163,20 +215,21 @@ def _range(name: str, first: float, end: float, step: float = 1) -> list[Any]:
     return [first + number * step for number in range(max(count, 1))]
 
 
-def draw(form: str, parts: list[Any], count: int, seed: int, name: str, shape: int | list[int] | None = None) -> list[Any]:
+def draw(form: str, parts: list[Any], count: int, seed: int, name: str, shape: int | list[int] | None = None) -> ValueColumn:
     """``count`` random values of a form; they depend on seed and name alone. ``shape``: of each; None: single ones."""
     stream = _stream(seed, name)
     size = (count, *([shape] if isinstance(shape, int) else shape or ()))
     if form == "choice":
-        return _picked(parts, stream.integers(len(parts), size=size).tolist())
+        places = stream.integers(len(parts), size=size)
+        return ValueColumn(parts, places) if shape is None else ValueColumn(_picked(parts, places.tolist()))
     first, second = parts[:2]
-    draws: dict[str, Callable[[], np.ndarray]] = {
+    draws: dict[str, Callable[[], Array]] = {
         "uniform": lambda: stream.uniform(first, second, size),
         "loguniform": lambda: np.exp(stream.uniform(math.log(first), math.log(second), size)).clip(first, second),
         "normal": lambda: stream.normal(first, second, size),
         "randint": lambda: stream.integers(first, second, size),
     }
-    return draws[form]().tolist()
+    return ValueColumn(draws[form]())
 
 
 def _picked(parts: list[Any], numbers: list[Any]) -> list[Any]:
@@ -188,21 +241,26 @@ def _stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence([seed, word]))
 
 
-def _columns(sweep: SweepSection, folder: Path) -> dict[str, list[Any]]:
-    return {name: axis_values(name, axis, sweep.seed, sweep.samples, folder) for name, axis in sweep.params.items()}
+def _columns(sweep: SweepSection, folder: Path) -> dict[str, ValueColumn]:
+    return {name: axis_column(name, axis, sweep.seed, sweep.samples, folder) for name, axis in sweep.params.items()}
 
 
-def _grid(sweep: SweepSection, folder: Path) -> list[dict[str, Any]]:
+def _grid(sweep: SweepSection, folder: Path) -> dict[str, ValueColumn]:
     columns = _columns(sweep, folder)
     groups = _zip_groups(sweep, columns)
     size = math.prod(len(columns[group[0]]) for group in groups)
     if size > MAX_TRIALS:
         raise SweepError(("params",), f"{size} trials are more than {MAX_TRIALS}", hint="use fewer values, or method: random")
-    blocks = [[dict(zip(group, row)) for row in zip(*(columns[name] for name in group))] for group in groups]
-    return [{key: value for part in parts for key, value in part.items()} for parts in itertools.product(*blocks)]
+    found, inner = dict[str, ValueColumn](), size
+    for group in groups:
+        count = len(columns[group[0]])
+        inner //= count
+        places = np.tile(np.repeat(np.arange(count, dtype=np.int32), inner), size // (count * inner))
+        found |= {name: columns[name] if count == size else columns[name].take(places) for name in group}
+    return found
 
 
-def _zip_groups(sweep: SweepSection, columns: dict[str, list[Any]]) -> list[tuple[str, ...]]:
+def _zip_groups(sweep: SweepSection, columns: Mapping[str, ValueColumn]) -> list[tuple[str, ...]]:
     """The axes in the order of ``params``; a group stands where its first member does."""
     owner: dict[str, tuple[str, ...]] = {}
     for index, group in enumerate(sweep.zip):
@@ -217,106 +275,78 @@ def _zip_groups(sweep: SweepSection, columns: dict[str, list[Any]]) -> list[tupl
     return list(dict.fromkeys(owner.get(name, (name,)) for name in columns))
 
 
-def _check_equally_many(path: KeyPath, columns: dict[str, list[Any]]) -> None:
+def _check_equally_many(path: KeyPath, columns: Mapping[str, ValueColumn]) -> None:
     if len({len(values) for values in columns.values()}) > 1:
         counts = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
         raise SweepError(path, f"zipped parameters need equally many values: {counts}", hint="give each the same number")
 
 
-def _zipped(sweep: SweepSection, folder: Path) -> list[dict[str, Any]]:
+def _zipped(sweep: SweepSection, folder: Path) -> dict[str, ValueColumn]:
     columns = _columns(sweep, folder)
     _check_equally_many(("params",), columns)
-    return [dict(zip(columns, row)) for row in zip(*columns.values())]
+    return columns
 
 
-def _random(sweep: SweepSection, folder: Path) -> list[dict[str, Any]]:
+def _random(sweep: SweepSection, folder: Path) -> dict[str, ValueColumn]:
     count = sweep.samples or 0
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, ValueColumn] = {}
     for name, axis in sweep.params.items():
-        values = axis_values(name, axis, sweep.seed, count, folder)
-        columns[name] = values if axis.draws else draw("choice", values, count, sweep.seed, name)
-    return [dict(zip(columns, row)) for row in zip(*columns.values())]
+        values = axis_column(name, axis, sweep.seed, count, folder)
+        columns[name] = values if axis.draws else draw("choice", values.tolist(), count, sweep.seed, name)
+    return columns
 
 
-def _listed(sweep: SweepSection, folder: Path) -> list[dict[str, Any]]:
+def _listed(sweep: SweepSection, folder: Path) -> dict[str, ValueColumn]:
     table = sweep.table
     if table is None:
-        return list(sweep.trials or [])
+        return columns_of_rows(sweep.trials or [])
     columns = _read(("table",), lambda: columns_of(folder / table.file, table.columns))
     for name, values in columns.items():
         if not _finite(values):
             row = next(k for k, value in enumerate(values) if not _finite([value]))
             what = f"row {row} of {folder / table.file} has a `{name}` that is not finite"
             raise SweepError(("table", "file"), what, hint="sweeps are over finite numbers")
-    return [dict(zip(columns, row)) for row in zip(*columns.values())]
+    return {name: ValueColumn(values) for name, values in columns.items()}
 
 
-def _without_excluded(combinations: list[dict[str, Any]], sweep: SweepSection) -> list[dict[str, Any]]:
-    """The points that no map of ``exclude`` describes. A map that describes none is a mistake."""
-    if not sweep.exclude:
-        return combinations
-    names = tuple(dict.fromkeys(name for values in combinations for name in values))
+def _not_excluded(columns: Mapping[str, ValueColumn], sweep: SweepSection) -> Array:
+    """The places of points that no map of ``exclude`` describes. A map that describes none is a mistake."""
+    left = np.ones(len(next(iter(columns.values()), ())) if columns else len(sweep.trials or ()), bool)
     for index, rule in enumerate(sweep.exclude):
         for name in rule:
-            if name not in names:
-                hint = did_you_mean(name, names) or "name swept parameters"
+            if name not in columns:
+                hint, names = did_you_mean(name, columns) or "name swept parameters", tuple(columns)
                 raise SweepError(("exclude", index, name), f"`{name}` is not a swept parameter", allowed=names, hint=hint)
-    described = _described(sweep.exclude, combinations)
-    kept = [values for values, rules in zip(combinations, described, strict=True) if not rules]
-    used = {index for rules in described for index in rules}
+    known = {name: columns[name].distinct_numbers() for rule in sweep.exclude for name in rule}
     for index, rule in enumerate(sweep.exclude):
-        if index not in used:
-            name = next((n for n in rule if not any(_describes({n: rule[n]}, v) for v in combinations)), next(iter(rule)))
-            seen = [json.dumps(value) for value in _distinct([v[name] for v in combinations if name in v])]
+        found = {name: _rows_with(columns[name], known[name], wanted) for name, wanted in rule.items()}
+        described = np.logical_and.reduce(list(found.values()))
+        if not described.any():
+            name = next((name for name, rows in found.items() if not rows.any()), next(iter(rule)))
+            seen = [json.dumps(value) for value in _distinct(columns[name].distinct())]
             shown = (*seen[:12], f".. ({len(seen)} values)") if len(seen) > 12 else tuple(seen)
             what = f"no trial has {json.dumps(rule)}, so nothing is left out"
             raise SweepError(("exclude", index), what, allowed=shown, hint=f"write a value that `{name}` takes")
-    if not kept:
+        left &= ~described
+    if not left.any():
         raise SweepError(("exclude",), "all trials are excluded", hint="leave some")
-    return kept
+    return np.flatnonzero(left)
 
 
-def _described(rules: Sequence[dict[str, Any]], combinations: Sequence[dict[str, Any]]) -> list[list[int]]:
-    """For each point, the maps that describe it. Maps of the same names share a table of their rounded values, so that each point is
-    compared with those alone that are near.
-    """
-    tables: dict[tuple[str, ...], dict[tuple[Any, ...], list[int]]] = {}
-    for index, rule in enumerate(rules):
-        names = tuple(sorted(rule))
-        tables.setdefault(names, {}).setdefault(tuple(_rounded(rule[name])[0] for name in names), []).append(index)
-    found = []
-    for values in combinations:
-        near = [
-            index
-            for names, table in tables.items()
-            if all(name in values for name in names)
-            for key in itertools.product(*(_rounded(values[name]) for name in names))
-            for index in table.get(key, ())
-        ]
-        found.append([index for index in dict.fromkeys(near) if _describes(rules[index], values)])
-    return found
-
-
-def _rounded(value: Any) -> tuple[str, ...]:
-    """What a value is looked up by: eight digits of a number, first its own and then those that a number can have which is the same to
-    ``_same``; of others its text.
-    """
-    if isinstance(value, list):
-        return (f"list of {len(value)}",)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return (f"{type(value).__name__} {value}",)
-    if not is_number(value):
-        return (str(value),)
-    near = (value, value * (1.0 - 2.0 * CLOSE), value * (1.0 + 2.0 * CLOSE)) if value else (0.0,)
-    return tuple(dict.fromkeys(f"{number:.7e}" for number in near))
+def _rows_with(column: ValueColumn, numbers: Array | None, wanted: Any) -> Array:
+    """The rows that have a value, see ``_same``. ``numbers``: the values, where they are numbers of one type."""
+    single = isinstance(wanted, int | float) and not isinstance(wanted, bool)
+    if numbers is None or numbers.ndim > 1 or not single:
+        same = np.array([_same(wanted, value) for value in column.distinct()], bool)
+    else:
+        same = numbers == wanted
+        if is_number(wanted) and (numbers.dtype.kind == "f" or isinstance(wanted, float)):
+            same |= np.abs(numbers - wanted) <= CLOSE * np.maximum(np.abs(numbers), abs(wanted))
+    return same if column.places is None else same[column.places]
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    return [json.loads(text) for text in dict.fromkeys(json.dumps(value) for value in values)]
-
-
-def _describes(rule: dict[str, Any], values: dict[str, Any]) -> bool:
-    return all(name in values and _same(wanted, values[name]) for name, wanted in rule.items())
+    return [json.loads(text) for text in dict.fromkeys(json.dumps(value) for value in values if value is not ABSENT)]
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -331,28 +361,20 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _numbered(combinations: list[dict[str, Any]], sweep: SweepSection, items: Mapping[int, int]) -> list[Point]:
-    """Repetitions get numbers; equal points are repetitions among random draws and a mistake anywhere else. ``items``: by identity."""
-    drawn = sweep.method == "random" or any(axis.draws for axis in sweep.params.values())
-    if _all_differ(combinations):
-        return [Point(values, number, items.get(id(values), 0)) for values in combinations for number in range(sweep.repeat)]
-    seen: dict[str, int] = {}
-    points = []
-    for values in combinations:
-        key = _KEY(values)
-        first = seen.get(key, 0)
-        if first and not drawn:
-            raise SweepError((), f"two trials are equal: {json.dumps(values)}", hint="use `repeat` to run the same trial again")
-        seen[key] = first + sweep.repeat
-        points += [Point(values, first + number, items.get(id(values), 0)) for number in range(sweep.repeat)]
-    return points
-
-
-def _all_differ(combinations: list[dict[str, Any]]) -> bool:
-    """Whether points surely differ: they set the same parameters to single values, and no two are equal to Python, to which 1 is 1.0."""
-    names = combinations[0].keys()
-    try:
-        different = len({*map(tuple, map(dict.values, combinations))})
-    except TypeError:  # lists
-        return False
-    return different == len(combinations) and all(values.keys() == names for values in combinations)
+def _ranks(columns: Mapping[str, ValueColumn], count: int) -> Array:
+    """How many points before each one are equal to it."""
+    if any(column.all_differ() for column in columns.values()):
+        return np.zeros(count, np.int32)
+    codes, size = np.zeros(count, np.int64), 1
+    for column in columns.values():
+        own = column.codes()
+        kinds = int(own.max()) + 1
+        if size * kinds >= 1 << 62:
+            codes = np.unique(codes, return_inverse=True)[1]
+            size = count
+        codes, size = codes * kinds + own, size * kinds
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.append(True, np.diff(codes[order]) != 0))
+    ranks = np.empty(count, np.int32)
+    ranks[order] = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
+    return ranks

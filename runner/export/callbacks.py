@@ -77,7 +77,7 @@ class Calls:
         self._folder, self._section, self._note = folder, section, note
         self._words = commands_of(section, base)
         self._journal, self._counts = Follower(folder, Detail.FULL, settled=True), Counter[str]()
-        self._trials = {trial.id: trial for trial in folder.found_trials().trials}
+        self._trials = folder.found_trials().trials.named
         self._ids = list(self._trials)
         self._failed, self._told = 0, set[str]()
         for entry in self._journal.look().entries:

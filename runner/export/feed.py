@@ -46,7 +46,7 @@ class Feed:
         self._begun, self._left_out = set[str](), set[str]()
         self._ending: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._ended, self._points = set[str](), 0
-        self._trials = {trial.id: trial for trial in folder.found_trials().trials}
+        self._trials = folder.found_trials().trials.named
         self._ids = list(self._trials)
 
     def look(self, *, last: bool = False) -> None:

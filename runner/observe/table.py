@@ -45,6 +45,7 @@ from ..store.summary import Hashing, keep, unfinished_word
 from ..study.plan import planned_bytes
 from ..study.trial_file import TrialList
 from ..study.trial_list import Trial, Trials
+from ..value_columns import ABSENT, ValueColumn, columns_of_rows
 
 PREFIXES = {"grad": "gradients", "out": "outputs"}
 GROUP_NUMBERS, GROUP_ROWS = 1 << 20, 4096
@@ -73,10 +74,12 @@ def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = (), run:
         run: the state of the run, where it is known.
     """
     planned, unfinished = _planned(folder, found), unfinished_word(run or run_state(folder, found))
-    listed = TrialList([], []) if trials else folder.found_trials()
-    made = Trials.of(trials or [*listed.trials, *map(_stray, found.strays)])
+    listed = TrialList(Trials.of(trials), []) if trials else folder.found_trials()
+    strays = [] if trials else list(map(_stray, found.strays))
+    made = Trials.of([*listed.trials, *strays]) if strays else listed.trials
     count = len(made)
-    columns = {"trial": made.ids, "index": made.indices, "replicate": made.replicates, "seed": made.seeds, **_parameters(made)}
+    heads = {"trial": made.ids, "index": made.indices, "replicate": made.replicates, "seed": made.seeds}
+    columns = {name: list(column) for name, column in heads.items()} | _parameters(made)
     columns |= {"status": _statuses(found, listed.damaged, unfinished, count)}
     parts, own = [_of_blocks(found), _of_unended(found, planned)], np.ones(count, bool)
     for part in parts:
@@ -87,7 +90,10 @@ def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = (), run:
     ordered = {name: in_order([part.column(name) for part in parts], order, name) for name in of_events}
     names = [*column_names([*columns, *of_events]), *(name for name in ("code",) if name in of_events)]
     none = [None] * count
-    table = {name: ordered[name] if name in ordered else as_column(columns.get(name, none), name) for name in names}
+    given = {name: as_column(column, name) if isinstance(column, list) else column for name, column in columns.items()}
+    table = {
+        name: ordered[name] if name in ordered else given[name] if name in given else as_column(none, name) for name in names
+    }
     return RunTable(table, count, uneven=made.uneven is not None)
 
 
@@ -96,10 +102,19 @@ def _stray(name: str) -> Trial:
     return Trial(id=name, index=-1, replicate=0, seed=0, swept={}, params={})
 
 
-def _parameters(trials: Trials) -> dict[str, list[Any]]:
+def _parameters(trials: Trials) -> dict[str, Column]:
     """The parameters of trials as columns with dotted names."""
-    if trials.uneven is None and not any(dict in map(type, column) for column in trials.columns.values()):
+    if trials.uneven is None and not any(dict in map(type, column.values) for column in trials.columns.values()):
         return {f"param.{name}": column for name, column in trials.columns.items()}
+    if trials.uneven is None:
+        parts = {
+            name: columns_of_rows([flat({name: value}, "param.") for value in column.distinct()])
+            for name, column in trials.columns.items()
+        }
+        even = not any(ABSENT in column.values for part in parts.values() for column in part.values())
+        if even and not any("." in name for name in trials.columns):  # no name is quoted, see `flat`
+            places = {name: column.places for name, column in trials.columns.items()}
+            return {name: ValueColumn(one.tolist(), places[of]) for of, part in parts.items() for name, one in part.items()}
     rows = [flat(trial.params, "param.") for trial in trials]
     return {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
 
@@ -297,14 +312,18 @@ def batches_of(folder: RunFolder, found: Replay, table: RunTable) -> Iterator[An
     import pyarrow as pa
 
     types = {name: nested(max(map(depth_of, table.columns[name]), default=0)) for name in table.large()}
-    light = RunTable({name: column for name, column in table.columns.items() if name not in types}, len(table)).batch()
-    start = 0
+    for name, column in table.columns.items():
+        if isinstance(column, ValueColumn):  # made for each part: of a parameter that is equal in all trials there is one value
+            types[name] = as_arrow(as_column(column.distinct()), name).type
+    light = {name: column for name, column in table.columns.items() if name not in types and name != "code"}
+    whole, start = RunTable(light, len(table)).batch(), 0
     for part in parts_of(folder, found, table):
-        rest = light.slice(start, len(part))
+        rest = whole.slice(start, len(part))
         start += len(part)
-        made = {name: as_arrow(part.columns[name], name, types[name]) for name in types}
-        arrays = [made[name] if name in made else rest.column(name) for name in table.names]
-        yield pa.record_batch(arrays, names=table.names) if made else rest
+        arrays = [
+            as_arrow(part.columns[name], name, types[name]) if name in types else rest.column(name) for name in table.names
+        ]
+        yield pa.record_batch(arrays, names=table.names)
 
 
 def _groups(table: RunTable) -> Iterator[tuple[int, int]]:
@@ -388,7 +407,7 @@ def arrow_of(folder: RunFolder, found: Replay, table: RunTable) -> Any:
     """Rows as a ``pyarrow.Table`` with all arrays."""
     import pyarrow as pa
 
-    return pa.Table.from_batches([table.batch()] if not table.large() else batches_of(folder, found, table))
+    return pa.Table.from_batches(batches_of(folder, found, table) if table.large() else [table.batch()])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import numpy as np
 from ...compiler.errors import QdrunError
 from ..config.yaml_lines import did_you_mean
 from ..store.layout import RunFolder
-from .run_table import Array, Large, RunTable, numbers_of
+from .run_table import Array, Large, RunTable
 
 LARGEST = "max:"
 
@@ -94,8 +94,7 @@ def ordered(table: RunTable, by: str, names: Sequence[str]) -> Array:
         NotFound: no such column, or one of arrays.
     """
     name, reverse = column_of(by.removeprefix(LARGEST), names), by.startswith(LARGEST)
-    column = table.columns[name]
-    numbers = None if isinstance(column, list) else numbers_of(column)
+    numbers = table.numbers(name)
     if numbers is not None:
         have = np.flatnonzero(numbers[1] & ~np.isnan(numbers[0]))
         keys = numbers[0][have]

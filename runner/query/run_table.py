@@ -14,10 +14,13 @@ from typing import Any, overload
 
 import numpy as np
 
+from ..value_columns import ValueColumn
+
 Row = dict[str, Any]
 Array = np.ndarray[Any, Any]
 Column = Any
-"""A ``pyarrow.Array``; or a list, of values that no one type of Arrow gives back as they are."""
+"""A ``pyarrow.Array``; a ``ValueColumn`` of parameters, where values that are equal are there once; or a list, of values that no one type
+of Arrow gives back as they are."""
 FIXED = (
     *("trial", "index", "replicate", "seed", "status", "loss", "gradient_norm", "seconds"),
     *("planned_bytes", "used_bytes", "used_of_planned", "attempts", "device", "launched", "checks"),
@@ -86,8 +89,7 @@ class RunTable(Sequence[Row]):
             if step != 1:
                 return self.take(np.arange(start, stop, step))
             size = max(0, stop - start)
-            cut = lambda c: c[start : start + size] if isinstance(c, list) else c.slice(start, size)  # noqa: E731
-            return self._like({name: cut(column) for name, column in self.columns.items()}, size)
+            return self._like({name: _slice(column, start, size) for name, column in self.columns.items()}, size)
         at = range(len(self))[place]
         return next(iter(self[at : at + 1]))
 
@@ -102,7 +104,7 @@ class RunTable(Sequence[Row]):
     def take(self, places: Array) -> RunTable:
         """The rows at these places, in their order."""
         at, index = places.tolist(), of_numbers(np.asarray(places, np.int64))
-        cut = lambda c: [c[k] for k in at] if isinstance(c, list) else c.take(index)  # noqa: E731
+        cut = lambda c: [c[k] for k in at] if isinstance(c, list) else c.take(places if isinstance(c, ValueColumn) else index)  # noqa: E731
         return self._like({name: cut(column) for name, column in self.columns.items()}, len(at))
 
     def only(self, names: Iterable[str]) -> RunTable:
@@ -137,14 +139,26 @@ class RunTable(Sequence[Row]):
         """The values of a column; None for all where there is no such column."""
         return values_of(self.columns[name]) if name in self.columns else [None] * len(self)
 
+    def numbers(self, name: str) -> tuple[Array, Array] | None:
+        """The numbers of a column, and where there are some; None where it has other values."""
+        column = self.columns[name]
+        if isinstance(column, ValueColumn):
+            found = column.numbers()
+            return None if found is None or found.ndim > 1 else (found, np.ones(len(found), bool))
+        return None if isinstance(column, list) else numbers_of(column)
+
     def is_constant(self, name: str) -> bool:
         """Whether a column certainly has one value, seen without making it; False with a NaN, which equals nothing."""
         column = self.columns[name]
+        if isinstance(column, ValueColumn):
+            return column.is_shared
         return not isinstance(column, list) and column.slice(1).equals(column.slice(0, max(0, len(column) - 1)))
 
     def is_mixed(self, name: str) -> bool:
         """Whether a column has values that no one type of Arrow gives back."""
         column = self.columns[name]
+        if isinstance(column, ValueColumn):
+            return isinstance(as_column(column.distinct()), list)
         if not isinstance(column, list) or Large not in map(type, column):
             return isinstance(column, list)
         return len({depth_of(value) for value in column if value is not None}) > 1
@@ -159,6 +173,12 @@ class RunTable(Sequence[Row]):
 
         made = [as_arrow(self.columns[name], name, (types or {}).get(name)) for name in self.names]
         return pa.record_batch(made, names=self.names)
+
+
+def _slice(column: Column, start: int, size: int) -> Column:
+    if isinstance(column, ValueColumn):
+        return column.take(np.arange(start, start + size))
+    return column[start : start + size] if isinstance(column, list) else column.slice(start, size)
 
 
 def column_of(table: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
@@ -232,6 +252,9 @@ def as_arrow(column: Column, name: str = "", wanted: Any = None) -> Any:
     """A column as a ``pyarrow.Array``: arrays of fewer dimensions get lists of one item, other mixed values become JSON texts."""
     import pyarrow as pa
 
+    if isinstance(column, ValueColumn):
+        made = as_arrow(as_column(column.distinct()), name, wanted)
+        return made if column.places is None else made.take(of_numbers(np.asarray(column.places, np.int64)))
     if not isinstance(column, list):
         return column if wanted is None or column.type == wanted else column.cast(wanted)
     depth = max((depth_of(value) for value in column if value is not None), default=0)
@@ -331,7 +354,7 @@ def values_of(column: Column) -> list[Any]:
     """The values of a column as Python has them."""
     import pyarrow as pa
 
-    if isinstance(column, list) or not len(column):
+    if isinstance(column, list | ValueColumn) or not len(column):
         return list(column)
     found = numbers_of(column)
     if found is not None and found[1].all():

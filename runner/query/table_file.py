@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from ..store.encoding import is_sealed
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.summary import summary_of, table_checksums, table_mark
+from ..study.trial_file import is_complete
 from .picking import LARGEST, best_place, column_of, columns_of, ordered
 from .run_table import Array, RunTable
 from .where import Condition
@@ -130,9 +130,7 @@ def is_changed(folder: RunFolder, *, thorough: bool = False) -> bool:
 
 def is_damaged(folder: RunFolder) -> bool:
     """Whether the trials or the plan of a run are not as they were written, by their checksums; nothing of them is decoded."""
-    lines = folder.files.read("trials.jsonl").splitlines()
-    count = re.search(rb'"of":(\d+),"crc"', lines[-1]) if lines else None
-    if count is None or int(count[1]) != len(lines) or not all(map(is_sealed, lines)):
+    if not is_complete(folder.files.read("trials.jsonl")):
         return True
     return folder.files.exists("plan.json") and not is_sealed(folder.files.read("plan.json"))
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...compiler.errors import QdrunError
-from .run_table import Array, Large, RunTable, numbers_of
+from .run_table import Array, Large, RunTable
 
 MOST_NODES = 500
 
@@ -177,7 +177,7 @@ class Condition:
         column = self._named(name)
 
         def found(table: RunTable) -> Values:
-            numbers = None if isinstance(table.columns[column], list) else numbers_of(table.columns[column])
+            numbers = table.numbers(column)
             if numbers is not None:
                 return Values(*numbers)
             values = table.column(column)

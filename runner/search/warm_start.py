@@ -77,7 +77,7 @@ def _run(prepared: Prepared, run: str) -> RunFolder:
 def _ended(folder: RunFolder, names: Sequence[str]) -> list[WarmPoint]:
     """The trials of a run that have a loss, the smallest first."""
     found = replay(folder, Detail.SMALL)
-    trials = {trial.id: trial for trial in folder.found_trials().trials}
+    trials = folder.found_trials().trials.named
     ended = []
     for row in table.rows_of(folder, found):
         loss, trial = row["loss"], trials.get(str(row["trial"]))

@@ -27,14 +27,14 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...compiler.errors import QdrunError
 from ..clock import now
 from ..config.values import differing
 from ..processes import alive, pid_space
 from ..study.plan import PlannedGroup
-from ..study.trial_file import TrialIds, TrialList, ids_of, parsed, trial_lines, trials_of
+from ..study.trial_file import TrialIds, TrialList, ids_of, read_trials, trial_lines, trial_of
 from ..study.trial_list import Trial, Trials
 from .encoding import Damaged, crc_of, document, read_document
 from .files import Files, LocalFiles, StorageDenied, StorageFull, StorageUnknown, escaped, full_said, open_files
@@ -43,13 +43,14 @@ from .interface import why_of
 if TYPE_CHECKING:
     from ..study.plan import Prepared
 
-FORMAT, READABLE = 4, (3, 4)
-"""Format 3 names the trials of a batch, see ``columns``."""
+FORMAT, READABLE = 5, (3, 4, 5)
+"""Format 3 names the trials of a batch, see ``columns``; up to 4 a line of ``trials.jsonl`` has one trial."""
 LOST_AFTER_S = 30.0
 BEAT_EVERY_S = 2.0
 BEAT_STEPS = 256
 LATEST = "latest"
 HEARTBEAT, TRIALS = "heartbeat.json", "trials"
+Listed = TypeVar("Listed", bound=Sequence[Any])
 Describe = Callable[[Files], None]
 """Writes further files of a new run, such as its code."""
 
@@ -147,7 +148,7 @@ class RunFolder:
         except Damaged as error:
             raise Damaged(f"{self.uri}/{name} is damaged: {error}\n  do: {_REMEDY[name].format(uri=self.uri)}") from None
 
-    def trials(self) -> list[Trial]:
+    def trials(self) -> Trials:
         """The trials of the run, in the order of the sweep.
 
         Raises:
@@ -159,8 +160,10 @@ class RunFolder:
         return found.trials
 
     def found_trials(self) -> TrialList:
-        """The trials of the run as far as they can be read: of a damaged line comes a trial without parameters."""
-        return trials_of(*self._not_empty(*parsed(self.files.read("trials.jsonl"))))
+        """The trials of the run as far as they can be read: of a damaged line come trials without parameters."""
+        found = read_trials(self.files.read("trials.jsonl"))
+        self._not_empty(found.trials, found.problems)
+        return found
 
     def trial_ids(self) -> list[str]:
         """The ids of its trials, in the order of the sweep; a tenth of the time of ``trials``. Those of damaged lines as far as
@@ -176,7 +179,7 @@ class RunFolder:
         """``trial_ids``, and the damage of the lines."""
         return self._not_empty(*ids_of(self.files.read("trials.jsonl")))
 
-    def _not_empty(self, found: list[Any], problems: list[str]) -> tuple[list[Any], list[str]]:
+    def _not_empty(self, found: Listed, problems: list[str]) -> tuple[Listed, list[str]]:
         """What was found in ``trials.jsonl``, and its damage; it is empty for a run without trials only."""
         if not found:
             try:
@@ -188,16 +191,10 @@ class RunFolder:
 
     def trial(self, name: str) -> Trial | None:
         """One trial of the run, by its id; None where its line is damaged or gone."""
-        data = self.files.read("trials.jsonl")
-        start = data.find(b'{"id":"%b"' % name.encode())
-        if start < 0:
-            return None
-        end = data.find(b"\n", start)
-        lines, problems = parsed(data[start:] if end < 0 else data[start:end])
-        return None if any(line.get("damaged") for line in lines) else trials_of(lines, problems).trials[0]
+        return trial_of(self.files.read("trials.jsonl"), name)
 
     def save_trials(self, trials: Sequence[Trial]) -> None:
-        """Write the trials, each on a line of its own. Raises ``StorageFull``."""
+        """Write the trials. Raises ``StorageFull``."""
         self.files.put("trials.jsonl", trial_lines(trials))
 
     def plan(self) -> list[PlannedGroup]:

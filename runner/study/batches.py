@@ -174,7 +174,7 @@ def _alike(prepared: Prepared, job: type[Job[Any]], trials: Sequence[str]) -> li
     places, columns = prepared.trials.picked(trials)
     first = located(job.Params.model_validate(prepared.trials.params(places[0])), files)
     inputs = found_of(job, first, prepared.gradients).inputs
-    same = [all_reals(column) if name in inputs else all_same(column[0], column) for name, column in columns.items()]
+    same = [all_reals(column) if name in inputs else all_same(column) for name, column in columns.items()]
     if all(same):
         return [tuple(trials)]  # as in most sweeps: no key is needed
     for name, place in zip(trials, places, strict=True):
@@ -290,7 +290,7 @@ class Batches:
 def columns_of(names: Sequence[str], trials: Trials) -> tuple[Mapping[str, Any], dict[str, list[Any]], list[int]]:
     """A batch as columns: the parameters of its first trial, those that are not the same in all of them, and their seeds."""
     places, columns = trials.picked(names)
-    inputs = {name: column for name, column in columns.items() if not all_same(column[0], column)}
+    inputs = {name: column.tolist() for name, column in columns.items() if not all_same(column)}
     return trials.params(places[0]), inputs, [trials.seeds[place] for place in places]
 
 

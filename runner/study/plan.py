@@ -7,7 +7,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import chain
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SkipValidation
@@ -19,6 +18,7 @@ from ..config.model import Loaded
 from ..optimize.descent import optimized, section_data
 from ..optimize.jacobian import Jacobian, choose
 from ..user_lines import described
+from ..value_columns import ValueColumn
 from .devices import AutoChoice, ChosenDevice, emulated
 from .requests import Points, curve
 from .target import Target
@@ -222,20 +222,18 @@ def with_jacobian(prepared: Prepared, made: Job[Any], trial: Trial, plan: Memory
         jacobian.close()
 
 
-def all_same(first: Any, column: Sequence[Any]) -> bool:
+def all_same(column: ValueColumn) -> bool:
     """Whether all values of a column are the same to the bit: ``0.0`` is not ``-0.0``, nor 1 or true 1.0."""
-    if type(first) in (int, str, bool) or (type(first) is float and first != 0.0):
-        return column.count(first) == len(column) and len(set(map(type, column))) == 1  # in C: this is asked for every trial
-    text = json.dumps(first)
-    return all(value is first or json.dumps(value) == text for value in column)
+    if column.is_shared:
+        return True
+    codes = column.codes()
+    return bool((codes == codes[0]).all())
 
 
-def all_reals(column: Sequence[Any]) -> bool:
+def all_reals(column: ValueColumn) -> bool:
     """Whether values are floats, or flat lists of equally many."""
-    if type(column[0]) is not list:
-        return {float}.issuperset(map(type, column))
-    alike = {list}.issuperset(map(type, column)) and len(set(map(len, column))) == 1
-    return alike and {float}.issuperset(map(type, chain.from_iterable(column)))
+    numbers = column.distinct_numbers()
+    return numbers is not None and numbers.dtype.kind == "f" and numbers.ndim <= 2
 
 
 def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[Sequence[Trial]]:
@@ -243,7 +241,7 @@ def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[Sequence[Trial]]:
     groups: dict[str, list[Trial]] = {}
     trials, files = prepared.trials, prepared.inputs
     own = getattr(job.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
-    alike = [all_reals(column) or all_same(column[0], column) for column in trials.columns.values()]
+    alike = [all_reals(column) or all_same(column) for column in trials.columns.values()]
     if not own and trials.uneven is None and all(alike):
         return [trials]  # as of most sweeps: values of floats decide no shape
     for trial in prepared.trials:

@@ -6,13 +6,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, repeat
-from operator import is_
+from itertools import chain
+from operator import eq
 from typing import Any, overload
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
+
+from ..value_columns import ABSENT, ValueColumn, columns_of_rows
 
 PLAIN = (int, str, bool, type(None))
 
@@ -48,18 +50,19 @@ class Trials(Sequence[Trial]):
     """The trials of a run, in the order of the sweep, as columns. A ``Trial`` is made each time one is asked for.
 
     Attributes:
-        ids, indices, replicates, seeds, swept: a value for each.
-        columns: the parameters by name, a value for each trial: of the names that the first one has.
+        ids, indices, replicates, seeds: a value for each.
+        swept: what the sweep sets, by (dotted) name; ``ABSENT`` where it does not.
+        columns: the parameters by name: of the names that the first trial has.
         uneven: the parameters of each trial, where not all have the same names.
     """
 
-    ids: list[str]
-    indices: list[int]
-    replicates: list[int]
-    seeds: list[int]
-    swept: list[dict[str, Any]]
-    columns: dict[str, list[Any]]
-    uneven: list[dict[str, Any]] | None = None
+    ids: Sequence[str]
+    indices: Sequence[int]
+    replicates: Sequence[int]
+    seeds: Sequence[int]
+    swept: Mapping[str, ValueColumn]
+    columns: Mapping[str, ValueColumn]
+    uneven: Sequence[dict[str, Any]] | None = None
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Trials:
@@ -69,9 +72,9 @@ class Trials(Sequence[Trial]):
         made = list(trials)
         names = list(made[0].params) if made else []
         uneven = any(list(trial.params) != names for trial in made)
-        columns = {name: [trial.params.get(name) for trial in made] for name in names}
+        columns = {name: ValueColumn.of([trial.params.get(name) for trial in made]) for name in names}
         heads = ([trial.id for trial in made], [trial.index for trial in made], [trial.replicate for trial in made])
-        seeds, swept = [trial.seed for trial in made], [trial.swept for trial in made]
+        seeds, swept = [trial.seed for trial in made], columns_of_rows([trial.swept for trial in made])
         return cls(*heads, seeds, swept, columns, [trial.params for trial in made] if uneven else None)
 
     def __len__(self) -> int:
@@ -85,11 +88,19 @@ class Trials(Sequence[Trial]):
         if isinstance(place, slice):
             return [self[k] for k in range(*place.indices(len(self)))]
         head = {"id": self.ids[place], "index": self.indices[place], "replicate": self.replicates[place]}
-        return Trial(**head, seed=self.seeds[place], swept=self.swept[place], params=self.params(place))
+        swept = {name: value for name, column in self.swept.items() if (value := column[place]) is not ABSENT}
+        return Trial.model_construct(**head, seed=self.seeds[place], swept=swept, params=self.params(place))
 
     def params(self, place: int) -> dict[str, Any]:
         """The parameters of one trial."""
         return {name: column[place] for name, column in self.columns.items()} if self.uneven is None else self.uneven[place]
+
+    def part(self, start: int, stop: int) -> Trials:
+        """Some trials that follow one another."""
+        places = np.arange(start, stop)
+        cut = lambda columns: {name: column.take(places) for name, column in columns.items()}  # noqa: E731
+        heads = (self.ids[start:stop], self.indices[start:stop], self.replicates[start:stop], self.seeds[start:stop])
+        return Trials(*heads, cut(self.swept), cut(self.columns), self.uneven and self.uneven[start:stop])
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -101,12 +112,13 @@ class Trials(Sequence[Trial]):
         """The trials by their ids."""
         return _Named(self)
 
-    def picked(self, names: Sequence[str]) -> tuple[list[int], dict[str, list[Any]]]:
+    def picked(self, names: Sequence[str]) -> tuple[Sequence[int], Mapping[str, ValueColumn]]:
         """The places of trials, and the columns of their parameters."""
-        if len(names) == len(self) and list(names) == self.ids:
-            return list(range(len(self))), self.columns
+        if len(names) == len(self) and all(map(eq, names, self.ids)):
+            return range(len(self)), self.columns
         places = [self.places[name] for name in names]
-        return places, {name: [column[place] for place in places] for name, column in self.columns.items()}
+        at = np.array(places, np.int64)
+        return places, {name: column.take(at) for name, column in self.columns.items()}
 
 
 @dataclass(frozen=True)
@@ -123,46 +135,41 @@ class _Named(Mapping[str, Trial]):
         return len(self.trials)
 
 
-def is_shared(column: Sequence[Any]) -> bool:
-    """Whether all trials have one object in a column, as where the sweep does not set it."""
-    return all(map(is_, column, repeat(column[0])))
-
-
 def texts(column: Sequence[Any], encode: Callable[[Any], str]) -> str | list[str]:
-    """The JSON text of each value of a column, one text where all are equal and of one type. Real numbers are written as ``json`` does.
+    """The JSON text of each value of a column, one text where all are one value. Real numbers are written as ``json`` does.
 
     Args:
         column: at least one value.
         encode: gives the text of a value.
     """
-    first = column[0]
-    if is_shared(column):
-        return encode(first)
-    kinds = set(map(type, column))
-    if kinds == {float}:
-        if not np.isfinite(np.array(column)).all():
-            return [encode(value) for value in column]
-        return repr(first) if first and column.count(first) == len(column) else _reals(column)
-    if len(kinds) == 1 and type(first) in PLAIN and column.count(first) == len(column):
-        return encode(first)
-    if kinds == {int}:
-        return list(map(str, column))
-    if kinds == {str} and (joined := "".join(column)).isascii() and joined.isalnum():
-        return [f'"{value}"' for value in column]
-    if kinds == {list} and len(lengths := set(map(len, column))) == 1:
-        inner, width = list(chain.from_iterable(column)), lengths.pop()
-        if {float} == set(map(type, inner)) and np.isfinite(np.array(inner)).all():
-            numbers, template = iter(_reals(inner)), "[" + ",".join(["%s"] * width) + "]"
-            return list(map(template.__mod__, zip(*[numbers] * width, strict=True)))
-    return [encode(value) for value in column]
+    made = ValueColumn.of(column)
+    found = _texts(made, encode)
+    if len(found) == 1 and made.is_shared:
+        return found[0]
+    return found if made.places is None else [found[place] for place in made.places.tolist()]
+
+
+def _texts(column: ValueColumn, encode: Callable[[Any], str]) -> list[str]:
+    """The text of each distinct value of a column."""
+    values, numbers = column.distinct(), column.distinct_numbers()
+    if numbers is None or not np.isfinite(numbers).all() or numbers.ndim > 2:
+        return [encode(value) for value in values]
+    if numbers.dtype.kind == "i" and numbers.ndim == 1:
+        return list(map(str, values))
+    if numbers.dtype.kind != "f":
+        return [encode(value) for value in values]
+    if numbers.ndim == 1:
+        return _reals(values)
+    parts, template = iter(_reals(list(chain.from_iterable(values)))), "[" + ",".join(["%s"] * numbers.shape[1]) + "]"
+    return list(map(template.__mod__, zip(*[parts] * numbers.shape[1], strict=True)))
 
 
 def _reals(numbers: Sequence[float]) -> list[str]:
-    """``repr`` of finite numbers. Where none has an exponent pydantic writes the same texts, in a seventh of the time."""
-    size = np.abs(np.array(numbers))
-    if not ((size == 0.0) | ((size >= 1e-4) & (size < 1e16))).all():
-        return list(map(repr, numbers))
-    return to_json(numbers).decode()[1:-1].split(",")
+    """``repr`` of finite numbers. Those without an exponent pydantic writes alike, in a seventh of the time."""
+    size, found = np.abs(np.array(numbers)), to_json(numbers).decode()[1:-1].split(",")
+    for place in np.flatnonzero((size != 0.0) & ((size < 1e-4) | (size >= 1e16))).tolist():
+        found[place] = repr(numbers[place])
+    return found
 
 
 def filled(parts: Sequence[str | list[str]], count: int) -> Iterator[str]:
@@ -180,4 +187,4 @@ def members(columns: Mapping[str, Sequence[Any]], encode: Callable[[Any], str]) 
     return [*parts, "}"]
 
 
-__all__ = ["Trial", "Trials", "filled", "is_shared", "members", "short", "texts"]
+__all__ = ["Trial", "Trials", "filled", "members", "short", "texts"]

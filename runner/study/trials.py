@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from ...jobs.core import paths
 from ..collector import paused
 from ..config.limits import as_numbers, limits_of
 from ..config.model import Loaded, OptimizeSection, explain
-from ..config.sweep import Point, SweepError, expand
+from ..config.sweep import Point, SweepError, SweepPoints, expand
 from ..config.yaml_lines import ConfigError, ConfigProblem, KeyPath, did_you_mean, dotted
 from ..optimize.descent import optimized
+from ..value_columns import ABSENT, Array, ValueColumn, joined, narrowed
 from .trial_list import PLAIN, Trial, Trials, filled, members, short, texts
 
 MAX_PROBLEMS = 8
@@ -83,17 +85,16 @@ def make_trials(loaded: Loaded, job: type[Job[Any]]) -> Trials:
         return _made(loaded, job, points)
 
 
-def _made(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point]) -> Trials:
+def _made(loaded: Loaded, job: type[Job[Any]], points: SweepPoints) -> Trials:
     """The trials of points, in their order. Raises as ``make_trials``."""
     config = loaded.config
     seed = config.sweep.seed if config.sweep is not None else 0
     columns = resolved_together(job, config.job.params, points)
     if columns is not None:
-        replicates = [point.replicate for point in points]
-        ids = trial_ids(columns, replicates)
+        ids = trial_ids(columns, points.replicates)
         if len(set(ids)) == len(ids):
-            seeds = [trial_seed(seed, identity) for identity in ids]
-            return Trials(ids, list(range(len(ids))), replicates, seeds, [point.values for point in points], columns)
+            replicates = array("q", points.replicates.astype(np.int64).tobytes())
+            return Trials(ids, range(len(ids)), replicates, trial_seeds(seed, ids), points.columns, columns)
     return Trials.of(_one_by_one(loaded, job, points, seed))
 
 
@@ -122,14 +123,33 @@ def _one_by_one(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point], se
     return list(trials.values())
 
 
-def trial_ids(columns: dict[str, list[Any]], replicates: list[int]) -> list[str]:
+def trial_ids(columns: Mapping[str, ValueColumn], replicates: Sequence[int] | Array) -> list[str]:
     """As ``trial_id``, of trials whose parameters are columns."""
-    named = {name: columns[name] for name in sorted(columns)}
-    parts = ["[", *members(named, _CANONICAL), ",", texts(replicates, _CANONICAL), "]"]
-    return [hashlib.sha256(text.encode()).hexdigest()[:12] for text in filled(parts, len(replicates))]
+    ids, numbers = list[str](), ValueColumn(np.asarray(replicates, np.int64))
+    for start in range(0, len(numbers), AT_ONCE):
+        rows = np.arange(start, min(start + AT_ONCE, len(numbers)))
+        named = {name: columns[name].take(rows) for name in sorted(columns)}
+        parts = ["[", *members(named, _CANONICAL), ",", texts(numbers.take(rows), _CANONICAL), "]"]
+        own = next((k for k, part in enumerate(parts) if not isinstance(part, str)), len(parts))
+        begun = hashlib.sha256("".join(map(str, parts[:own])).encode())  # the part that is equal in all of them
+        for text in filled(parts[own:], len(rows)):
+            one = begun.copy()
+            one.update(text.encode())
+            ids.append(one.hexdigest()[:12])
+    return ids
 
 
-def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequence[Point]) -> dict[str, list[Any]] | None:
+def trial_seeds(sweep_seed: int, ids: Iterable[str]) -> Sequence[int]:
+    """As ``trial_seed``, of many trials."""
+    begun, digests = hashlib.sha256(f"{sweep_seed}:".encode()), list[bytes]()
+    for identity in ids:
+        one = begun.copy()
+        one.update(identity.encode())
+        digests.append(one.digest()[:8])
+    return array("q", (np.frombuffer(b"".join(digests), "<u8") >> np.uint64(1)).astype(np.int64).tobytes())
+
+
+def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequence[Point]) -> dict[str, ValueColumn] | None:
     """The parameters of all points as columns, each value as ``resolve`` would give it.
 
     Where the schema declares limits alone, only the first point is validated, and all points share what the sweep does not set. Otherwise
@@ -137,62 +157,67 @@ def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequenc
 
     None: the points do not set the same parameters to single values, or not all of them can be resolved; ``resolve`` then tells why.
     """
-    names = list(points[0].values)
-    swept = [[point.values.get(name) for point in points] for name in names]
-    if not names or not all(point.values.keys() == points[0].values.keys() for point in points):
+    made = SweepPoints.of(points)
+    swept = made.columns
+    if not swept or any(ABSENT in column.values for column in swept.values() if isinstance(column.values, list)):
         return None
-    shared = _within_limits(job, base, points[0], dict(zip(names, swept, strict=True)))
+    shared = _within_limits(job, base, made[0], swept)
     if shared is not None:
         return shared
-    if not all({float, *PLAIN}.issuperset(map(type, column)) for column in swept):
+    if not all({float, *PLAIN}.issuperset(map(type, column.distinct())) for column in swept.values()):
         return None
-    holes = {name: f"{secrets.token_hex(8)}-{number}" for number, name in enumerate(names)}
+    holes = {name: f"{secrets.token_hex(8)}-{number}" for number, name in enumerate(swept)}
     try:
         template = _TEXT(_placed(job, base, holes))
     except paths.PathError:
         return None
-    parts: list[str | list[str]] = [template]
-    for name, column in zip(names, swept, strict=True):
-        at = next(k for k, part in enumerate(parts) if isinstance(part, str) and holes[name] in part)
-        before, _, after = str(parts[at]).partition(f'"{holes[name]}"')
-        parts[at : at + 1] = [before, texts(column, _TEXT), after]
-    rows, validator = list(filled(parts, len(points))), TypeAdapter(list[job.Params])
-    columns: dict[str, list[Any]] = {}
-    for start in range(0, len(rows), AT_ONCE):
+    validator, chunks = TypeAdapter(list[job.Params]), list[dict[str, ValueColumn]]()
+    for start in range(0, len(made), AT_ONCE):
+        rows = np.arange(start, min(start + AT_ONCE, len(made)))
+        parts: list[str | list[str]] = [template]
+        for name, column in swept.items():
+            at = next(k for k, part in enumerate(parts) if isinstance(part, str) and holes[name] in part)
+            before, _, after = str(parts[at]).partition(f'"{holes[name]}"')
+            parts[at : at + 1] = [before, texts(column.take(rows), _TEXT), after]
         try:
-            made = validator.validate_json("[" + ",".join(rows[start : start + AT_ONCE]) + "]", strict=True)
+            found = validator.validate_json("[" + ",".join(filled(parts, len(rows))) + "]", strict=True)
         except ValidationError:
             return None
-        plain = paths.plain_lists(made, validator)
-        if any(list(one) != list(plain[0]) for one in plain) or (columns and list(columns) != list(plain[0])):
+        plain = paths.plain_lists(found, validator)
+        if any(list(one) != list(plain[0]) for one in plain) or (chunks and list(chunks[0]) != list(plain[0])):
             return None
-        for name in plain[0]:
-            columns.setdefault(name, []).extend([one[name] for one in plain])
-    return columns
+        chunks.append({name: narrowed([one[name] for one in plain]) for name in plain[0]})
+    return {name: joined([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
 def _within_limits(
-    job: type[Job[Any]], base: dict[str, Any], first: Point, swept: dict[str, list[Any]]
-) -> dict[str, list[Any]] | None:
+    job: type[Job[Any]], base: dict[str, Any], first: Point, swept: Mapping[str, ValueColumn]
+) -> dict[str, ValueColumn] | None:
     """The columns of ``resolved_together`` of numbers that the schema certainly allows; None: it does not say so."""
     limits = limits_of(job.Params, list(swept))
     if limits is None:
         return None
-    numbers = {name: as_numbers(column, limits.of[name].kind) for name, column in swept.items()}
-    known = {name: array for name, array in numbers.items() if array is not None}
-    if len(known) < len(numbers) or not limits.certainly_allow(known).all():
-        return None
+    known = dict[str, ValueColumn]()
+    for name, column in swept.items():
+        numbers = as_numbers(column.values, limits.of[name].kind)
+        if numbers is None or not limits.certainly_allow({name: numbers}).all():
+            return None
+        known[name] = ValueColumn(numbers, column.places)
     try:
         params = resolve(job, base, first.values)
     except (ValidationError, paths.PathError):
         return None
-    columns = {name: [value] * len(swept[next(iter(swept))]) for name, value in params.items()}
-    for name, array in known.items():
+    count = len(next(iter(swept.values())))
+    columns = {name: ValueColumn.shared(value, count) for name, value in params.items()}
+    for name, column in known.items():
         top, _, rest = name.partition(".")
-        values = array.tolist()
-        columns[top] = (
-            [paths.replaced(old, rest, new) for old, new in zip(columns[top], values, strict=True)] if rest else list(values)
-        )
+        old = columns[top]
+        if not rest:
+            columns[top] = column
+        elif old.is_shared:
+            columns[top] = ValueColumn([paths.replaced(old[0], rest, new) for new in column.distinct()], column.places)
+        else:
+            columns[top] = ValueColumn([paths.replaced(one, rest, new) for one, new in zip(old, column, strict=True)])
     return columns
 
 
@@ -292,9 +317,17 @@ def check_optimize(loaded: Loaded, job: type[Job[Any]], gradients: Sequence[str]
             problems.append(document.problem(("optimize", *place), f"`{name}` stands twice", hint="name it once"))
     if problems:
         raise document.error(*problems)
-    for trial in trials:
-        for name in names:
-            _check_start(loaded, section, trial, name)
+    made = Trials.of(trials)
+    for name in names:
+        top, _, rest = name.partition(".")
+        column = None if made.uneven is not None else made.columns[top]
+        if rest and column is not None:
+            column = column.mapped(lambda values, rest=rest: [paths.get(value, rest) for value in values])
+        numbers = None if column is None else column.distinct_numbers()
+        low, high = section.bounds.get(name, (-np.inf, np.inf))
+        if numbers is None or (numbers < low).any() or (numbers > high).any():
+            for trial in made:  # the first one that is wrong is named
+                _check_start(loaded, section, trial, name)
 
 
 def _check_start(loaded: Loaded, section: OptimizeSection, trial: Trial, name: str) -> None:

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..store.attempts import INLINE_BYTES
 from ..store.files import Files, StorageFull
 from ..study.plan import PlannedGroup
-from ..study.trial_list import Trial, Trials, is_shared
+from ..study.trial_list import Trial, Trials
+from ..value_columns import Array
 
 LINE_BYTES = 1500
 """Bytes of a trial without its arrays: its lines in the journal (measured: 1.1 to 1.4 KB), including its plan by kind, and its row."""
@@ -44,27 +47,26 @@ def estimate(trials: Iterable[Trial], groups: Iterable[PlannedGroup], gradients:
         gradients: the names of the gradients that are kept.
     """
     wanted, made = tuple(gradients), Trials.of(trials)
+    names = [name for name in wanted if name in made.columns]
+    numbers = np.zeros(len(made), np.int64)
+    for name in names:
+        column = made.columns[name]
+        counts = np.array(list(map(_numbers, column.distinct())), np.int64)
+        numbers += counts if column.places is None else counts[column.places]
+    low = _record_bytes(numbers + len(wanted) - len(names))
+    least = int(low.sum())
+    if len(names) == len(wanted):
+        return Estimate(least, least, len(made))
     bounds: dict[str, int] = {}
     for group in groups:
-        bounds |= dict.fromkeys(group.trials, _bound(group))
-    names = [name for name in wanted if name in made.columns]
-    known = [sum(counts) for counts in zip(*(_counts(made.columns[name]) for name in names), strict=True)]
-    least = most = 0
-    for name, numbers in zip(made.ids, known or [0] * len(made), strict=True):
-        low = record_bytes(numbers + len(wanted) - len(names))
-        least += low
-        most += low if len(names) == len(wanted) else max(low, record_bytes(bounds.get(name, 0) // NUMBER_BYTES))
-    return Estimate(least, most, len(made))
+        bounds |= dict.fromkeys(group.trials, _bound(group) // NUMBER_BYTES)
+    larger = np.fromiter((bounds.get(name, 0) for name in made.ids), np.int64, len(made))
+    return Estimate(least, int(np.maximum(low, _record_bytes(larger)).sum()), len(made))
 
 
 def _bound(group: PlannedGroup) -> int:
     """The bytes of all gradients of a trial, at most, as far as the plan says."""
     return group.plan.by_kind().get("gradients", 0) if group.plan is not None else 0
-
-
-def _counts(column: list[Any]) -> list[int]:
-    """The number of numbers in each value."""
-    return [_numbers(column[0])] * len(column) if is_shared(column) else list(map(_numbers, column))
 
 
 def _numbers(value: Any) -> int:
@@ -79,9 +81,12 @@ def _numbers(value: Any) -> int:
 
 def record_bytes(numbers: int) -> int:
     """Bytes of the record of a trial with that many numbers: as text in the journal and in the table, or as a file."""
-    if numbers * NUMBER_BYTES <= INLINE_BYTES:
-        return LINE_BYTES + numbers * (TEXT_BYTES + NUMBER_BYTES)
-    return LINE_BYTES + 4 * BLOCK_BYTES + numbers * NUMBER_BYTES
+    return int(_record_bytes(np.array([numbers]))[0])
+
+
+def _record_bytes(numbers: Array) -> Array:
+    inline, apart = numbers * (TEXT_BYTES + NUMBER_BYTES), 4 * BLOCK_BYTES + numbers * NUMBER_BYTES
+    return LINE_BYTES + np.where(numbers * NUMBER_BYTES <= INLINE_BYTES, inline, apart)
 
 
 def check_room(files: Files, wanted: Estimate) -> str:

@@ -24,6 +24,7 @@ from qdrun.runner.study import batches
 from qdrun.runner.study.batches import Batches, BatchGroup, chunks, columns_of, groups_of
 from qdrun.runner.study.plan import all_same, make_plan
 from qdrun.runner.study.prepare import prepare
+from qdrun.runner.value_columns import ValueColumn
 from qdrun.runner.workers.spec import BatchColumns
 
 MIB = 1 << 20
@@ -198,7 +199,7 @@ def test_columns_are_the_parameters_that_differ_in_any_bit(tmp_path, known):
     ],
 )
 def test_values_are_the_same_to_the_bit_or_not(column, same):
-    assert all_same(column[0], column) is same
+    assert all_same(ValueColumn(column)) is same
 
 
 @pytest.mark.parametrize(

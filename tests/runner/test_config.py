@@ -179,7 +179,7 @@ def test_what_does_not_fit_the_job_is_said_at_the_line_that_sets_it(tmp_path, ch
         ({"x": {"range": [0, 5, 0]}}, ["`range` is [first, end, step]", "do: write, for example, {range: [0, 10, 2]}"]),
         ({"x": {"range": [5, 0]}}, ["the step leads away from the end"]),
         ({"x": {"linspace": [0, 1]}}, ["`linspace` is [first, last, how many]", "{linspace: [0, 1, 5]}"]),
-        ({"x": {"linspace": [0, 1, 2.5]}}, ["a whole number from 1 to 100000"]),
+        ({"x": {"linspace": [0, 1, 2.5]}}, ["a whole number from 1 to 10000000"]),
         ({"x": {"loguniform": [0, 1, 3]}}, ["`loguniform` needs 0 < low", "{loguniform: [1e-4, 1e-1, 5]}"]),
         ({"x": {"normal": [0, 0, 3]}}, ["`normal` needs a deviation above 0"]),
         ({"size": {"randint": [0, 2.5, 3]}}, ["`randint` needs whole numbers"]),

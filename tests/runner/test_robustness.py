@@ -11,7 +11,7 @@ from qdrun.jobs.base import Finished, Job, JobParams, MemoryPlan, Outcome
 from qdrun.runner.cli.app import app
 from qdrun.runner.config.sweep import SweepError, axis_values
 from qdrun.runner.config.values import TARGET
-from qdrun.runner.observe import table
+from qdrun.runner.query.run_table import as_arrow, as_column, values_of
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.status import list_runs
 from qdrun.runner.workers import error_record, finished_record
@@ -21,9 +21,10 @@ from qdrun.runner.workers import error_record, finished_record
     "values", [[[1, "a"]], [[1, [2]]], [2**70, None], [[1.5], ["b"]], [True, [1]], [2**60 + 1, 0.5], ["x", 1]]
 )
 def test_a_column_of_mixed_values_becomes_text_and_loses_nothing(values):
-    column = table._column(values, "param.mixed")
-    assert isinstance(column, pa.Array)
-    assert len(column) == len(values)
+    column = as_column(values, "param.mixed")
+    assert values_of(column) == values and list(map(type, values_of(column))) == list(map(type, values))
+    stored = as_arrow(column, "param.mixed")
+    assert isinstance(stored, pa.Array) and len(stored) == len(values)
 
 
 def test_text_that_no_file_can_hold_is_escaped():

@@ -55,7 +55,6 @@ def test_a_column_keeps_type_shape_and_bits():
 
 def test_each_trial_of_a_batch_has_its_row(run, monkeypatch):
     monkeypatch.setattr("qdrun.runner.study.trials.trial_id", lambda params, replicate: NAMES[params["x"]])
-    monkeypatch.setattr("qdrun.runner.study.trial_file.trial_id", lambda params, replicate: NAMES[params["x"]])
     parts, losses, norms, gradients, outputs = made(np.random.default_rng(1))
     (rows,) = parts
     assert rows.best == (int(losses.argmin()), losses.min())

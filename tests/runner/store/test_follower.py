@@ -16,7 +16,7 @@ from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import owner_numbers
 from qdrun.runner.store.replay import Replayer, recover, replay
 from qdrun.runner.store.trial_state import TrialState
-from qdrun.runner.study.trial_file import TrialIds, ids_of, parsed, trial_lines
+from qdrun.runner.study.trial_file import TrialIds, ids_of, read_trials, trial_lines, trial_of
 from qdrun.runner.study.trials import Trial
 from tests.runner.store.store_helpers import CountingFiles, make_run, record, run_one
 from tests.runner.store.test_table import batch
@@ -189,8 +189,9 @@ def test_ids_that_are_read_without_their_lines_are_those_of_the_lines_also_of_da
     if seed % 2:
         data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
     data = bytes(data[: int(rng.integers(len(data)))] if seed % 5 == 4 else data)
-    lines, problems = parsed(data)
-    assert ids_of(data) == ([line["id"] for line in lines], problems)
+    found, problems = read_trials(data), ids_of(data)[1]
+    assert ids_of(data) == (list(found.trials.ids), found.problems)
+    assert bool(problems) == bool(found.damaged) or not found.trials or len(found.trials) < len(names)
     if not problems:
         assert list(ids_of(data)[0]) == names
         assert not seed % 3 or list(TrialIds(lambda: data)) == names
@@ -203,3 +204,34 @@ def test_entries_of_a_batch_are_one_and_slots_keep_them_small(tmp_path):
     owner, rows = Follower(folder).look().entries
     assert (owner.event["event"], rows.event["event"]) == ("owner", "rows") and "gradients" not in rows.event
     assert not hasattr(rows, "__dict__") and isinstance(rows, JournalEntry)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_line_of_trials_costs_its_own_trials_and_names_them(seed, monkeypatch):
+    rng, count = np.random.default_rng(seed), 60
+    monkeypatch.setattr("qdrun.runner.study.trial_file.LINE_BYTES", 800)
+    kinds = [lambda k: float(rng.normal()), lambda k: "ab"[k % 2], lambda k: [1.5, float(k)], lambda k: 7, lambda k: k // 20]
+    params = [{f"p{n}": kind(k) for n, kind in enumerate(kinds)} for k in range(count)]
+    trials = [
+        Trial(id=f"{k * 7919:012x}", index=k, replicate=k % 2, seed=2**62 + k, swept={"p0": one["p0"]}, params=one)
+        for k, one in enumerate(params)
+    ]
+    data = trial_lines(trials)
+    assert data.count(b"\n") > 3 and list(read_trials(data).trials) == trials
+    assert all(trial_of(data, trial.id) == trial for trial in trials[::7])
+    lines = data.split(b"\n")[:-1]
+    for _ in range(20):
+        hurt = list(lines)
+        for at in rng.integers(0, len(lines), 1 + seed % 3).tolist():
+            line = bytearray(lines[at])
+            line[int(rng.integers(len(line)))] ^= 1 << int(rng.integers(8))
+            hurt[at] = bytes(line)
+        found = read_trials(b"\n".join(hurt) + b"\n")
+        assert found.problems and ids_of(b"\n".join(hurt) + b"\n") == (list(found.trials.ids), found.problems)
+        whole = [trial for trial in found.trials if trial.id not in found.damaged]
+        assert all(trial == trials[trial.index] for trial in whole)
+        lost = [trial for trial in trials if trial.index not in {one.index for one in whole}]
+        assert len(found.trials) == count and len(found.damaged) == len(lost) > 0
+        assert sum(trial.id in found.damaged for trial in lost) >= len(lost) - 6 * (1 + seed % 3), (
+            "a flip in the ids costs names"
+        )
