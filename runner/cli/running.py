@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..engine.resume import ResumePlan
     from ..engine.session import Submitted
     from ..observe.timing import Timing
-    from ..remote.detach import Detached
+    from ..remote.detach import Detached, Order
     from ..store.layout import RunFolder
 
 
@@ -52,7 +52,10 @@ def submit(
     changes: Set = [],  # noqa: B006 - typer makes a list of its own
     address: Address = None,
     dashboard: Dashboard = False,
-    output: Annotated[str | None, typer.Option(help="Folder or URI for the run, instead of `storage` of the config.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="Folder or URI for the run, instead of `storage` of the config. The folder of a run: go on with it."),
+    ] = None,
     detach: Detach = False,
     wait: Wait = False,
     debug: Debug = False,
@@ -66,29 +69,43 @@ def submit(
     ] = [],  # noqa: B006 - as above
     as_json: Json = False,
 ) -> None:
-    """Run a sweep and wait for its end. On a terminal, a sweep of more than 1,000 trials first shows its plan and asks for confirmation."""
+    """Run a sweep and wait for its end. On a terminal, a sweep of more than 1,000 trials first shows its plan and asks for confirmation.
+
+    If --output is the folder of a run, it goes on with that run: a finished one stays as it is.
+    """
     from ..observe.timing import Timing, process_started
 
     command_t = process_started()
     with reported(as_json):
         from ..config.values import expanded
         from ..remote.cluster_inventory import devices_at
+        from ..remote.detach import Order
         from ..search.warm_start import warm_started
+        from ..store.layout import RunExists, RunFolder
         from ..study.prepare import prepare
         from .confirmation import asked
 
         there = None if address == "slurm" else devices_at(address)
         prepared, job = prepare(config, local=address is None, overrides=changes, debug=debug, cluster=there)
         prepared = warm_started(prepared, job)
+        folder = expanded(output) if output else prepared.loaded.config.uri
+        if output and (found := RunFolder(folder)).is_run:
+            if address == "slurm":
+                raise RunExists(
+                    f"{folder} is the folder of a run, and an allocation of Slurm begins a new one\n"
+                    "  do: name another --output, or go on with the run on a cluster: --address HOST:PORT"
+                )
+            found.check_config(prepared.resolved)
+            order = Order(Timing(command_t=command_t, submitted_t=now()), address, dashboard)
+            _again(found, order, detach or is_dashboard(address), wait or not detach, quiet, as_json)
         planned = () if yes or quiet or as_json else asked(prepared, job, local=address is None)
         timing = Timing(command_t=command_t, submitted_t=now())
-        folder = expanded(output) if output else prepared.loaded.config.uri
         if address == "slurm":
             from ..remote.slurm import submit_slurm
 
             _detached(submit_slurm(prepared, folder, sbatch), timing, wait, quiet, as_json)
         if detach or is_dashboard(address):
-            from ..remote.detach import Order, submit_detached
+            from ..remote.detach import submit_detached
 
             if prepared.choice is not None and not quiet and not as_json:
                 print(prepared.choice.text, file=sys.stderr)
@@ -99,6 +116,25 @@ def submit(
 
         how = {"address": address, "dashboard": dashboard, "quiet": quiet}
         _ended(run(prepared, job, output=folder, timing=timing, plan=planned, **how), as_json)
+
+
+def _again(run: RunFolder, order: Order, detached: bool, wait: bool, quiet: bool, as_json: bool) -> NoReturn:
+    """Go on with a run that was submitted before, and exit with its code; one without remaining trials stays as it is."""
+    from ..engine.resume import look, over, resume
+    from ..remote.detach import resume_detached
+    from ..store.replay import Replayer
+
+    reader = Replayer(run)
+    done = over(run, look(run, reader=reader))
+    if not quiet and not as_json:
+        said = "goes on" if done is None else "has ended before; nothing is left to run"
+        print(f"run {run.name} {said}", file=sys.stderr)
+    if done is None and detached:
+        _detached(resume_detached(run, order), order.timing, wait, quiet, as_json)
+    if done is None:
+        how = {"address": order.address, "dashboard": order.dashboard, "timing": order.timing}
+        done = resume(run, quiet=quiet, reader=reader, **how)
+    _ended(done, as_json)
 
 
 def is_dashboard(address: str | None) -> bool:

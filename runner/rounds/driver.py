@@ -1,16 +1,20 @@
 """Runs the rounds of a search, one after the other, and goes on with a search that was interrupted.
 
-The folder of a search has ``search.json``, with the id and the trials of each round, and below ``rounds`` a folder for each run. What a
-round asks for follows from the rows of those before; when a search goes on, it is asked for again and must be the same.
+The folder of a search has ``search/<owner>.json``, with the id and the trials of each round, and below ``rounds`` a folder for each run.
+What a round asks for follows from the rows of those before; when a search goes on, it is asked for again and must be the same.
+
+A search has owners as a run has (store/owner.py), and each owner writes a record of its own: that of the latest owner counts. So a process
+that was stopped while another one took the search over can overwrite nothing of it, whenever it wakes up.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
+import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +23,7 @@ from typing import Any
 from ...compiler.errors import QdrunError
 from ..clock import now
 from ..config.model import Loaded, load_config
+from ..config.values import differing
 from ..engine.resume import resume
 from ..engine.session import submit
 from ..observe.table import rows as rows_of
@@ -28,13 +33,16 @@ from ..provenance.versions import CodeChange, CodeChanged, code_changed, code_fo
 from ..ray_adapter.cluster import kept_open
 from ..stops import Stops, counted_signals
 from ..store.files import Files, LocalFiles, open_files
-from ..store.layout import BEAT_EVERY_S, RunFolder
-from ..store.owner import RunAlive, give_up, latest_owner, take
+from ..store.layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder
+from ..store.owner import Owner, OwnerLost, RunAlive, check_owner, give_up, latest_owner, take
 from ..study.prepare import prepare
 from ..study.target import Target
 from .plans import NotSearchable, Round, Row, rounds_of
 
-RECORD, BELOW = "search.json", "rounds"
+RECORDS, BELOW = "search", "rounds"
+PATIENCE_S = 2 * LOST_AFTER_S
+ROUND = "search_round"
+"""In the ``run.json`` of a round: the owner of the search that began it, and its number."""
 
 
 class SearchRuns(QdrunError, RuntimeError):
@@ -114,6 +122,7 @@ def search(
     Raises:
         NotSearchable: the config has no ``search``, or one that does not fit its other sections.
         SearchChanged: the search in the folder is another one.
+        SearchRuns: another process runs it, or has taken it over from this one.
         CodeChanged: the files of its job have changed, and ``where`` does not say which code it goes on with.
         ConfigError, ClusterError, CannotPlan: as ``submit`` does.
     """
@@ -138,16 +147,17 @@ def search(
     names = [] if optimize is None else optimized(optimize, prepared.gradients, prepared.trials.params(0))
     chooser = rounds_of(section, sweep, optimize, names, loaded.folder)
     with (
-        _claimed(folder, files),
+        _claimed(folder, files) as owner,
         kept_open(where.address, prepared.ray_devices, {"job_name": f"search {loaded.config.name}"}),
         counted_signals(stops := Stops()),  # after Ray has started, which replaces the handlers of the main thread
     ):
-        record = _Record(files, found, _identity(loaded))
+        record = _Record(files, found, _identity(loaded), owner)
         while (left := section.evaluations - found.spent) > 0 and (asked := chooser.ask(left)) is not None:
             if stops.asked:
                 found.state = "interrupted"
                 break
             run, found.state = record.run(config, overrides, asked, where, prepared.target)
+            record.check()
             if found.state not in ("done", "failed"):
                 break
             rows = rows_of(run)
@@ -157,8 +167,10 @@ def search(
 
 
 @contextmanager
-def _claimed(uri: str, files: Files) -> Iterator[None]:
+def _claimed(uri: str, files: Files) -> Iterator[Owner]:
     """Claim the folder of a search as runs are claimed, with signs of life: two processes would both run all rounds.
+
+    When another process takes it over, the round that runs here is interrupted.
 
     Raises:
         SearchRuns: another process has it.
@@ -178,19 +190,36 @@ def _claimed(uri: str, files: Files) -> Iterator[None]:
 
     def beat() -> None:
         while not over.is_set():
-            with suppress(OSError, QdrunError):  # a store that is away comes back
+            try:
+                check_owner(folder, owner)
                 folder.beat(owner.number)
+            except OwnerLost:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                return
+            except (OSError, QdrunError):  # a store that is away comes back
+                pass
             over.wait(BEAT_EVERY_S)
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:
-        yield
+        yield owner
+    except OwnerLost as error:
+        raise _taken_over(folder) from error
     finally:
         over.set()
         thread.join(BEAT_EVERY_S)
         with suppress(OSError, QdrunError):
             give_up(folder, owner)
+
+
+def _taken_over(folder: RunFolder) -> SearchRuns:
+    now = latest_owner(folder)
+    who = f"process {now.pid} on {now.host}" if now is not None else "another process"
+    return SearchRuns(
+        f"{who} has taken the search in {folder.uri} over from this process, which writes nothing more\n"
+        f"  do: wait for its end; `qdrun search` with --output {folder.uri} shows the result"
+    )
 
 
 class _Record:
@@ -199,25 +228,38 @@ class _Record:
     Args:
         files: of its folder.
         found: the search.
-        config: what tells its config from another one.
+        config: the config, as plain data.
+        owner: this process; None: it only reads.
 
     Raises:
         SearchChanged: the folder has the search of another config.
+        OwnerLost: another process has taken the search over.
     """
 
-    def __init__(self, files: Files, found: SearchProgress, config: str) -> None:
-        self._files, self._found, self._config = files, found, config
-        record = _read(files) if files.exists(RECORD) else {"config": config, "rounds": []}
-        if record["config"] != config:
+    def __init__(self, files: Files, found: SearchProgress, config: Mapping[str, Any], owner: Owner | None = None) -> None:
+        self._files, self._found, self._config, self._owner = files, found, config, owner
+        record = _read(files) or {"config": config, "rounds": []}
+        if others := differing(record["config"], config):
             raise SearchChanged(
-                f"the search in {found.folder} has another config than this one\n"
+                f"the search in {found.folder} was made from another config; other now: {', '.join(others)}\n"
                 "  do: give its config, or --output another folder for a new search"
             )
         self._known: list[dict[str, Any]] = record["rounds"]
+        if owner is not None and self._known:
+            self._keep()  # from now on the record of this owner counts
+
+    def check(self) -> None:
+        """Check that the search still belongs to this process.
+
+        Raises:
+            OwnerLost: it does not.
+        """
+        assert self._owner is not None
+        check_owner(RunFolder(self._found.folder), self._owner)
 
     def code(self, command: str, code: CodeChange | None) -> Target | None:
         """The code of the latest round, which all rounds to come have; None: there is none yet, or it keeps none."""
-        run = next((run for one in reversed(self._known) if one["run"] and (run := self._begun(one["run"]))), None)
+        run = next((run for one in reversed(self._known) if one["run"] and (run := self._begun(one))), None)
         try:
             return None if run is None else code_for(run, code)
         except CodeChanged as error:
@@ -227,21 +269,22 @@ class _Record:
         self, config: Path, overrides: Sequence[str], asked: Round, where: RoundSettings, target: Target
     ) -> tuple[RunFolder, str]:
         """Run a round with the code of ``target``, or bring one to its end that has begun; its folder and its state."""
-        found = self._found
+        found, owner = self._found, self._owner
+        assert owner is not None
         before = self._known[len(found.rounds)] if len(found.rounds) < len(self._known) else None
-        entry = {"run": "", "trials": asked.trials, "overrides": asked.overrides, "evaluations": 0, "loss": None}
+        mark = f"{owner.number}/{1 + len(found.rounds)}"
+        entry = {"run": "", "mark": mark, "trials": asked.trials, "overrides": asked.overrides, "evaluations": 0, "loss": None}
         if before is not None and any(before[key] != entry[key] for key in ("trials", "overrides")):
             raise SearchChanged(
                 f"round {1 + len(found.rounds)} of the search in {found.folder} would have other trials than it has: the job, numpy or"
                 " Optuna is another one, or a run was changed\n  do: begin a new search, in another folder"
             )
         found.rounds.append(entry)
-        run = None if before is None else self._begun(before["run"])
-        if run is not None:
-            entry["run"] = run.name
-            return run, resume(
-                run, address=where.address, quiet=where.quiet, debug=where.debug, code=where.code or "kept"
-            ).state
+        run = None if before is None else self._begun(before)
+        if before is not None and run is not None:
+            entry |= {"run": run.name, "mark": before["mark"]}
+            self._keep()
+            return run, self._resumed(run, where)
         self._keep()  # its trials are on disk before its run begins
         sweep = {"method": "list", "trials": asked.trials}
         sets = [f"sweep={json.dumps(sweep)}", *(f"{key}={json.dumps(value)}" for key, value in asked.overrides.items())]
@@ -256,17 +299,30 @@ class _Record:
             address=where.address,
             dashboard=False,
             quiet=where.quiet,
+            more={ROUND: mark},
         )
         entry["run"] = done.folder.name
         self._keep()
         return done.folder, done.state
 
-    def _begun(self, run: str) -> RunFolder | None:
-        """The folder of a round that has begun. The process may have died before it noted the id: then it is the one that no round has."""
-        others = {one["run"] for one in self._known}
-        name = run or next((name for name in sorted(self._files.names(BELOW)) if name not in others), "")
-        folder = RunFolder(f"{self._found.folder}/{BELOW}/{name}") if name else None
-        return folder if folder is not None and folder.is_run else None
+    def _resumed(self, run: RunFolder, where: RoundSettings) -> str:
+        """Bring a round that has begun to its end. A process that has lost the search may still run it, until it notices."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                how = {"address": where.address, "quiet": where.quiet, "debug": where.debug, "code": where.code or "kept"}
+                return resume(run, **how).state
+            except RunAlive:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(BEAT_EVERY_S)
+
+    def _begun(self, entry: Mapping[str, Any]) -> RunFolder | None:
+        """The folder of a round that has begun. The process may have died before it noted the id: then the run says whose round it is."""
+        below = [RunFolder(f"{self._found.folder}/{BELOW}/{name}") for name in sorted(self._files.names(BELOW))]
+        if entry["run"]:
+            return next((one for one in below if one.name == entry["run"] and one.is_run), None)
+        return next((one for one in below if one.is_run and one.info().get(ROUND) == entry["mark"]), None)
 
     def ended(self, run: RunFolder, rows: Sequence[Row], evaluations: int) -> None:
         """A round has come to its end."""
@@ -280,27 +336,38 @@ class _Record:
         self._keep()
 
     def _keep(self) -> None:
+        """Write the record of this owner.
+
+        Raises:
+            OwnerLost: another process has taken the search over.
+        """
+        self.check()
+        assert self._owner is not None
         rounds = [*self._found.rounds, *self._known[len(self._found.rounds) :]]
         data = {"version": 1, "config": self._config, "rounds": rounds}
-        self._files.put(RECORD, json.dumps(data, indent=1).encode())
+        self._files.put(f"{RECORDS}/{self._owner.number:06}.json", json.dumps(data, indent=1).encode())
 
 
-def _read(files: Files) -> dict[str, Any]:
+def _read(files: Files) -> dict[str, Any] | None:
+    """The record of the latest owner that has left one."""
+    names = sorted(name for name in files.names(RECORDS) if name.endswith(".json"))
+    if not names:
+        return None
     try:
-        record = json.loads(files.read(RECORD))
-        if isinstance(record["config"], str) and isinstance(record["rounds"], list):
+        record = json.loads(files.read(f"{RECORDS}/{names[-1]}"))
+        if isinstance(record["config"], dict) and isinstance(record["rounds"], list):
             return record
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise SearchChanged(
-        f"{files.root}/{RECORD} is damaged\n  do: begin a new search, in another folder; `qdrun results` shows the rounds of this one"
+        f"{files.root}/{RECORDS}/{names[-1]} is damaged\n"
+        "  do: begin a new search, in another folder; `qdrun results` shows the rounds of this one"
     )
 
 
-def _identity(loaded: Loaded) -> str:
+def _identity(loaded: Loaded) -> dict[str, Any]:
     """What makes a search the same one: its config, with overrides applied."""
-    text = loaded.config.model_dump_json(by_alias=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return json.loads(loaded.config.model_dump_json(by_alias=True))
 
 
 def _line(found: SearchProgress) -> str:

@@ -71,6 +71,10 @@ class ConfigChanged(QdrunError, ValueError):
     """A run was made from another config than the one at hand."""
 
 
+class RunExists(QdrunError, ValueError):
+    """A new run was wanted where one is."""
+
+
 class RunFolder:
     """One run, on any storage. A local run is a path: ``open(os.path.join(folder, "config.yaml"))``."""
 

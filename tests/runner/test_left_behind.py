@@ -147,8 +147,9 @@ def test_a_second_search_in_a_folder_is_refused_by_name(tmp_path):
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{}", "", '{"config": 1, "rounds": []}'])
 def test_a_damaged_record_of_a_search_is_refused(tmp_path, text):
-    (tmp_path / "search.json").write_text(text)
-    with pytest.raises(SearchChanged, match=r"search\.json is damaged\n  do: "):
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "000001.json").write_text(text)
+    with pytest.raises(SearchChanged, match=r"search/000001\.json is damaged\n  do: "):
         driver._read(open_files(tmp_path))
 
 

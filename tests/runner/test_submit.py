@@ -17,6 +17,7 @@ from runner_helpers import only_run, write_config
 from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
+from qdrun.runner.engine import session
 from qdrun.runner.ray_adapter import cluster
 from qdrun.runner.store import status
 from qdrun.runner.store.layout import RunFolder
@@ -66,6 +67,30 @@ def test_a_sweep_gives_exact_losses_and_gradients_in_a_table_that_pandas_and_pol
 
 
 @pytest.mark.slow
+def test_a_submit_into_the_folder_of_a_run_goes_on_with_it(one_worker, tmp_path, monkeypatch):
+    config = write_config(tmp_path, sweep={"x": {"linspace": [0, 1, 3]}})
+
+    def lost(*args, **options):
+        raise cluster.ClusterError("no cluster\n  do: start one")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "attend", lost)
+        assert submit(config)[0] == 4
+    run = RunFolder(str(only_run(tmp_path)))
+    code, summary = submit(config, "--output", run.uri)
+    assert code == 0 and summary["counts"] == {"done": 3} and only_run(tmp_path).name == run.name
+    journal, rows = run.files.below("journal"), rows_of(run.uri)
+    result = CliRunner().invoke(app, ["submit", str(config), "--output", run.uri])
+    assert result.exit_code == 0 and f"run {run.name} has ended before; nothing is left to run" in result.stderr
+    assert rows_of(run.uri) == rows and run.files.below("journal") == journal
+    code, said = submit(config, "--output", run.uri, "--set", "name=other")
+    assert (
+        code == 2
+        and f"{run.name} was made from another config; other now: name, overrides" in said["error"]["message"]
+    )
+    assert "do: submit the new config as a run of its own, or" in said["error"]["message"]
+
+
 def test_trials_that_raise_or_are_not_finite_are_rows_with_their_errors_and_the_sweep_goes_on(one_worker, tmp_path):
     ends = {"trial_end": ["tee", "-a", str(tmp_path / "rows")], "run_end": ["tee", str(tmp_path / "end")]}
     config = write_config(tmp_path, sweep={"mood": ["raise", "nan", "good"]}, more=f"callbacks: {json.dumps(ends)}\n")

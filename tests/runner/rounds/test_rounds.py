@@ -2,6 +2,9 @@
 
 import json
 import math
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,8 +14,11 @@ from qdrun.runner.config.axes import SweepSection
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.config.search_section import SearchSection
 from qdrun.runner.rounds import driver
-from qdrun.runner.rounds.driver import RoundSettings, SearchChanged, search
+from qdrun.runner.rounds.driver import RoundSettings, SearchChanged, SearchProgress, SearchRuns, search
 from qdrun.runner.rounds.plans import NotSearchable, rounds_of
+from qdrun.runner.store.files import open_files
+from qdrun.runner.store.layout import RunFolder
+from qdrun.runner.store.owner import take
 
 OPTIMIZE = OptimizeSection.model_validate({"rule": "lbfgs"})
 QUIET = RoundSettings(quiet=True)
@@ -149,6 +155,48 @@ def test_a_config_without_a_search_is_refused(tmp_path):
         search(config, folder=str(tmp_path / "s"))
 
 
+def test_a_search_has_one_owner_and_a_process_that_has_lost_it_writes_nothing(tmp_path, monkeypatch):
+    killed, config = [], {"search": {"seed": 0}}
+    monkeypatch.setattr(driver, "BEAT_EVERY_S", 0.01)
+    monkeypatch.setattr(driver.signal, "pthread_kill", lambda *thread: killed.append(thread))
+    uri = str(tmp_path / "s")
+    files, folder = open_files(uri), RunFolder(uri)
+
+    def record(owner):
+        return driver._Record(files, SearchProgress(uri, 9), config, owner)
+
+    def state():
+        return {path: files.read(path) for path in files.below("search")} | {"beat": folder.last_beat()["owner"]}
+
+    with pytest.raises(SearchRuns, match=r"process \d+ on .* has taken the search in .* over from this process") as lost:
+        with driver._claimed(uri, files) as owner:
+            first = record(owner)
+            first._known.append({"run": "", "mark": "1/1", "trials": [{"x": 1.0}], "overrides": {}})
+            first._keep()
+            with pytest.raises(
+                SearchRuns, match=r"process \d+ on .* runs the search in .*\n  do: wait for its end, or stop it"
+            ):
+                with driver._claimed(uri, files):
+                    pass
+            other = take(folder, gone=owner.number)
+            second = record(other)
+            assert second._known == first._known and sorted(files.names("search")) == ["000001.json", "000002.json"]
+            folder.beat(other.number)
+            for _ in range(200):
+                time.sleep(0.01)
+                if killed:
+                    break
+            before = state()
+            first._known.append({"run": "", "mark": "1/2", "trials": [{"x": 666.0}], "overrides": {}})
+            first._keep()
+    assert "do: wait for its end" in str(lost.value)
+    assert killed == [(threading.main_thread().ident, signal.SIGINT)] and state() == before and before["beat"] == other.number
+    files.put(
+        "search/000001.json", json.dumps({"config": config, "rounds": [1, 2, 3]}).encode()
+    )  # between its check and its write
+    assert record(None)._known == second._known
+
+
 @pytest.mark.slow
 def test_a_search_that_was_killed_goes_on_with_the_same_trials_to_the_same_end(one_worker, tmp_path, monkeypatch):
     config = tmp_path / "lj.yaml"
@@ -173,11 +221,14 @@ def test_a_search_that_was_killed_goes_on_with_the_same_trials_to_the_same_end(o
     assert [one["trials"] for one in again.rounds] == [one["trials"] for one in whole.rounds]
     assert len(list((tmp_path / "cut" / "rounds").iterdir())) == len(whole.rounds), "no round ran twice"
 
-    record = tmp_path / "cut" / "search.json"
+    once_more = search(config, folder=str(tmp_path / "cut"), where=QUIET)
+    assert once_more.data() == again.data(), "a search that has ended stays as it is"
+
+    record = tmp_path / "cut" / "search" / "000003.json"
     data = json.loads(record.read_text())
     data["rounds"][0]["trials"][0]["start"] += 1
     record.write_text(json.dumps(data))
     with pytest.raises(SearchChanged, match=r"round 1 of the search in .* would have other trials than it has"):
         search(config, folder=str(tmp_path / "cut"), where=QUIET)
-    with pytest.raises(SearchChanged, match="has another config than this one"):
+    with pytest.raises(SearchChanged, match=r"was made from another config; other now: search\.seed\n  do: give its config"):
         search(config, overrides=["search.seed=5"], folder=str(tmp_path / "cut"), where=QUIET)
