@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -48,7 +49,9 @@ LOG = logging.getLogger(__name__)
 class LedgerActor:
     """Serves runs, and looks after nodes and groups beside. All state is the groups of Ray, and what runs tell when they join again."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, prefers_head: bool = False) -> None:
+        if prefers_head and placement_groups.is_misplaced():
+            os._exit(1)  # Ray starts it again, and by then each node knows the others
         self._settings = settings
         limits = {"expire_s": settings.expire_s, "lease_requests": settings.lease_requests}
         self._ledger = Ledger(epoch=f"{secrets.token_hex(4)}-", **limits)

@@ -28,10 +28,6 @@ LOST, LATE = object(), object()
 """Instead of an answer: there will be none, and it has not come yet."""
 
 
-HEAD = "node:__internal_head__"
-"""The resource by which Ray marks the head node."""
-
-
 class LedgerError(QdrunError, RuntimeError):
     """The cluster's ledger cannot be used by this run."""
 
@@ -51,11 +47,11 @@ def start(settings: Settings) -> Any:
     from .ledger_actor import LedgerActor
 
     options: dict[str, Any] = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-    head = next((id for id, resources in placement_groups.nodes().items() if HEAD in resources), None)
+    head = placement_groups.head_node()
     if head is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=head, soft=True)
     made = ray.remote(LedgerActor).options(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=10_000, **options)
-    return made.remote(settings)
+    return made.remote(settings, prefers_head=head is not None)
 
 
 def check_version(actor: Any) -> None:

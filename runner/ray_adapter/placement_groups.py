@@ -59,6 +59,26 @@ def nodes() -> dict[str, dict[str, float]]:
     return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
 
 
+HEAD = "node:__internal_head__"
+"""The resource by which Ray marks the head node."""
+
+
+def head_node() -> str | None:
+    """The id of the head node, while it lives."""
+    return next((id for id, resources in nodes().items() if HEAD in resources), None)
+
+
+def is_misplaced() -> bool:
+    """Whether this actor, which prefers the head node, was put elsewhere although that node lives, at its first start.
+
+    Ray lets a random node decide where an actor without resources goes. One that has just joined does not know the head yet.
+    """
+    import ray
+
+    here = ray.get_runtime_context()
+    return not here.was_current_actor_reconstructed and head_node() not in (None, here.get_node_id())
+
+
 def most_cores() -> int:
     """The most cores that a node which lives has."""
     return max((int(resources.get("CPU", 0)) for resources in nodes().values()), default=0)

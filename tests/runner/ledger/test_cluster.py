@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from qdrun.runner.ledger import LeaseEnd
 from qdrun.runner.ledger.leases import Terms
 from qdrun.runner.ledger.settings import NAME, NAMESPACE, Settings
 from qdrun.runner.packing import Claim, Request
-from qdrun.runner.ray_adapter import compat, ledger_actor
+from qdrun.runner.ray_adapter import compat, ledger_actor, placement_groups
 from qdrun.runner.ray_adapter.ledger_client import ActorLedger
 
 GIB = 1 << 30
@@ -71,6 +72,20 @@ def until(ledger, wanted, done=()):
     return leases, ended
 
 
+@pytest.mark.parametrize(
+    ("here", "head", "again", "leaves"),
+    [("n", "h", False, True), ("h", "h", False, False), ("n", None, False, False), ("n", "h", True, False)],
+)
+def test_a_ledger_that_a_node_keeps_from_the_head_starts_again_once(monkeypatch, here, head, again, leaves):
+    import ray
+
+    context = SimpleNamespace(was_current_actor_reconstructed=again, get_node_id=lambda: here)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    alive = {"n": {"CPU": 1.0}} | ({head: {"CPU": 1.0, placement_groups.HEAD: 1.0}} if head else {})
+    monkeypatch.setattr(placement_groups, "nodes", lambda: alive)
+    assert placement_groups.is_misplaced() == leaves
+
+
 def wait_for(happens):
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
@@ -123,6 +138,7 @@ def test_groups_kill_and_recovery(cluster):
 
 @pytest.mark.slow
 def test_a_lost_node_and_a_run_that_dies(cluster):
+    """The ledger is on the head, which is not lost: on the lost node it would start again, and the leases would end for another reason."""
     import ray
 
     ann, bob = ActorLedger("drop", "ann", settings=SETTINGS), ActorLedger("drop", "bob", settings=SETTINGS)
