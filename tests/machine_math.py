@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qdrun.compiler.codegen.llvm.function import Fn, LlvmModule
-from qdrun.compiler.codegen.llvm.target import Target, llvm_type
+from qdrun.compiler.codegen.llvm.target import LLVM_TYPES, Target
 from qdrun.compiler.codegen.math import library
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import f32, f64
@@ -24,7 +24,7 @@ def machine_function(name: str, double: bool) -> Callable[..., float]:
     dtype, count = f64 if double else f32, TABLE[name].arity
     host = jit.host()
     module = LlvmModule(Target("cpu", host.triple, host.cpu, host.features))
-    f, ty = Fn(module, 1), llvm_type(dtype)
+    f, ty = Fn(module, 1), LLVM_TYPES[dtype.name]
     args = ["%a", "%b"][:count]
     call = library.call(f, name, dtype, False, args) if module.target.fused else library.libm(f, name, dtype, args)
     parameters = ", ".join(f"{ty} {a}" for a in args)

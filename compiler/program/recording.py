@@ -67,16 +67,8 @@ class LaunchableGradient(Launchable, Protocol):
         ...
 
 
-class Locates(Protocol):
-    """A tape that tells a failed check the place of a launch."""
-
-    def locate(self, error: BaseException, number: int) -> None:
-        """Add to the error where the launch of this number is."""
-        ...
-
-
-LaunchPlace = tuple[Locates, int]
-"""A tape, and the number of a launch in it."""
+LaunchPlace = tuple[Callable[[BaseException, int], None], int]
+"""What adds to an error where the launch of a number is in a tape, and the number."""
 
 
 class Recording:
@@ -187,8 +179,8 @@ class Recording:
             launch.executable.raise_status(launch.plan)
         except QdrunRuntimeError as error:
             if launch.place is not None:
-                tape, place = launch.place
-                tape.locate(error, place)
+                locate, place = launch.place
+                locate(error, place)
             raise
 
     def plan(self, gradient: LaunchableGradient, call: Call, budget: int | None) -> HeapPlan:

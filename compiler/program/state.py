@@ -34,7 +34,7 @@ class Replay:
     """What a tape tells the launches that it makes.
 
     Attributes:
-        place: the tape, and the number of the launch in it.
+        place: of the launch in the tape, for messages.
         running: it runs its gradients.
         before_launch: memory holds what it held before the launch whose gradient runs.
     """

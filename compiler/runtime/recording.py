@@ -29,7 +29,7 @@ class RecordedLaunch:
         context: the launch context as it was then. Launches that find the same there share it.
         plan: of a gradient.
         seed: the number of the seed of its random numbers, among those of the graph; None: it draws none.
-        place: a tape, and the number of the launch in it; None: no tape recorded it.
+        place: what tells an error where a launch is in a tape, and its number; None: no tape recorded it.
     """
 
     executable: Any

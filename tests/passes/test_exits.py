@@ -86,10 +86,10 @@ def test_random_programs_mean_the_same_before_and_after(first):
     for seed in range(first, first + 100):
         program = Program(seed)
         verify_kernel(program.kernel, lowered=False)
-        before = outcome(program.kernel, program.replay.place)
+        before = outcome(program.kernel, program.place)
         lower_exits(program.kernel)
         verify_kernel(program.kernel)
-        np.testing.assert_array_equal(before, outcome(program.kernel, program.replay.place), err_msg=f"seed {seed}")
+        np.testing.assert_array_equal(before, outcome(program.kernel, program.place), err_msg=f"seed {seed}")
 
 
 def check_sites(block):

@@ -93,11 +93,7 @@ class Target:
 
 LLVM_TYPES = {"f16": "half", "f32": "float", "f64": "double", "u1": "i1"}
 LLVM_TYPES |= {f"{kind}{bits}": f"i{bits}" for kind in "iu" for bits in (8, 16, 32, 64)}
-
-
-def llvm_type(dtype: DType) -> str:
-    """A scalar type in registers: signedness is in the operations, a truth value is one bit."""
-    return LLVM_TYPES[dtype.name]
+"""Scalars in registers: signedness is in the operations, a truth value is one bit."""
 
 
 def memory_type(dtype: DType) -> str:

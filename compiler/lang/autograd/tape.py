@@ -115,7 +115,7 @@ class Tape(PathsOfTape):
                 "  do: one program for each thread, or launch it before or after the tape"
             )
         if self._program is not None:
-            self._program.replay.place = self, len(self.log)
+            self._program.replay.place = self.locate, len(self.log)
         if self.check is not None:
             self.check.settle()
 
@@ -131,17 +131,16 @@ class Tape(PathsOfTape):
             self._python.passed(program, kernel, args)
         if threading.get_ident() != self._thread or self.check is not None:
             self.expect(kernel)
-        program.replay.place = self, len(self.log)
-        reverse, check = self._inside is None, over.quick.get(kernel)
-        self._quick = reverse and not kwargs and check is not None and check(args)
+        program.replay.place = self.locate, len(self.log)
+        reverse, checks = self._inside is None, over.quick[kernel]
+        self._quick = reverse and not kwargs and checks.plain is not None and checks.plain(args)
         if self._quick:
             self._now, self._bound = (kernel, args, kwargs), None
             return
         now, flat = frozen_arguments(kernel.binder, args, kwargs)
         self._now = kernel, now, {}
         if now is not args:
-            check = over.quick_objects.get(kernel)
-            self._quick = check is not None and reverse and flat is not None and check(flat)
+            self._quick = checks.objects is not None and reverse and flat is not None and checks.objects(flat)
         if not self._quick:
             over.launching(len(self.log), kernel, now, {}, flat, reverse)
         self._bound = over.bound if flat is None else None
@@ -482,7 +481,7 @@ class Tape(PathsOfTape):
             if when == begin:
                 break
             function, args, kwargs = launches[when - 1]
-            program.seeds.replayed, program.replay.place = seeds.get(when - 1), (self, when - 1)
+            program.seeds.replayed, program.replay.place = seeds.get(when - 1), (self.locate, when - 1)
             if kept is not None:
                 if when - 1 in kept.before:
                     kept.restore_before(when - 1)

@@ -34,10 +34,6 @@ def without_unused_slopes(kernel: Kernel) -> Kernel:
     return out
 
 
-def _is_mark(s: object) -> bool:
-    return isinstance(s, Op) and s.op in _MARKS
-
-
 def _value(x: Operand) -> Operand:
     while isinstance(x, Op) and x.op in _MARKS:
         x = x.args[0]

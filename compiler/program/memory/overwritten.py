@@ -5,6 +5,7 @@ The times of copies are even before what Python writes between two launches, and
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,15 +41,27 @@ class _Alike:
     launches: int = 0
 
 
+@dataclass(slots=True)
+class QuickChecks:
+    """Functions that look at launches of a kernel by ``flat``, see ``Overwritten.launching``: a launch that passes need not be told.
+
+    Attributes:
+        plain: where ``flat`` are the arguments themselves, see ``quick_check``.
+        objects: where other objects are among the arguments.
+        writes: of launches whose gradient the tape does not run.
+    """
+
+    plain: QuickCheck | None = None
+    objects: QuickCheck | None = None
+    writes: QuickCheck | None = None
+
+
 class Overwritten:
     """The overwritten elements of one tape.
 
     Attributes:
         kept: their copies.
-        quick: functions that look at launches of a kernel by its arguments, where ``flat`` are the arguments themselves, see
-            ``quick_check``: a launch that passes need not be told.
-        quick_objects: functions that take ``flat`` where other objects are among the arguments.
-        quick_writes: functions that take ``flat`` of launches whose gradient the tape does not run.
+        quick: of each kernel, what looks at its launches first.
         unkept: launches and assignments, by their time, of elements that cannot be copied.
         bound: the last launch whose arguments only binding tells apart.
 
@@ -71,9 +84,7 @@ class Overwritten:
         self._of_types: dict[object, _OfTypes | None] = {}
         self._held: list[Any] = []  # what these keys name by identity
         self._seen: set[object] = set()  # keys of launches that ``_other_arrays`` has answered for
-        self.quick: dict[Any, QuickCheck] = {}
-        self.quick_objects: dict[Any, QuickCheck] = {}
-        self.quick_writes: dict[Any, QuickCheck] = {}
+        self.quick: defaultdict[Any, QuickChecks] = defaultdict(QuickChecks)
         self._version = 0  # of the pending reads, when these functions were made
 
     # ---- launches
@@ -123,8 +134,7 @@ class Overwritten:
         if found:
             self._copy(2 * number + 1, effects, found)
         elif alike is not None and flat is not None and self._run:
-            checks = self.quick_writes if not reverse else self.quick if flat is args else self.quick_objects
-            self._make_quick(checks, kernel, flat, alike)
+            self._make_quick("writes" if not reverse else "plain" if flat is args else "objects", kernel, flat, alike)
         if effects.before and 2 * number + 1 not in self.unkept:
             self.kept.before.add(number)
 
@@ -138,10 +148,9 @@ class Overwritten:
         """Drop the functions that do not know all pending reads."""
         if self._version != self._pending.version:
             self._version = self._pending.version
-            for checks in (self.quick, self.quick_objects, self.quick_writes):
-                checks.clear()
+            self.quick.clear()
 
-    def _make_quick(self, checks: dict[Any, QuickCheck], kernel: Any, flat: tuple[Any, ...], alike: _Alike) -> None:
+    def _make_quick(self, which: str, kernel: Any, flat: tuple[Any, ...], alike: _Alike) -> None:
         """Have the next launches of the kernel looked at quickly: several were alike."""
         alike.launches += 1
         if alike.launches % _SEVERAL:
@@ -149,7 +158,7 @@ class Overwritten:
         check = quick_check(alike.effects, flat, dict(alike.used), self._pending)
         self._forget_stale()
         if check is not None:
-            checks[kernel] = check
+            setattr(self.quick[kernel], which, check)
 
     def _effects(
         self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flat: tuple[Any, ...] | None, reverse: bool

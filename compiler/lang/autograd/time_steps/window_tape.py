@@ -94,7 +94,7 @@ class WindowTape(Tape):
     def expect(self, what: Any) -> None:
         self._outer.expect(what)
         assert self._program is not None
-        self._program.replay.place = self, len(self.log)
+        self._program.replay.place = self.locate, len(self.log)
 
     def starts(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See ``Tape.starts``: for the tape around it."""
@@ -108,12 +108,13 @@ class WindowTape(Tape):
         args, flat = frozen_arguments(kernel.binder, args, {})
         self._now, over = (kernel, args, {}), self._outer._overwritten
         if not (self._program is None or self._program.replay.running or over is None):
-            check = over.quick_writes.get(kernel)
+            check = over.quick[kernel].writes
             if check is None or flat is None or not check(flat):
                 over.launching(len(self._outer.log), kernel, args, {}, flat, reverse=False)
         if self._overwritten is not None:
             own, reverse = self._overwritten, self._inside is None
-            check = (own.quick if flat is args else own.quick_objects).get(kernel)
+            checks = own.quick[kernel]
+            check = checks.plain if flat is args else checks.objects
             self._quick = check is not None and reverse and flat is not None and check(flat)
             if not self._quick:
                 own.launching(number, kernel, args, {}, flat, reverse)
