@@ -341,7 +341,7 @@ def _rows_with(column: ValueColumn, numbers: Array | None, wanted: Any) -> Array
     else:
         same = numbers == wanted
         if is_number(wanted) and (numbers.dtype.kind == "f" or isinstance(wanted, float)):
-            same |= np.abs(numbers - wanted) <= CLOSE * np.maximum(np.abs(numbers), abs(wanted))
+            same |= np.isfinite(numbers) & (np.abs(numbers - wanted) <= CLOSE * np.maximum(np.abs(numbers), abs(wanted)))
     return same if column.places is None else same[column.places]
 
 

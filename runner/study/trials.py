@@ -24,10 +24,20 @@ from ..value_columns import ABSENT, Array, ValueColumn, joined, narrowed
 from .trial_list import PLAIN, Trial, Trials, filled, members, short, texts
 
 MAX_PROBLEMS = 8
+MOST_LOOKED_AT = 64
+"""Of the points that are refused together so many are validated by themselves: for what is wrong with them."""
 AT_ONCE = 2048
 _TEXT = json.JSONEncoder().encode
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 """Once for all trials: ``json.dumps`` makes an encoder for each call that has options."""
+
+
+class RowsRefusedError(ValueError):
+    """Points whose values the job's parameters do not take, or only perhaps; ``rows``: their places, the first ones."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        super().__init__(f"{len(rows)} rows")
+        self.rows = rows
 
 
 def counted(number: int, what: str) -> str:
@@ -89,38 +99,47 @@ def _made(loaded: Loaded, job: type[Job[Any]], points: SweepPoints) -> Trials:
     """The trials of points, in their order. Raises as ``make_trials``."""
     config = loaded.config
     seed = config.sweep.seed if config.sweep is not None else 0
-    columns = resolved_together(job, config.job.params, points)
-    if columns is not None:
-        ids = trial_ids(columns, points.replicates)
-        if len(set(ids)) == len(ids):
-            replicates = array("q", points.replicates.astype(np.int64).tobytes())
-            return Trials(ids, range(len(ids)), replicates, trial_seeds(seed, ids), points.columns, columns)
-    return Trials.of(_one_by_one(loaded, job, points, seed))
+    try:
+        columns = resolved_together(job, config.job.params, points)
+    except RowsRefusedError as error:  # told at once, however many points are before them
+        _one_by_one(loaded, job, [points[row] for row in error.rows[:MOST_LOOKED_AT]], seed)
+        columns = None
+    if columns is None:
+        return Trials.of(_one_by_one(loaded, job, points, seed))
+    ids = trial_ids(columns, points.replicates)
+    if len(set(ids)) < len(ids):
+        first: dict[str, int] = {}
+        row = next(row for row, identity in enumerate(ids) if first.setdefault(identity, row) != row)
+        raise _equal_error(loaded, points[row], points[first[ids[row]]])
+    replicates = array("q", points.replicates.astype(np.int64).tobytes())
+    return Trials(ids, range(len(ids)), replicates, trial_seeds(seed, ids), points.columns, columns)
+
+
+def _equal_error(loaded: Loaded, one: Point, other: Point) -> ConfigError:
+    what = f"two trials are equal: {json.dumps(one.values)} and {json.dumps(other.values)}"
+    return loaded.document.error(loaded.document.problem(("sweep",), what, hint="use `repeat` to run the same trial again"))
 
 
 def _one_by_one(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point], seed: int) -> list[Trial]:
     """The trials of points that are validated one after the other, which tells the problems of each. Raises as ``make_trials``."""
-    trials: dict[str, Trial] = {}
+    trials: dict[str, tuple[Trial, Point]] = {}
     problems: dict[str, ConfigProblem] = {}
     for index, point in enumerate(points):
         try:
             params = resolve(job, loaded.config.job.params, point.values)
         except (ValidationError, paths.PathError) as error:
-            problems |= {problem.path: problem for problem in _problems(loaded, job, error, point)}
+            problems = {problem.path: problem for problem in _problems(loaded, job, error, point)} | problems
             if len(problems) >= MAX_PROBLEMS:
                 break
             continue
         identity = trial_id(params, point.replicate)
         if identity in trials:
-            what = f"two trials are equal: {json.dumps(point.values)} and {json.dumps(trials[identity].swept)}"
-            raise loaded.document.error(
-                loaded.document.problem(("sweep",), what, hint="use `repeat` to run the same trial again")
-            )
+            raise _equal_error(loaded, point, trials[identity][1])
         numbers = {"index": index, "replicate": point.replicate, "seed": trial_seed(seed, identity)}
-        trials[identity] = Trial(id=identity, swept=point.values, params=params, **numbers)
+        trials[identity] = Trial(id=identity, swept=point.values, params=params, **numbers), point
     if problems:
         raise loaded.document.error(*problems.values())
-    return list(trials.values())
+    return [trial for trial, _ in trials.values()]
 
 
 def trial_ids(columns: Mapping[str, ValueColumn], replicates: Sequence[int] | Array) -> list[str]:
@@ -155,7 +174,10 @@ def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequenc
     Where the schema declares limits alone, only the first point is validated, and all points share what the sweep does not set. Otherwise
     pydantic validates ``AT_ONCE`` of them in one call.
 
-    None: the points do not set the same parameters to single values, or not all of them can be resolved; ``resolve`` then tells why.
+    None: the points do not set the same parameters to single values.
+
+    Raises:
+        RowsRefusedError: some can not be resolved, or only perhaps; ``resolve`` tells why.
     """
     made = SweepPoints.of(points)
     swept = made.columns
@@ -181,8 +203,9 @@ def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequenc
             parts[at : at + 1] = [before, texts(column.take(rows), _TEXT), after]
         try:
             found = validator.validate_json("[" + ",".join(filled(parts, len(rows))) + "]", strict=True)
-        except ValidationError:
-            return None
+        except ValidationError as error:
+            items = error.errors(include_url=False, include_context=False, include_input=False)
+            raise RowsRefusedError(sorted({start + int(item["loc"][0]) for item in items if item["loc"]})) from error
         plain = paths.plain_lists(found, validator)
         if any(list(one) != list(plain[0]) for one in plain) or (chunks and list(chunks[0]) != list(plain[0])):
             return None
@@ -200,8 +223,12 @@ def _within_limits(
     known = dict[str, ValueColumn]()
     for name, column in swept.items():
         numbers = as_numbers(column.values, limits.of[name].kind)
-        if numbers is None or not limits.certainly_allow({name: numbers}).all():
+        if numbers is None:
             return None
+        allowed = limits.certainly_allow({name: numbers})
+        if not allowed.all():
+            rows = allowed if column.places is None else allowed[column.places]
+            raise RowsRefusedError(np.flatnonzero(~rows)[:MOST_LOOKED_AT].tolist())
         known[name] = ValueColumn(numbers, column.places)
     try:
         params = resolve(job, base, first.values)

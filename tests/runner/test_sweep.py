@@ -18,7 +18,7 @@ from qdrun.runner.config.sweep import Point, SweepError, SweepPoints, expand
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.study.trial_file import read_trials, trial_lines
 from qdrun.runner.study.trial_list import Trial, Trials, texts
-from qdrun.runner.study.trials import resolve, resolved_together, trial_id, trial_ids, trial_seed
+from qdrun.runner.study.trials import RowsRefusedError, resolve, resolved_together, trial_id, trial_ids, trial_seed
 from qdrun.runner.value_columns import ValueColumn
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines of tests are shared
@@ -333,19 +333,42 @@ def test_trials_made_together_are_those_made_one_by_one(data):
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "refused"),
     [
-        [{"x": 1.0}, {"x": "no"}],
-        [{"x": 1.0}, {"text": "other"}],
-        [{"inner.layers": [1.0]}, {"inner.layers": [1.0, 2.0]}],
-        [{"inner.nothing.more": 1.0}],
-        [{"nothing": 1.0}],
-        [{}],
+        ([{"x": 1.0}, {"text": "other"}], None),
+        ([{"inner.layers": [1.0]}, {"inner.layers": [1.0, 2.0]}], None),
+        ([{}], None),
+        ([{"x": 1.0}, {"x": "no"}], [1]),
+        ([{"inner.nothing.more": 1.0}], [0]),
+        ([{"nothing": 1.0}], [0]),
     ],
 )
 @pytest.mark.parametrize("job", [Mixed, Plain])
-def test_what_cannot_be_made_together_is_left_to_one_by_one(job, values):
-    assert resolved_together(job, {}, [Point(one) for one in values]) is None
+def test_what_cannot_be_made_together_is_left_to_one_by_one_or_refused_by_row(job, values, refused):
+    points = [Point(one) for one in values]
+    if refused is None:
+        assert resolved_together(job, {}, points) is None
+    else:
+        with pytest.raises(RowsRefusedError) as error:
+            resolved_together(job, {}, points)
+        assert error.value.rows == refused
+
+
+def test_a_bad_row_of_many_is_told_without_a_look_at_the_rows_before_it(tmp_path, monkeypatch):
+    from qdrun.runner.study import trials as module
+
+    looked, real = [], module.resolve
+    monkeypatch.setattr(module, "resolve", lambda job, base, swept: looked.append(swept["stiffness"]) or real(job, base, swept))
+    job = "job: {target: qdrun.jobs.mass_spring:MassSpring}"
+    text = f"version: 1\nname: many\n{job}\nsweep: {{method: list, table: {{file: points.csv}}}}\n"
+    path = write_config(tmp_path, text=text)
+    lines = ["stiffness", *map(str, range(1, 20_001))]
+    for bad, again in ((-1.0, r"greater than 0, got -1\.0 \(row 14999 of points.csv\)"), (5, "two trials are equal: .* 5")):
+        lines[15_000] = str(bad)
+        (tmp_path / "points.csv").write_text("\n".join(lines))
+        with pytest.raises(ConfigError, match=again):
+            prepare(path)
+    assert looked in ([-1.0], [-1.0, 1]), "the bad row, and perhaps one of those that are right"
 
 
 def test_points_within_the_limits_of_a_schema_share_what_the_sweep_does_not_set():
