@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -126,10 +127,13 @@ def joined(columns: Sequence[ValueColumn]) -> ValueColumn:
         return columns[0]
     counts = [len(column) for column in columns]
     if all(column.is_shared for column in columns):
-        seen, values = dict[bytes, int](), [column[0] for column in columns]
-        texts = [to_json(value, inf_nan_mode="constants") for value in values]
-        places = np.array([seen.setdefault(text, place) for place, text in enumerate(texts)], np.int32)
-        return ValueColumn.shared(values[0], sum(counts)) if len(seen) == 1 else ValueColumn(values, np.repeat(places, counts))
+        seen = dict[bytes, tuple[int, Any]]()
+        texts = [_text(column.values[0]) for column in columns]
+        places = [seen.setdefault(text, (len(seen), column[0]))[0] for text, column in zip(texts, columns, strict=True)]
+        values = [value for _, value in seen.values()]
+        if len(values) == 1:
+            return ValueColumn.shared(values[0], sum(counts))
+        return ValueColumn(values, np.repeat(np.array(places, np.int32), counts))
     numbers = [column.numbers() for column in columns]
     known = [array for array in numbers if array is not None]
     if len(known) == len(numbers) and len({(array.dtype, array.shape[1:]) for array in known}) == 1:
@@ -137,11 +141,21 @@ def joined(columns: Sequence[ValueColumn]) -> ValueColumn:
     return ValueColumn(list(chain.from_iterable(column.tolist() for column in columns)))
 
 
+def _text(value: Any) -> bytes:
+    """The JSON text of a value: 1 is neither 1.0 nor true."""
+    if value is ABSENT:
+        return b""
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except ValueError:  # a lone surrogate
+        return json.dumps(value).encode()
+
+
 def narrowed(values: list[Any]) -> ValueColumn:
     """A column with one value where all of them have the same text."""
     first = values[0]
-    text = to_json(first, inf_nan_mode="constants")
-    same = all(value is first or to_json(value, inf_nan_mode="constants") == text for value in values)
+    text = _text(first)
+    same = all(value is first or _text(value) == text for value in values)
     return ValueColumn.shared(first, len(values)) if same else ValueColumn(values)
 
 

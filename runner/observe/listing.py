@@ -167,9 +167,9 @@ def table_of(
         return picked
     if file is not None and is_changed(folder, thorough=True):  # a page of it could not be read
         repaired = _made_again(folder)
-    found = replay(folder, Detail.SMALL)
+    found, trials = table.read_run(folder)
     state = run_state(folder, found)
-    rows = table.rows_of(folder, found, run=state)
+    rows = table.rows_of(folder, found, trials, run=state)
     names, swept = rows.names, varied(rows)
     kept = columns_of(wanted.columns, names) if wanted.columns else names
     places = wanted.places(rows, names)

@@ -45,7 +45,7 @@ from ..store.summary import Hashing, keep, unfinished_word
 from ..study.plan import planned_bytes
 from ..study.trial_file import TrialList
 from ..study.trial_list import Trial, Trials
-from ..value_columns import ABSENT, ValueColumn, columns_of_rows
+from ..value_columns import ABSENT, ValueColumn, columns_of_rows, joined
 
 PREFIXES = {"grad": "gradients", "out": "outputs"}
 GROUP_NUMBERS, GROUP_ROWS = 1 << 20, 4096
@@ -56,8 +56,16 @@ Array = np.ndarray[Any, Any]
 def rows(folder: RunFolder) -> list[Row]:
     """One row per trial of the run, finished or not, in the order of the sweep, with all arrays."""
     with paused():
-        found = replay(folder, Detail.SMALL)
-        return list(each_row(folder, found, rows_of(folder, found)))
+        found, trials = read_run(folder)
+        return list(each_row(folder, found, rows_of(folder, found, trials)))
+
+
+def read_run(folder: RunFolder) -> tuple[Replay, Sequence[Trial]]:
+    """What the journal of a run says, with small arrays, and the trials; none where some are damaged, see ``rows_of``."""
+    listed = folder.found_trials()
+    if listed.problems or not listed.trials:
+        return replay(folder, Detail.SMALL), ()
+    return replay(folder, Detail.SMALL, trials=listed.trials.ids), listed.trials
 
 
 def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = (), run: str = "") -> RunTable:
@@ -148,9 +156,12 @@ def _of_blocks(found: Replay) -> _Piece:
     if not blocks:
         return _Piece(places, {})
     counts = [len(block.rows) for block in blocks]
-    block_of_row = np.repeat(np.arange(len(counts)), counts)
-    shared = RunTable.of([_shared(block.event) for block in blocks]).take(block_of_row)
-    columns: dict[str, Column] = {name: column for name, column in shared.columns.items() if name not in _OF_TRIAL}
+    shared = RunTable.of([_shared(block.event) for block in blocks])
+    columns: dict[str, Column] = {
+        name: joined([ValueColumn.shared(value, count) for value, count in zip(shared.column(name), counts, strict=True)])
+        for name in shared.columns
+        if name not in _OF_TRIAL
+    }
     each = [_columns_of(block) for block in blocks]
     for name in dict.fromkeys(chain.from_iterable(each)):
         chunks = [part[name] if name in part else as_column([None] * n) for part, n in zip(each, counts, strict=True)]
@@ -314,7 +325,7 @@ def batches_of(folder: RunFolder, found: Replay, table: RunTable) -> Iterator[An
     types = {name: nested(max(map(depth_of, table.columns[name]), default=0)) for name in table.large()}
     for name, column in table.columns.items():
         if isinstance(column, ValueColumn):  # made for each part: of a parameter that is equal in all trials there is one value
-            types[name] = as_arrow(as_column(column.distinct()), name).type
+            types[name] = as_arrow(as_column(column.distinct(), name), name).type
     light = {name: column for name, column in table.columns.items() if name not in types and name != "code"}
     whole, start = RunTable(light, len(table)).batch(), 0
     for part in parts_of(folder, found, table):
@@ -399,8 +410,8 @@ def _stream(stream: Any, batches: Iterator[Any], said: dict[str, str]) -> None:
 def arrow(folder: RunFolder) -> Any:
     """The table of a run as a ``pyarrow.Table``: made in parts, so that arrays are in memory as Arrow has them alone."""
     with paused():
-        found = replay(folder, Detail.SMALL)
-        return arrow_of(folder, found, rows_of(folder, found))
+        found, trials = read_run(folder)
+        return arrow_of(folder, found, rows_of(folder, found, trials))
 
 
 def arrow_of(folder: RunFolder, found: Replay, table: RunTable) -> Any:

@@ -158,7 +158,7 @@ class RunTable(Sequence[Row]):
         """Whether a column has values that no one type of Arrow gives back."""
         column = self.columns[name]
         if isinstance(column, ValueColumn):
-            return isinstance(as_column(column.distinct()), list)
+            return isinstance(as_column(column.distinct(), name), list)
         if not isinstance(column, list) or Large not in map(type, column):
             return isinstance(column, list)
         return len({depth_of(value) for value in column if value is not None}) > 1
@@ -253,7 +253,7 @@ def as_arrow(column: Column, name: str = "", wanted: Any = None) -> Any:
     import pyarrow as pa
 
     if isinstance(column, ValueColumn):
-        made = as_arrow(as_column(column.distinct()), name, wanted)
+        made = as_arrow(as_column(column.distinct(), name), name, wanted)
         return made if column.places is None else made.take(of_numbers(np.asarray(column.places, np.int64)))
     if not isinstance(column, list):
         return column if wanted is None or column.type == wanted else column.cast(wanted)
@@ -371,6 +371,10 @@ def in_order(chunks: Sequence[Column], order: Array, name: str) -> Column:
     """Parts of a column as one column in another order: the k-th value is the ``order[k]``-th of the parts, one after the other."""
     import pyarrow as pa
 
+    filled = [chunk for chunk in chunks if len(chunk)]
+    if len(filled) == 1 and isinstance(filled[0], ValueColumn):
+        return filled[0].take(order)
+    chunks = [as_arrow(chunk, name) if isinstance(chunk, ValueColumn) else chunk for chunk in chunks]
     types = {chunk.type for chunk in chunks if not isinstance(chunk, list) and chunk.type != pa.null()}
     if len(types) > 1 or any(isinstance(chunk, list) for chunk in chunks):
         values = list(chain.from_iterable(map(values_of, chunks)))

@@ -159,7 +159,7 @@ def _lines(data: bytes, problems: list[str]) -> list[tuple[list[str], int, bytes
     )
     found, place = list[tuple[list[str], int, bytes | None]](), 0
     for number, (line, one) in enumerate(zip(lines, known, strict=True), 1):
-        names = _names(line)
+        names = _names(line, one is not None)
         if one is not None:
             place = int(one[1])
             found.append((names, place, line))
@@ -178,12 +178,13 @@ def _lines(data: bytes, problems: list[str]) -> list[tuple[list[str], int, bytes
     return found
 
 
-def _names(line: bytes) -> list[str]:
+def _names(line: bytes, is_whole: bool) -> list[str]:
     """The ids that a line begins with; empty ones where they are damaged."""
     usual, each = _IDS.match(line), _EACH.match(line)
     if usual is not None:
-        return [name if name.isalnum() else "" for name in _split(usual[1].decode("ascii", "replace"))]
-    if each is not None and is_sealed(line):
+        found = _split(usual[1].decode("ascii", "replace"))
+        return found if is_whole else [name if name.isalnum() else "" for name in found]
+    if each is not None and is_whole:
         return list(read_document(line)["ids"])
     return [name.strip(b'"').decode("utf-8", "replace") for name in each[1].split(b",") if name] if each is not None else []
 

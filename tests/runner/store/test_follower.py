@@ -213,7 +213,14 @@ def test_a_damaged_line_of_trials_costs_its_own_trials_and_names_them(seed, monk
     kinds = [lambda k: float(rng.normal()), lambda k: "ab"[k % 2], lambda k: [1.5, float(k)], lambda k: 7, lambda k: k // 20]
     params = [{f"p{n}": kind(k) for n, kind in enumerate(kinds)} for k in range(count)]
     trials = [
-        Trial(id=f"{k * 7919:012x}", index=k, replicate=k % 2, seed=2**62 + k, swept={"p0": one["p0"]}, params=one)
+        Trial(
+            id=f"{k * 7919:012x}",
+            index=k,
+            replicate=k % 2,
+            seed=2**62 + k,
+            swept={f"p{k // 30}": one[f"p{k // 30}"], "p2": "\ud800"},
+            params=one,
+        )
         for k, one in enumerate(params)
     ]
     data = trial_lines(trials)
