@@ -45,7 +45,7 @@ class Verdicts:
         self.most: Mapping[str, int] = {}
         self.trials = {one.id: one for one in work}
         for trial in self.trials.values():
-            if checks and trial.charged[Failure.crash] > rules.crash:  # its runner was lost before the investigation
+            if checks and trial.charged and trial.charged[Failure.crash] > rules.crash:  # its runner was lost before the investigation
                 trial.crash, trial.alone = Crash("a signal, before the run was resumed"), True
         self.counts: Counter[str] = Counter(dict(before))
         self.open = len(self.trials)
@@ -101,7 +101,7 @@ class Verdicts:
                 return self._nothing_found(trial, how.get(failure, "ran out of memory"))
             error = noted(error, f"its process died before: {trial.crash.signal}; this is what it says when it is {CHECKED}")
         charged = (charged or not retried) and not split
-        trial.charged[failure] += charged
+        trial.charged = trial.charged.more(failure, charged)
         decision = decide(failure, trial.charged, self.rules) if charged else None
         status = decision.status if decision is not None else None
         if signal and failure is Failure.crash and charged and self.checks and not trial.found and not self.stopping:
@@ -168,7 +168,7 @@ class Verdicts:
         for name, number in attempts:
             trial = self.trials[name]
             if not trial.ended:
-                trial.charged[Failure.crash] -= 1
+                trial.charged = trial.charged.more(Failure.crash, -1)
                 trial.alone = True
                 trial.crash = trial.crash and replace(trial.crash, status="")
                 self.out.append(m.WritePardon(name, number))

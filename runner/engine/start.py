@@ -299,7 +299,7 @@ def batched(work: Sequence[TrialAt], batches: Batches) -> list[tuple[str, ...]]:
     """Trials in the batches that they run in. Suspects of a crash come last and among themselves, as all but one may be innocent: a batch
     that crashes is halved. A trial that was charged with a crash runs by itself.
     """
-    guilty = {one.id for one in work if one.charged[Failure.crash]}
+    guilty = {one.id for one in work if one.charged and one.charged[Failure.crash]}
     suspects = [one.id for one in work if one.alone and one.id not in guilty]
     known = set(suspects)
     return batches.of([one.id for one in work if one.id not in known], guilty) + batches.of(suspects)

@@ -157,7 +157,7 @@ def test_a_resumed_run_has_suspects_of_a_crash_in_batches_of_their_own_and_the_g
     names = tuple(f"t{k}" for k in range(12))
     made = Batches([BatchGroup(names, "t0", 4, {"cpu": PLAN})])
     work = [TrialAt(name, alone=name in ("t1", "t2", "t3", "t5", "t7", "t8")) for name in names]
-    work[8].charged[Failure.crash] = 1
+    work[8].charged = work[8].charged.more(Failure.crash, 1)
     found = batched(work, made)
     assert ("t8",) in found and [name for batch in found[-2:] for name in batch] == ["t1", "t2", "t3", "t5", "t7"]
     assert sorted(name for batch in found for name in batch) == sorted(names)

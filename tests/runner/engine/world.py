@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
-from qdrun.runner.engine.parts import TrialAt
+from qdrun.runner.engine.parts import Charges, TrialAt
 from qdrun.runner.engine.state import SweepState
 from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
@@ -79,7 +79,7 @@ class World:
         charged = Counter(e.failure for e in own if isinstance(e, m.WriteRetry) and e.charged)
         charged[Failure.crash] -= sum(isinstance(e, m.WritePardon) for e in own)
         alone = any(isinstance(e, m.WriteRetry) and e.failure is Failure.crash and not e.charged for e in own)
-        return TrialAt(name, max((e.number for e in own), default=0), charged, alone)
+        return TrialAt(name, max((e.number for e in own), default=0), Charges(charged), alone)
 
     def tell(self, event):
         self.act(self.state.handle(event, self.now))
