@@ -295,9 +295,10 @@ def _problems(
             what = f"the job has no parameter `{name}`"
         elif item["type"] == "missing":
             what, hint = f"the job needs the parameter `{name}`", f"add `{name}` to job.params or to the sweep"
-        sweep = loaded.config.sweep
-        if sweep is not None and sweep.table is not None:
-            what = f"{what} (row {point.item} of {sweep.table.file})"
+        sweep, key = loaded.config.sweep, _setter(loaded, item["loc"], point)
+        if sweep is not None and sweep.table is not None and (key is None or key in point.values):
+            column = "" if key is None else f", column `{(sweep.table.columns or {}).get(key, key)}`"
+            what = f"{what} (row {point.item}{column} of {sweep.table.file})"
         yield loaded.document.problem(_place(loaded, item["loc"], point), what, allowed=allowed, hint=hint)
 
 
@@ -307,17 +308,25 @@ def _path_problem(loaded: Loaded, error: paths.PathError, point: Point) -> Confi
     return loaded.document.problem(place, error.what, allowed=error.allowed, hint=error.hint)
 
 
-def _place(loaded: Loaded, location: tuple[int | str, ...], point: Point) -> KeyPath:
-    """The key of the config that sets the parameter at ``location``."""
-    sweep, where = loaded.config.sweep, ".".join(map(str, location))
+def _setter(loaded: Loaded, location: tuple[int | str, ...], point: Point) -> str | None:
+    """The name under which the sweep, or a dotted name of ``job.params``, sets the parameter at ``location``; None: neither does."""
+    where = ".".join(map(str, location))
     for name in sorted((*point.values, *(key for key in loaded.config.job.params if "." in key)), key=len, reverse=True):
         if name == where or name.startswith(where + ".") or where.startswith(name + "."):
-            if name not in point.values or sweep is None:
-                return ("job", "params", name)
-            if sweep.method != "list":
-                return ("sweep", "params", name)
-            return ("sweep", "table", "file") if sweep.table is not None else ("sweep", "trials", point.item, name)
-    return ("job", "params", *location)
+            return name
+    return None
+
+
+def _place(loaded: Loaded, location: tuple[int | str, ...], point: Point) -> KeyPath:
+    """The key of the config that sets the parameter at ``location``."""
+    sweep, name = loaded.config.sweep, _setter(loaded, location, point)
+    if name is None:
+        return ("job", "params", *location)
+    if name not in point.values or sweep is None:
+        return ("job", "params", name)
+    if sweep.method != "list":
+        return ("sweep", "params", name)
+    return ("sweep", "table", "file") if sweep.table is not None else ("sweep", "trials", point.item, name)
 
 
 def check_optimize(loaded: Loaded, job: type[Job[Any]], gradients: Sequence[str], trials: Sequence[Trial]) -> None:

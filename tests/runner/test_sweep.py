@@ -363,7 +363,10 @@ def test_a_bad_row_of_many_is_told_without_a_look_at_the_rows_before_it(tmp_path
     text = f"version: 1\nname: many\n{job}\nsweep: {{method: list, table: {{file: points.csv}}}}\n"
     path = write_config(tmp_path, text=text)
     lines = ["stiffness", *map(str, range(1, 20_001))]
-    for bad, again in ((-1.0, r"greater than 0, got -1\.0 \(row 14999 of points.csv\)"), (5, "two trials are equal: .* 5")):
+    for bad, again in (
+        (-1.0, r"greater than 0, got -1\.0 \(row 14999, column `stiffness` of points.csv\)"),
+        (5, "two trials are equal: .* 5"),
+    ):
         lines[15_000] = str(bad)
         (tmp_path / "points.csv").write_text("\n".join(lines))
         with pytest.raises(ConfigError, match=again):
