@@ -193,8 +193,8 @@ class BatchSession:
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """That of the open program; None: there is none, or the program is opened anew for each run."""
-        return None if self.job.why_built_again() else self.job.optimizer
+        """That of the open program; None: there is none, or inputs must be written before each run, as the first one tells."""
+        return None if self.job.why_built_again() or self.job.writes_inputs() else self.job.optimizer
 
     @property
     def _open_optimizer(self) -> Optimizer:
@@ -215,23 +215,28 @@ class BatchSession:
 
     @in_turn
     def measure_step(self, count: int) -> list[np.ndarray]:
-        """Measure what the last run has left: the objective, ``squares``, ``whole`` and ``outside`` of the first ``count`` trials."""
+        """Measure what the last run has left: the objective of the first ``count`` trials, and the fields that ``Optimizer.told`` names."""
         found = self._open_optimizer
         found.measure()
         self.job.program.synchronize()
-        return self.get([self.job.declared.loss, found.squares, found.whole, found.outside], count)
+        return self.get([self.job.declared.loss, *found.told], count)
 
     @in_turn
-    def step(self, codes: np.ndarray, rate: float, parts: tuple[float, float]) -> None:
+    def forget_memory(self) -> None:
+        """Set the memory of the optimiser's rule to zero."""
+        self._open_optimizer.forget()
+
+    @in_turn
+    def step(self, codes: np.ndarray, rate: float, scales: tuple[float, float]) -> None:
         """Take a step of the optimiser, which writes the inputs of the next run.
 
         Args:
             codes: (B,), of each trial ``TAKE`` and ``MOVE``.
             rate: the learning rate.
-            parts: of Adam, see ``OptimizerSpec``.
+            scales: of Adam, see ``OptimizerSpec``.
         """
         self.put([self._open_optimizer.code], [codes])
-        self._open_optimizer.step(rate, *parts)
+        self._open_optimizer.step(rate, *scales)
 
     @in_turn
     def run_again(self, count: int) -> tuple[list[np.ndarray], dict[int, Exception]]:

@@ -222,6 +222,11 @@ class Declaring:
                 self._why = self._why or "simulate() launches something else when it is called again"
         return self._why
 
+    def writes_inputs(self) -> bool:
+        """Whether runs overwrite inputs, as the first one tells."""
+        written = () if self._first is None else self._first.written
+        return any(field is one for field in self._declared.inputs.values() for one in written)
+
     @property
     def declared(self) -> Declared:
         """The declarations of ``build``."""

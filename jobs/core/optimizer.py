@@ -52,6 +52,11 @@ class Moved:
         return (self.low, self.high) != (-math.inf, math.inf)
 
     @property
+    def is_input(self) -> bool:
+        """Its points are the inputs of the runs, if these are f64."""
+        return self.scale == 1.0 and not self.limited
+
+    @property
     def limited(self) -> bool:
         """The job does not allow every number."""
         return (self.least, self.most, self.nan) != (-math.inf, math.inf, True)
@@ -62,7 +67,7 @@ class OptimizerSpec:
     """An optimiser.
 
     Attributes:
-        rule: ``rule(x, g, *memory, rate, m_part, v_part, *options)`` gives the new number and its memory; compiled for the device.
+        rule: ``rule(x, g, *memory, rate, m_scale, v_scale, *options)`` gives the new number and its memory; compiled for the device.
         memory: what it keeps for each number, by names; zero at first.
         options: its last arguments.
         params: what it moves.
@@ -80,8 +85,9 @@ class Optimizer:
     """The fields and kernels of an optimiser in an open program.
 
     Attributes:
-        x, point, memory, gradients, outputs: the point of each trial that runs next, divided by the scale; of its best step the point, the
-            wanted gradients and the outputs; what the rule keeps, by kind. All by name.
+        x: the point of each trial that runs next, divided by the scale; the input itself where it can be.
+        point, gradients, outputs: of its best step the point, the wanted gradients and the outputs.
+        memory: what the rule keeps, by kind. All of these by name.
         code: what ``step`` does with each trial. ``part``: the factor of its gradient, with ``clip``.
         squares: after ``measure`` the sum of the squares of its gradient, without what pushes a number at a bound outwards.
         whole: the same with it.
@@ -106,15 +112,17 @@ class Optimizer:
             return {name: qd.field(dtype or one.dtype, shape=one.shape, name=f"{what} {name}") for name, one in sources.items()}
 
         moved = {one.name: inputs[one.name] for one in spec.params}
-        self.x, self.point = like("point of", moved, qd.f64), like("best point of", moved, qd.f64)
+        itself = {one.name: inputs[one.name] for one in spec.params if one.is_input and inputs[one.name].dtype == qd.f64}
+        others = like("point of", {name: one for name, one in moved.items() if name not in itself}, qd.f64)
+        self.x = {name: itself.get(name) or others[name] for name in moved}
+        self.point = like("best point of", moved, qd.f64)
         self.memory = {kind: like(f"optimizer {kind} of", moved, qd.f64) for kind in spec.memory}
         self.gradients, self.outputs = like("best gradient of", {n: inputs[n].grad for n in wanted}), like("best", outputs)
         self.code, self.outside = (qd.field(qd.i32, shape=(), name=name) for name in ("optimizer code", "outside"))
         self.squares, self.whole, self.part = (
             qd.field(qd.f64, shape=(), name=f"{name} of the gradient") for name in ("squares", "all squares", "part")
         )
-        others = {name: inputs[name].grad for name in wanted if name not in moved}
-        beside = [(one, self.gradients[name]) for name, one in others.items()]
+        beside = [(inputs[name].grad, self.gradients[name]) for name in wanted if name not in moved]
         beside += [(one, self.outputs[name]) for name, one in outputs.items()]
         self._step = self._step_kernel(list(moved.values()), beside)
         self._measure = self._measure_kernel(list(moved.values()))
@@ -133,6 +141,7 @@ class Optimizer:
         lows, highs = ([one.bounds[end] for one in params] for end in (0, 1))
         least, most, nan = ([getattr(one, name) for one in params] for name in ("least", "most", "nan"))
         bounded, limited = [one.bounded for one in params], [one.limited for one in params]
+        apart = [one is not point for one, point in zip(inputs, x, strict=True)]
         options, clip, checked = spec.options, spec.clip, any(limited)
         rule, index = qd.func(spec.rule), [_index(one.shape) for one in inputs]
 
@@ -145,7 +154,7 @@ class Optimizer:
             return found
 
         @qd.kernel
-        def optimizer_step(rate: qd.f64, m_part: qd.f64, v_part: qd.f64):
+        def optimizer_step(rate: qd.f64, m_scale: qd.f64, v_scale: qd.f64):
             for k in qd.static(range(count)):
                 for i in qd.grouped(x[k]):
                     take, move, old = (code[None] & 1) != 0, (code[None] & 2) != 0, x[k][i]
@@ -155,7 +164,7 @@ class Optimizer:
                     g = scale[k] * qd.cast(gradient, qd.f64)
                     if qd.static(clip):
                         g *= part[None]
-                    new = rule(old, g, *[memory[j][k][i] for j in qd.static(range(kinds))], rate, m_part, v_part, *options)
+                    new = rule(old, g, *[memory[j][k][i] for j in qd.static(range(kinds))], rate, m_scale, v_scale, *options)
                     moved = new[0]
                     if qd.static(bounded[k]):
                         moved = qd.select(moved < lows[k], lows[k], qd.select(moved > highs[k], highs[k], moved))
@@ -163,7 +172,7 @@ class Optimizer:
                     x[k][i] = moved
                     for j in qd.static(range(kinds)):
                         memory[j][k][i] = qd.select(move, new[j + 1], memory[j][k][i])
-                    if qd.static(not limited[k]):
+                    if qd.static(apart[k] and not limited[k]):
                         inputs[k][i] = qd.cast(real(k, moved), dtypes[k])
             for k in qd.static(range(len(kept))):
                 for i in qd.grouped(kept[k]):
@@ -231,9 +240,21 @@ class Optimizer:
         """Its kernels, for memory plans."""
         return [(self._step, (0.0, 1.0, 1.0)), (self._measure, ())]
 
-    def step(self, rate: float, m_part: float, v_part: float) -> None:
+    @property
+    def told(self) -> list[Any]:
+        """What the host reads after each run: ``squares``, with ``clip`` also ``whole``, and where the job has limits ``outside``."""
+        limited = any(one.limited for one in self.spec.params)
+        return [self.squares, *([self.whole] if self.spec.clip else []), *([self.outside] if limited else [])]
+
+    def forget(self) -> None:
+        """Set the memory of the rule to zero."""
+        for fields in self.memory.values():
+            for one in fields.values():
+                one.fill(0.0)
+
+    def step(self, rate: float, m_scale: float, v_scale: float) -> None:
         """Keep and move the trials as ``code`` says, and write the inputs."""
-        self._step(rate, m_part, v_part)
+        self._step(rate, m_scale, v_scale)
 
     def measure(self) -> None:
         """Sum the squares of the gradients that the last run has left."""

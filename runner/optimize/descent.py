@@ -208,7 +208,7 @@ def _run(
         except Stopped as error:
             if now.history:
                 saver.save(state)
-            points.fetch()
+            points.fetch(kept=True)
             _interrupt(now, section, str(error), evaluate.builds)
             break
         for row, error in found.errors.items():
@@ -224,7 +224,7 @@ def _run(
             break
         now.step += 1
         saver.look(state)
-    points.fetch()
+    points.fetch(kept=True)
     now.stopped[now.running] = STOPPED.index("steps")
     kept = real(section, now.point)
     for row, error in evaluate.refused_at_end(kept, np.where(now.alive, now.kept, 0)).items():

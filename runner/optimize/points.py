@@ -22,10 +22,10 @@ from .update_rules import (
     USUAL,
     RuleState,
     clip_factors,
+    corrections,
     free_part,
     memory_of,
     options_of,
-    parts_of,
     projected,
     rate_at,
     row_norms,
@@ -56,8 +56,8 @@ class Points(Protocol):
         """Keep the points of the trials ``take``, and move those that run to their next points, unless this was the ``last`` step."""
         ...
 
-    def fetch(self) -> None:
-        """Bring the arrays of ``now`` up to date."""
+    def fetch(self, *, kept: bool = False) -> None:
+        """Bring the arrays of ``now`` up to date. ``kept``: those of the steps that are kept alone."""
         ...
 
 
@@ -105,7 +105,7 @@ class HostPoints:
             now.stopped[now.running & rules.done(now)] = STOPPED.index("no_descent")
             now.x = _chosen(now.running, moved, now.x)
 
-    def fetch(self) -> None:
+    def fetch(self, *, kept: bool = False) -> None:
         """See ``Points``: they are up to date."""
 
 
@@ -137,11 +137,14 @@ class DevicePoints:
                 return self._host.measured(found)
             errors: dict[int, BaseException] = dict(found.errors)
             self._send()
-            losses, squares, self._whole, _ = self._batch.measure_step(self._rows)
+            losses, squares, *told = self._batch.measure_step(self._rows)
         else:
-            (losses, squares, self._whole, flags), failed = self._batch.run_again(self._rows)
-            outside = np.flatnonzero((flags != 0) & now.running)
+            (losses, squares, *told), failed = self._batch.run_again(self._rows)
             errors = dict[int, BaseException](failed)
+            if len(told) > self._optimizer.spec.clip:
+                outside = np.flatnonzero((told[-1] != 0) & now.running)
+        if self._optimizer.spec.clip:
+            self._whole = told[0]
         with np.errstate(over="ignore"):
             norms = self._norms(squares)
         if len(outside):
@@ -165,13 +168,15 @@ class DevicePoints:
         return norms
 
     def _send(self) -> None:
-        """Write what ``now`` has to the device; the memory of the rule is zero at first."""
+        """Write what ``now`` has to the device; the inputs are there."""
         now, optimizer = self._now, self._optimizer
-        zeros = {name: np.zeros_like(value) for name, value in now.x.items()}
-        found = [(optimizer.x, now.x)]
-        for kind, fields in optimizer.memory.items():
-            found.append((fields, {name: now.rule.memory.get(name, {}).get(kind, zeros[name]) for name in fields}))
-        if now.history:
+        inputs = self._batch.job.declared.inputs
+        found = [(optimizer.x, {name: column for name, column in now.x.items() if optimizer.x[name] is not inputs[name]})]
+        for kind, fields in optimizer.memory.items() if now.history else ():
+            found.append((fields, {name: now.rule.memory[name][kind] for name in fields}))
+        if not now.history:
+            self._batch.forget_memory()
+        else:
             found += [(optimizer.point, now.point), (optimizer.gradients, now.gradients), (optimizer.outputs, now.outputs)]
         for fields, columns in found:
             self._batch.put([fields[name] for name in columns], list(columns.values()))
@@ -183,27 +188,28 @@ class DevicePoints:
             self._host.advance(take, last)
             return
         now, section, optimizer = self._now, self._section, self._optimizer
-        codes, rate, parts = TAKE * take, 0.0, (1.0, 1.0)
+        codes, rate, scales = TAKE * take, 0.0, (1.0, 1.0)
         if not last:
             assert section.learning_rate is not None
             codes, count = codes + MOVE * now.running, now.rule.count + 1
             rate = rate_at(now.step, section.learning_rate, section.steps)
-            parts = parts_of(section.rule, self._options, count)
+            scales = corrections(section.rule, self._options, count)
             now.rule = RuleState(count, now.rule.memory)
             if section.clip is not None:
                 with np.errstate(all="ignore"):
                     factors = clip_factors(self._norms(self._whole, free=False), section.clip)
                 self._batch.put([optimizer.part], [factors])
-        self._batch.step(codes.astype(np.int32), rate, parts)
+        self._batch.step(codes.astype(np.int32), rate, scales)
 
-    def fetch(self) -> None:
+    def fetch(self, *, kept: bool = False) -> None:
         """See ``Points``."""
         if self._begun:
             now, optimizer = self._now, self._optimizer
-            now.x, now.point = self._read(optimizer.x), self._read(optimizer.point)
-            now.gradients, now.outputs = self._read(optimizer.gradients), self._read(optimizer.outputs)
-            kept = {kind: self._read(fields) for kind, fields in optimizer.memory.items()}
-            now.rule = RuleState(now.rule.count, {name: {kind: of[name] for kind, of in kept.items()} for name in now.x})
+            now.point, now.gradients = self._read(optimizer.point), self._read(optimizer.gradients)
+            now.outputs = self._read(optimizer.outputs)
+            if not kept:
+                now.x, memory = self._read(optimizer.x), {kind: self._read(of) for kind, of in optimizer.memory.items()}
+                now.rule = RuleState(now.rule.count, {name: {kind: of[name] for kind, of in memory.items()} for name in now.x})
 
     def _read(self, fields: Mapping[str, Any]) -> Rows:
         return dict(zip(fields, self._batch.get(list(fields.values()), self._rows), strict=True))

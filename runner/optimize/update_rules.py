@@ -18,36 +18,36 @@ Arrays = Mapping[str, np.ndarray]
 Memory = Mapping[str, np.ndarray]
 """What a rule keeps for one parameter: arrays of its shape, zero before the first step."""
 Rule = Callable[..., tuple[Any, ...]]
-"""``rule(x, g, *memory, rate, m_part, v_part, *options)``: parameter, gradient, what was kept, learning rate, and for Adam how much of the
-weights of each moment is there yet, see ``parts_of``; gives the new parameter and what to keep. NumPy calls these functions with arrays,
-and ``jobs.core.optimizer`` compiles them: one formula for both.
+"""``rule(x, g, *memory, rate, m_scale, v_scale, *options)``: parameter, gradient, what was kept, learning rate, and for Adam the correction
+of both moments, see ``corrections``; gives the new parameter and what to keep. NumPy calls these functions with arrays, and
+``jobs.core.optimizer`` compiles them: one formula for both.
 """
 
 
-def sgd(x: Any, g: Any, rate: Any, m_part: Any, v_part: Any) -> Any:
+def sgd(x: Any, g: Any, rate: Any, m_scale: Any, v_scale: Any) -> Any:
     """Plain gradient descent: x - rate g."""
     return (x - rate * g,)
 
 
-def momentum(x: Any, g: Any, v: Any, rate: Any, m_part: Any, v_part: Any, momentum: float = 0.9) -> Any:
+def momentum(x: Any, g: Any, v: Any, rate: Any, m_scale: Any, v_scale: Any, momentum: float = 0.9) -> Any:
     """A heavy ball: v = momentum v + g, x - rate v."""
     v = momentum * v + g
     return x - rate * v, v
 
 
-def nesterov(x: Any, g: Any, v: Any, rate: Any, m_part: Any, v_part: Any, momentum: float = 0.9) -> Any:
+def nesterov(x: Any, g: Any, v: Any, rate: Any, m_scale: Any, v_scale: Any, momentum: float = 0.9) -> Any:
     """Nesterov's momentum: v = momentum v + g, x - rate (g + momentum v)."""
     v = momentum * v + g
     return x - rate * (g + momentum * v), v
 
 
 def adam(
-    x: Any, g: Any, m: Any, v: Any, rate: Any, m_part: Any, v_part: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+    x: Any, g: Any, m: Any, v: Any, rate: Any, m_scale: Any, v_scale: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> Any:
     """Adam (Kingma and Ba 2015), with bias correction."""
     m = b1 * m + (1.0 - b1) * g
     v = b2 * v + (1.0 - b2) * g * g
-    return x - rate * ((m / m_part) / (np.sqrt(v / v_part) + eps)), m, v
+    return x - (rate * m_scale) * m / (np.sqrt(v) * v_scale + eps), m, v
 
 
 def adamw(
@@ -56,8 +56,8 @@ def adamw(
     m: Any,
     v: Any,
     rate: Any,
-    m_part: Any,
-    v_part: Any,
+    m_scale: Any,
+    v_scale: Any,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
@@ -66,16 +66,16 @@ def adamw(
     """Adam whose parameters also decay by rate * weight_decay in each step (Loshchilov and Hutter 2019)."""
     m = b1 * m + (1.0 - b1) * g
     v = b2 * v + (1.0 - b2) * g * g
-    return x - rate * ((m / m_part) / (np.sqrt(v / v_part) + eps) + weight_decay * x), m, v
+    return x - ((rate * m_scale) * m / (np.sqrt(v) * v_scale + eps) + (rate * weight_decay) * x), m, v
 
 
-def rmsprop(x: Any, g: Any, v: Any, rate: Any, m_part: Any, v_part: Any, decay: float = 0.99, eps: float = 1e-8) -> Any:
+def rmsprop(x: Any, g: Any, v: Any, rate: Any, m_scale: Any, v_scale: Any, decay: float = 0.99, eps: float = 1e-8) -> Any:
     """The gradient divided by the root of a running mean of its squares."""
     v = decay * v + (1.0 - decay) * g * g
     return x - rate * g / (np.sqrt(v) + eps), v
 
 
-def adagrad(x: Any, g: Any, v: Any, rate: Any, m_part: Any, v_part: Any, eps: float = 1e-10) -> Any:
+def adagrad(x: Any, g: Any, v: Any, rate: Any, m_scale: Any, v_scale: Any, eps: float = 1e-10) -> Any:
     """The gradient divided by the root of the sum of its squares so far (Duchi et al. 2011)."""
     v = v + g * g
     return x - rate * g / (np.sqrt(v) + eps), v
@@ -86,8 +86,8 @@ def lion(
     g: Any,
     m: Any,
     rate: Any,
-    m_part: Any,
-    v_part: Any,
+    m_scale: Any,
+    v_scale: Any,
     b1: float = 0.9,
     b2: float = 0.99,
     weight_decay: float = 0.0,
@@ -120,11 +120,11 @@ def memory_of(rule: str) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(RULES[rule]).parameters if name in ("m", "v"))
 
 
-def parts_of(rule: str, options: Mapping[str, float], count: int) -> tuple[float, float]:
-    """How much of the weights of both moments of Adam is there in step ``count``, from 1; for other rules 1."""
+def corrections(rule: str, options: Mapping[str, float], count: int) -> tuple[float, float]:
+    """What corrects the bias of both moments of Adam in step ``count``, from 1: factors of m, and of the root of v. For other rules 1."""
     if rule not in ("adam", "adamw"):
         return 1.0, 1.0
-    return 1.0 - options["b1"] ** count, 1.0 - options["b2"] ** count
+    return 1.0 / (1.0 - options["b1"] ** count), 1.0 / math.sqrt(1.0 - options["b2"] ** count)
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ def update(
     """One step of a rule on all parameters."""
     count, moved, kept, names = state.count + 1, {}, {}, memory_of(rule)
     options = options_of(rule) | dict(options)
-    parts = parts_of(rule, options, count)
+    scales = corrections(rule, options, count)
     for name, value in x.items():
         before = state.memory.get(name) or {kind: np.zeros_like(value) for kind in names}
-        moved[name], *after = RULES[rule](value, g[name], *(before[kind] for kind in names), rate, *parts, **options)
+        moved[name], *after = RULES[rule](value, g[name], *(before[kind] for kind in names), rate, *scales, **options)
         kept[name] = dict(zip(names, after, strict=True))
     return moved, RuleState(count, kept)
 
