@@ -311,7 +311,7 @@ def _planned(
         planned = plan or plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)
     groups = [group for group, _ in planned]
     how.timing.planned_t = now()
-    folder.save_plan(groups)
+    folder.save_plan(groups, prepared.trials.places)
     record_data(folder.files, prepared, [name for group in groups for name in group.data])
     if prepared.choice is not None:
         screen.note(prepared.choice.text)

@@ -151,7 +151,9 @@ def _statuses(found: Replay, damaged: Collection[str], unfinished: str, count: i
 
 def _of_blocks(found: Replay) -> _Piece:
     """The trials that ended well in batches: columns as the journal has them, and what the trials of a batch share."""
-    blocks = found.blocks()
+    blocks = sorted(
+        found.blocks(), key=lambda block: block.places[0]
+    )  # mostly the order of the sweep, so that nothing is moved
     places = np.concatenate([block.places for block in blocks]) if blocks else np.zeros(0, np.int64)
     if not blocks:
         return _Piece(places, {})

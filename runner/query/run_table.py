@@ -371,17 +371,18 @@ def in_order(chunks: Sequence[Column], order: Array, name: str) -> Column:
     """Parts of a column as one column in another order: the k-th value is the ``order[k]``-th of the parts, one after the other."""
     import pyarrow as pa
 
-    filled = [chunk for chunk in chunks if len(chunk)]
+    filled, moved = [chunk for chunk in chunks if len(chunk)], not np.array_equal(order, np.arange(len(order)))
     if len(filled) == 1 and isinstance(filled[0], ValueColumn):
-        return filled[0].take(order)
+        return filled[0].take(order) if moved else filled[0]
     chunks = [as_arrow(chunk, name) if isinstance(chunk, ValueColumn) else chunk for chunk in chunks]
     types = {chunk.type for chunk in chunks if not isinstance(chunk, list) and chunk.type != pa.null()}
     if len(types) > 1 or any(isinstance(chunk, list) for chunk in chunks):
         values = list(chain.from_iterable(map(values_of, chunks)))
         return as_column([values[place] for place in order.tolist()], name)
     kind = types.pop() if types else fixed_type(name) or pa.null()
-    typed = [pa.nulls(len(chunk), kind) if chunk.type != kind else chunk for chunk in chunks]
-    return pa.concat_arrays(typed).take(of_numbers(order))
+    typed = [pa.nulls(len(chunk), kind) if chunk.type != kind else chunk for chunk in chunks if len(chunk) or len(chunks) == 1]
+    whole = pa.concat_arrays(typed) if len(typed) != 1 else typed[0]
+    return whole.take(of_numbers(order)) if moved else whole
 
 
 __all__ = ["ERRORS", "FIXED", "Large", "RunTable", "as_column", "best", "column_names", "column_of", "in_order", "values_of"]

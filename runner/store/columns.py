@@ -95,13 +95,18 @@ def made(
 
 def placed(event: Event, places: Mapping[str, int]) -> Event:
     """An event of a batch as the journal has it: with the places of its trials for their ids; as it is where one is not known."""
-    found = [places.get(name, -1) for name in event["trials"]]
-    if not found or -1 in found:
+    found = places_of(event["trials"], places)
+    if not len(found) or (found < 0).any():
         return event
     numbers = list(event["attempts"])
     equal = numbers.count(numbers[0]) == len(numbers)
     rest = {name: value for name, value in event.items() if name not in ("trials", "attempts")}
-    return {"at": ranges_of(np.array(found)), "attempts": numbers[0] if equal else numbers, **rest}
+    return {"at": ranges_of(found), "attempts": numbers[0] if equal else numbers, **rest}
+
+
+def places_of(names: Sequence[str], places: Mapping[str, int]) -> Array:
+    """The places of trials; of one that has none, -1."""
+    return np.fromiter((places.get(name, -1) for name in names), np.int64, len(names))
 
 
 def ranges_of(places: Array) -> list[int]:
@@ -174,5 +179,6 @@ __all__ = [
     "names_of",
     "placed",
     "places_in",
+    "places_of",
     "ranges_of",
 ]

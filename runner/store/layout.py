@@ -36,6 +36,7 @@ from ..processes import alive, pid_space
 from ..study.plan import PlannedGroup
 from ..study.trial_file import TrialIds, TrialList, ids_of, read_trials, trial_lines, trial_of
 from ..study.trial_list import Trial, Trials
+from .columns import names_of, places_of, ranges_of
 from .encoding import Damaged, crc_of, document, read_document
 from .files import Files, LocalFiles, StorageDenied, StorageFull, StorageUnknown, escaped, full_said, open_files
 from .interface import why_of
@@ -206,15 +207,24 @@ class RunFolder:
         if not self.files.exists("plan.json"):
             return []
         groups = self._checked("plan.json", self.files.read("plan.json"))["groups"]
-        return [PlannedGroup.model_validate(group) for group in groups]
+        ids = self.trial_ids() if any("at" in group for group in groups) else []
+        named = [{"trials": names_of(group, ids)} | {k: v for k, v in group.items() if k != "at"} for group in groups]
+        return [PlannedGroup.model_validate(group) for group in named]
 
-    def save_plan(self, groups: list[PlannedGroup]) -> None:
+    def save_plan(self, groups: list[PlannedGroup], places: Mapping[str, int] | None = None) -> None:
         """Write the memory plan. It is written once: a later call changes nothing.
+
+        Args:
+            groups: the plan.
+            places: of the trials in the sweep, which the file has as ranges then; None: it names the trials.
 
         Raises:
             StorageFull: no room; nothing was written.
         """
-        self.files.claim("plan.json", document({"groups": [group.model_dump(mode="json") for group in groups]}, indent=1))
+        said = [group.model_dump(mode="json", exclude={"trials"} if places else None) for group in groups]
+        if places:
+            said = [one | {"at": ranges_of(places_of(group.trials, places))} for group, one in zip(groups, said, strict=True)]
+        self.files.claim("plan.json", document({"groups": said}, indent=1))
 
     def check_config(self, resolved: Mapping[str, Any]) -> None:
         """Refuse to go on with another config than the run was made from.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SkipValidation
 
 from ...jobs.base import Job, MemoryPlan
@@ -226,6 +227,10 @@ def all_same(column: ValueColumn) -> bool:
     """Whether all values of a column are the same to the bit: ``0.0`` is not ``-0.0``, nor 1 or true 1.0."""
     if column.is_shared:
         return True
+    if isinstance(column.values, np.ndarray):
+        used = column.values if column.places is None else column.values[column.places]
+        bits = np.ascontiguousarray(used).view(np.int64)
+        return bool((bits == bits[0]).all())
     codes = column.codes()
     return bool((codes == codes[0]).all())
 
