@@ -268,6 +268,16 @@ def available() -> dict[str, dict[str, float]]:
     return {}
 
 
+def restarts() -> float:
+    """How often Ray has started this actor again; infinite where Ray lacks the name: then the actor stays where it is."""
+    with suppress(ImportError, AttributeError, KeyError):
+        from ray import get_runtime_context
+        from ray._private import state
+
+        return int(state.actors(get_runtime_context().get_actor_id())["NumRestarts"])
+    return float("inf")
+
+
 def waiting(ours: Container[str]) -> list[dict[str, float]]:
     """What tasks, actors and placement groups wait for in Ray's queue, a kind of them each; nothing where Ray lacks the name.
 
@@ -368,6 +378,7 @@ __all__ = [
     "loaded",
     "quiet_deaths",
     "read_settings_again",
+    "restarts",
     "small_head",
     "started_with",
     "waiting",

@@ -27,6 +27,7 @@ def missing() -> list[str]:
         from ray.autoscaler.v2 import sdk
 
         out += [] if hasattr(sdk, "get_cluster_status") else ["autoscaler.v2.sdk.get_cluster_status"]
+        out += [] if hasattr(state, "actors") else ["state.actors"]
         out += [] if hasattr(state, "available_resources_per_node") else ["state.available_resources_per_node"]
         text = inspect.getsource(services.start_raylet)
         out += [name for name in (*compat.AGENT_COMMANDS, *compat.AGENT_PLACE) if f'"{name}=' not in text]

@@ -28,6 +28,8 @@ VERSION = 5
 """Maximum concurrent calls between runs and the ledger of a cluster."""
 TICK_S = 0.25
 ANSWER_S = 60.0
+MEET_S = 0.5
+"""Seconds in which a node that has joined hears of the head, before a ledger that it got leaves it."""
 LATE_S = 1.0
 """A ledger that has not moved for so long was away itself."""
 FIRST_S = 20.0
@@ -51,7 +53,8 @@ class LedgerActor:
 
     def __init__(self, settings: Settings, prefers_head: bool = False) -> None:
         if prefers_head and placement_groups.is_misplaced():
-            os._exit(1)  # Ray starts it again, and by then each node knows the others
+            time.sleep(MEET_S)
+            os._exit(1)  # Ray starts it again, at once
         self._settings = settings
         limits = {"expire_s": settings.expire_s, "lease_requests": settings.lease_requests}
         self._ledger = Ledger(epoch=f"{secrets.token_hex(4)}-", **limits)

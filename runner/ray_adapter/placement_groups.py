@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ def nodes() -> dict[str, dict[str, float]]:
     return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
 
 
+STARTS = 10
 HEAD = "node:__internal_head__"
 """The resource by which Ray marks the head node."""
 
@@ -69,14 +71,13 @@ def head_node() -> str | None:
 
 
 def is_misplaced() -> bool:
-    """Whether this actor, which prefers the head node, was put elsewhere although that node lives, at its first start.
+    """Whether this actor, which prefers the head node, was put elsewhere although that node lives, at one of its first ``STARTS``.
 
     Ray lets a random node decide where an actor without resources goes. One that has just joined does not know the head yet.
     """
     import ray
 
-    here = ray.get_runtime_context()
-    return not here.was_current_actor_reconstructed and head_node() not in (None, here.get_node_id())
+    return compat.restarts() < STARTS and head_node() not in (None, ray.get_runtime_context().get_node_id())
 
 
 def most_cores() -> int:
@@ -88,7 +89,8 @@ def ask_for(bundles: Sequence[Mapping[str, float]]) -> None:
     """Tell the autoscaler of the cluster what is needed beside what runs; it takes the place of what it was told before."""
     from ray.autoscaler.sdk import request_resources
 
-    request_resources(bundles=[dict(bundle) for bundle in bundles])
+    # before Ray 2.60 an amount must be an integer
+    request_resources(bundles=[{name: math.ceil(amount) for name, amount in bundle.items()} for bundle in bundles])
 
 
 def look(node: str, settings: Settings, gpus: int) -> list[Found]:

@@ -1,7 +1,8 @@
-"""Runs on a cluster of two nodes, in a process of its own: ``python nodes_for_tests.py FOLDER``; what came of them as JSON."""
+"""Runs on a cluster of a head and two nodes, in a process of its own: ``python nodes_for_tests.py FOLDER``; what came of them as JSON."""
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -58,8 +59,28 @@ def run(config, address):
     }
 
 
+FAST = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 3,
+    "health_check_timeout_ms": 2000,
+}
+
+
+def preempt(node, marks, after, killed):
+    """Kill the processes of a node by their ids, as an instance that is taken away ends, once so many trials have begun."""
+    from psutil import Process  # comes with ray
+
+    raylet = Process(node.all_processes["raylet"][0].process.pid)
+    while len(list(marks.iterdir())) < after:
+        time.sleep(0.05)
+    for one in [raylet, *raylet.children(recursive=True)]:
+        one.kill()
+        killed.append(one.pid)
+
+
 def main(folder):
-    head = {"num_cpus": 0, "include_dashboard": False, **SMALL}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": FAST, **SMALL}
     with compat.small_head(), compat.started_with():
         made = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
@@ -69,10 +90,16 @@ def main(folder):
         _, crash = run(folder / "crash.yaml", made.address)
         crash |= {"sizes": list(sizes), "looked": list(looked)}
         _, one = run(folder / "one.yaml", made.address)
+        killed = []
+        taking = threading.Thread(target=preempt, args=(made.list_all_nodes()[-1], folder / "marks-preempted", 12, killed))
+        taking.start()
+        _, preempted = run(folder / "preempted.yaml", made.address)
+        taking.join()
+        preempted |= {"killed": killed}
     finally:
         ray.shutdown()
         made.shutdown()
-    print(json.dumps({"crash": crash, "one": one}))
+    print(json.dumps({"crash": crash, "one": one, "preempted": preempted}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Runs on a cluster of two nodes: what a worker elsewhere had begun when it died, and how many trials run at once."""
+"""Runs on a cluster of a head and two nodes: what a worker elsewhere had begun when it died, how many trials run at once, and a node that
+is taken away.
+"""
 
 import itertools
 import json
@@ -59,11 +61,12 @@ def config(folder, name, trials, device, limits, **params):
 
 
 @pytest.mark.slow
-def test_a_worker_of_another_node_dies_in_a_long_lease_and_a_run_keeps_to_its_concurrency(ray_folder, tmp_path):
+def test_workers_of_other_nodes_die_a_run_keeps_to_its_concurrency_and_a_node_is_taken_away(ray_folder, tmp_path):
     """The process's own Ray: this one may have another open."""
     (tmp_path / "marked.py").write_text(JOB, encoding="utf-8")
     ran = config(tmp_path, "crash", TRIALS, {"backend": "cpu"}, {"retries": {"crash": 2}}, crash=CRASH)
     config(tmp_path, "one", 6, {"backend": "auto"}, {"max_concurrent": 1}, sleep_s=0.2)
+    begun = config(tmp_path, "preempted", 60, {"backend": "cpu"}, {}, sleep_s=0.2)
     own = Path(tempfile.mkdtemp(prefix="qn", dir="/tmp"))
     (own / "ray").mkdir()
     script = Path(__file__).with_name("nodes_for_tests.py")
@@ -91,3 +94,14 @@ def test_a_worker_of_another_node_dies_in_a_long_lease_and_a_run_keeps_to_its_co
     one = found["one"]
     assert (one["state"], one["backend"]) == ("done", "cpu")
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(one["spans"])) and len(one["spans"]) == 6
+
+    preempted = found["preempted"]
+    assert preempted["state"] == "done" and len(preempted["killed"]) >= 2 and len(preempted["devices"]) == 2
+    assert [(number, status, loss) for number, status, _, loss in preempted["rows"]] == [
+        (k, "done", float(k)) for k in range(60)
+    ]
+    # what ran on the node is charged to the machines, and each trial that ran twice did so as the node had it
+    assert preempted["retries"] and {failure for failure, _ in preempted["retries"]} == {"infrastructure"}
+    twice = [number for number, count in begun().items() if count > 1]
+    assert set(begun()) == set(range(60)) and len(twice) <= len(preempted["retries"])
+    assert all(count <= 2 for count in begun().values())

@@ -74,13 +74,13 @@ def until(ledger, wanted, done=()):
 
 @pytest.mark.parametrize(
     ("here", "head", "again", "leaves"),
-    [("n", "h", False, True), ("h", "h", False, False), ("n", None, False, False), ("n", "h", True, False)],
+    [("n", "h", 0, True), ("h", "h", 0, False), ("n", None, 0, False), ("n", "h", 1, True), ("n", "h", 10, False)],
 )
-def test_a_ledger_that_a_node_keeps_from_the_head_starts_again_once(monkeypatch, here, head, again, leaves):
+def test_a_ledger_that_a_node_keeps_from_the_head_starts_again_a_few_times(monkeypatch, here, head, again, leaves):
     import ray
 
-    context = SimpleNamespace(was_current_actor_reconstructed=again, get_node_id=lambda: here)
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: here))
+    monkeypatch.setattr(compat, "restarts", lambda: again)
     alive = {"n": {"CPU": 1.0}} | ({head: {"CPU": 1.0, placement_groups.HEAD: 1.0}} if head else {})
     monkeypatch.setattr(placement_groups, "nodes", lambda: alive)
     assert placement_groups.is_misplaced() == leaves
