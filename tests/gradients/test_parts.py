@@ -79,7 +79,7 @@ def test_random_numbers_are_those_of_one_launch():
         def both() -> float:
             loss[None] = 0.0
             v.from_numpy(np.linspace(-0.3, 0.7, 5))
-            qd.current_program().launches = 0
+            qd.current_program().seeds.drawn = 0
             k()
             k()
             return loss[None]
