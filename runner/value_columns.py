@@ -125,20 +125,23 @@ def joined(columns: Sequence[ValueColumn]) -> ValueColumn:
     """Columns one after the other."""
     if len(columns) == 1:
         return columns[0]
-    counts = [len(column) for column in columns]
     if all(column.is_shared for column in columns):
-        seen = dict[bytes, tuple[int, Any]]()
-        texts = [_text(column.values[0]) for column in columns]
-        places = [seen.setdefault(text, (len(seen), column[0]))[0] for text, column in zip(texts, columns, strict=True)]
-        values = [value for _, value in seen.values()]
-        if len(values) == 1:
-            return ValueColumn.shared(values[0], sum(counts))
-        return ValueColumn(values, np.repeat(np.array(places, np.int32), counts))
+        return repeated([column[0] for column in columns], [len(column) for column in columns])
     numbers = [column.numbers() for column in columns]
     known = [array for array in numbers if array is not None]
     if len(known) == len(numbers) and len({(array.dtype, array.shape[1:]) for array in known}) == 1:
         return ValueColumn(np.concatenate(known))
     return ValueColumn(list(chain.from_iterable(column.tolist() for column in columns)))
+
+
+def repeated(values: Sequence[Any], counts: Sequence[int]) -> ValueColumn:
+    """A column of values that so many rows each have, one after the other."""
+    seen = dict[bytes, tuple[int, Any]]()
+    places = [seen.setdefault(_text(value), (len(seen), value))[0] for value in values]
+    distinct = [value for _, value in seen.values()]
+    if len(distinct) == 1:
+        return ValueColumn.shared(distinct[0], sum(counts))
+    return ValueColumn(distinct, np.repeat(np.array(places, np.int32), counts))
 
 
 def _text(value: Any) -> bytes:

@@ -45,7 +45,7 @@ from ..store.summary import Hashing, keep, unfinished_word
 from ..study.plan import planned_bytes
 from ..study.trial_file import TrialList
 from ..study.trial_list import Trial, Trials
-from ..value_columns import ABSENT, ValueColumn, columns_of_rows, joined
+from ..value_columns import ABSENT, ValueColumn, columns_of_rows, repeated
 
 PREFIXES = {"grad": "gradients", "out": "outputs"}
 GROUP_NUMBERS, GROUP_ROWS = 1 << 20, 4096
@@ -160,14 +160,17 @@ def _of_blocks(found: Replay) -> _Piece:
     counts = [len(block.rows) for block in blocks]
     shared = RunTable.of([_shared(block.event) for block in blocks])
     columns: dict[str, Column] = {
-        name: joined([ValueColumn.shared(value, count) for value, count in zip(shared.column(name), counts, strict=True)])
-        for name in shared.columns
-        if name not in _OF_TRIAL
+        name: repeated(shared.column(name), counts) for name in shared.columns if name not in _OF_TRIAL
     }
-    each = [_columns_of(block) for block in blocks]
+    each = [_arrays_of(block) for block in blocks]
     for name in dict.fromkeys(chain.from_iterable(each)):
-        chunks = [part[name] if name in part else as_column([None] * n) for part, n in zip(each, counts, strict=True)]
-        columns[name] = in_order(chunks, np.arange(len(places)), name)
+        found_here = [part.get(name) for part in each]
+        arrays = [array for array in found_here if isinstance(array, np.ndarray)]
+        if len(arrays) == len(each) and len({array.shape[1:] for array in arrays}) == 1:
+            columns[name] = of_numbers(np.concatenate(arrays))
+        else:
+            chunks = [_chunk(array, count) for array, count in zip(found_here, counts, strict=True)]
+            columns[name] = in_order(chunks, np.arange(len(places)), name)
     return _Piece(places, columns)
 
 
@@ -179,15 +182,20 @@ def _shared(event: Event) -> Row:
     return {"attempts": 1} | _values({name: value for name, value in event.items() if name not in ARRAYS})
 
 
-def _columns_of(block: Block) -> dict[str, Column]:
-    """The columns in which the trials of a block have values of their own, but for parameters."""
+def _chunk(array: Array | Large | None, count: int) -> Column:
+    """A column of one block: of numbers, of an array that was left in the journal, or of nothing."""
+    if isinstance(array, np.ndarray):
+        return of_numbers(array)
+    return as_column([None] * count) if array is None else [array] * count
+
+
+def _arrays_of(block: Block) -> dict[str, Array | Large]:
+    """What the trials of a block have each their own of, but for parameters; of what was left in the journal, the shape."""
     event = block.event
     named = dict(event["columns"])
     named |= {f"{prefix}.{name}": column for prefix, kind in PREFIXES.items() for name, column in event.get(kind, {}).items()}
     return {
-        name: of_numbers(decoded(column)[block.rows].astype(np.float64))
-        if "data" in column
-        else [Large(column["shape"][1:])] * len(block.rows)
+        name: decoded(column)[block.rows].astype(np.float64) if "data" in column else Large(column["shape"][1:])
         for name, column in named.items()
     }
 

@@ -246,7 +246,7 @@ class Replay:
         else:
             fits &= (self._begun[places] == NONE) | ((self._number[places] == numbers) & (self._by[places] == by))
         others = ~fits
-        if len(np.unique(places)) < len(places):
+        if not (places[1:] > places[:-1]).all() and len(np.unique(places)) < len(places):  # as almost always they ascend
             fits[:], others[:] = False, True
         elif not begins:
             second = self._plain[places] & (self._ended[places] != NONE) & (places != NONE)
