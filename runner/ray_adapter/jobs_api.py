@@ -22,6 +22,8 @@ from .cluster import CONNECT_S, ClusterError, about_token, token_file
 from .known_clusters import trusted
 
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+NO_SUPERVISOR = "JOB_SUPERVISOR_ACTOR_START_FAILURE"
+"""Ray's word for a record that it has not made itself, for a second, see ``pages.job_record``: the process may live."""
 ASK_S = 3.0
 NO_AGENT, AGENT_S, AGENT_LOOK_S = "No available agent", 30.0, 1.0
 """What a cluster says that has just begun, and how long it is asked again."""
@@ -188,7 +190,7 @@ def known_dead(folder: RunFolder, owner: Owner, *addresses: str | None) -> bool:
         for job in jobs:
             driver, named = job.get("driver_info") or {}, job.get("metadata") or {}
             if named.get("run") == folder.name and str(driver.get("pid")) == str(owner.pid):
-                return job.get("status") in OVER
+                return job.get("status") in OVER and job.get("error_type") != NO_SUPERVISOR
     return False
 
 

@@ -152,7 +152,8 @@ def test_a_killed_runner_is_known_dead_and_a_killed_head_makes_the_run_lost(head
     found = json.loads((run.path / "owners/000002.json").read_text())
     jobs = ask(head["dashboard"], "/api/jobs/")
     (driver,) = [job for job in jobs if (job["driver_info"] or {}).get("pid") == str(found["pid"])]
-    assert driver["type"] == "DRIVER" and driver["metadata"]["run"] == run.name and driver["metadata"]["job_name"] == "fake"
+    assert (driver["type"], driver["submission_id"], driver["status"]) == ("SUBMISSION", run.name, "RUNNING")
+    assert driver["metadata"]["run"] == run.name and driver["metadata"]["job_name"] == "fake"
     os.kill(head["gcs"], signal.SIGKILL)
     out, err = resuming.communicate(timeout=PATIENCE_S)
     assert resuming.returncode == 5, err
