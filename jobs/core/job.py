@@ -412,7 +412,7 @@ class Job(Declaring, JobFiles, Generic[P]):
             try:
                 self._build()
                 self._made = True
-                if self.optimizer_spec is not None and program.has_doubles(self.opened_with["arch"]):
+                if program is not None and self.optimizer_spec is not None and program.has_doubles(self.opened_with["arch"]):
                     declared = self._declared
                     self.optimizer = Optimizer(program, self.optimizer_spec, declared.inputs, self.wanted, declared.outputs)
                 if program is not None:

@@ -71,7 +71,8 @@ def split(
         return _split(ran.outcome, trials, attempts, shared)
     rows, alone = list[BatchRows](), dict[str, Record]()
     for group in ran.ends.groups():
-        named, tried = [trials[k] for k in group.tolist()], [attempts[k] for k in group.tolist()]
+        at: list[int] = group.tolist()
+        named, tried = [trials[k] for k in at], [attempts[k] for k in at]
         found, others = _split(ran.ends.columns(group), named, tried, shared)
         rows += found
         alone |= others

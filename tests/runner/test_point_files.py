@@ -153,4 +153,6 @@ def test_a_run_from_a_table_needs_the_table_no_more(tmp_path, rows, monkeypatch)
     )
     parquet.write_table(pa.table({"x": rows, "k": [1.0, -2.0, 3.0]}), tmp_path / "points.parquet")
     refused = call("plan", config)
-    assert refused.exit_code == 2 and "greater than 0, got -2.0 (row 1, column `k` of points.parquet)" in refused.output, refused.output
+    assert refused.exit_code == 2 and "greater than 0, got -2.0 (row 1, column `k` of points.parquet)" in refused.output, (
+        refused.output
+    )

@@ -84,10 +84,7 @@ def test_a_submit_into_the_folder_of_a_run_goes_on_with_it(one_worker, tmp_path,
     assert result.exit_code == 0 and f"run {run.name} has ended before; nothing is left to run" in result.stderr
     assert rows_of(run.uri) == rows and run.files.below("journal") == journal
     code, said = submit(config, "--output", run.uri, "--set", "name=other")
-    assert (
-        code == 2
-        and f"{run.name} was made from another config; other now: name, overrides" in said["error"]["message"]
-    )
+    assert code == 2 and f"{run.name} was made from another config; other now: name, overrides" in said["error"]["message"]
     assert "do: submit the new config as a run of its own, or" in said["error"]["message"]
 
 
