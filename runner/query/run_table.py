@@ -381,7 +381,7 @@ def in_order(chunks: Sequence[Column], order: Array, name: str) -> Column:
         return as_column([values[place] for place in order.tolist()], name)
     kind = types.pop() if types else fixed_type(name) or pa.null()
     typed = [pa.nulls(len(chunk), kind) if chunk.type != kind else chunk for chunk in chunks if len(chunk) or len(chunks) == 1]
-    whole = pa.concat_arrays(typed) if len(typed) != 1 else typed[0]
+    whole = typed[0] if len(typed) == 1 else pa.concat_arrays(typed) if typed else pa.nulls(0, kind)
     return whole.take(of_numbers(order)) if moved else whole
 
 

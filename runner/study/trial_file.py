@@ -140,7 +140,8 @@ def _joined(parts: Sequence[Trials]) -> Trials:
     }
     columns = {name: joined([part.columns[name] for part in parts]) for name in first.columns}
     ids = list(chain.from_iterable(part.ids for part in parts))
-    return Trials(ids, indices, replicates, seeds, swept, columns)
+    all_there = indices == array("q", range(len(ids)))
+    return Trials(ids, range(len(ids)) if all_there else indices, replicates, seeds, swept, columns)
 
 
 def _integers(parts: Sequence[Sequence[int]]) -> Sequence[int]:

@@ -384,5 +384,5 @@ def test_a_kernel_that_is_gone_is_not_taken_for_one_that_lies_where_it_lay():
         held = Scales()
         held.scale(z)
         gc.collect()
-        alive = [x for x in gc.get_objects() if isinstance(x, Variant) and x.program is program]
+        alive = [x for x in gc.get_objects() if isinstance(x, Variant) and x.program is program.state]
         assert 0 < len(alive) < 60  # what is known of a kernel goes with it

@@ -131,7 +131,7 @@ def test_a_run_of_another_format_is_refused(tmp_path):
     run = create(prepare(write_config(tmp_path))[0], tmp_path / "runs")
     run.files.put("run.json", json.dumps(run.info() | {"format": 1}).encode())
     with pytest.raises(
-        ClusterError, match=r"has format 1, this version of qdrun reads formats 3 to 4 on .*\n  do: install the same qdrun"
+        ClusterError, match=r"has format 1, this version of qdrun reads formats 3 to 5 on .*\n  do: install the same qdrun"
     ):
         entry.reached(run.uri)
 

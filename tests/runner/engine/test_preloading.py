@@ -18,12 +18,12 @@ class Handle:
         for name in ("preload", "run", "drop", "stop", "progress"):
             setattr(self, name, self.method(name))
 
-    def method(self, name, enable_task_events=True):
+    def method(self, called, enable_task_events=True, name=""):
         def remote(*words):
-            self.listed += [name] if enable_task_events else []
-            return self.note(name, *words)
+            self.listed += [called] if enable_task_events else []
+            return self.note(called, *words)
 
-        return SimpleNamespace(remote=remote, options=lambda **options: self.method(name, **options))
+        return SimpleNamespace(remote=remote, options=lambda **options: self.method(called, **options))
 
     def note(self, name, *words):
         self.calls.append((name, *words))

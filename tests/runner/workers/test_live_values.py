@@ -8,6 +8,7 @@ from lane_helpers import record, wait_for
 
 from qdrun.runner.live import writer
 from qdrun.runner.live.points import live_values
+from qdrun.runner.store.columns import decoded
 from qdrun.runner.workers import BatchSpec
 from qdrun.runner.workers.spec import BatchColumns
 
@@ -58,10 +59,13 @@ def test_trials_of_a_batch_that_is_optimised_have_their_own_values(bench):
     worker._lanes.together = one_was_stopped
     end = worker.run(BatchSpec("l", trials, (1,) * 5, columns))
     worker.close()
-    ends = end.ends
+    histories = {}
+    for rows in end.rows:
+        columns = decoded(rows.outputs["opt.history"]._asdict()).tolist()
+        histories |= dict(zip(rows.trials, columns, strict=True))
     found = live_values(bench.folder)
-    assert ends["t1"]["status"] == "cancelled" and set(found) == {"t0", "t2", "t3", "t4"}
+    assert end.ends["t1"]["status"] == "cancelled" and set(found) == set(histories) == {"t0", "t2", "t3", "t4"}
     for name, series in found.items():
         assert series.step.tolist() == [0, 1, 2, 3, 4]
-        assert series["loss"].tolist() == ends[name]["outputs"]["opt.history"]
+        assert series["loss"].tolist() == histories[name]
         assert series["grad_norm"][0] == 2.0 * (speeds[int(name[1])] - 1.0)

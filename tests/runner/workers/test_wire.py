@@ -2,13 +2,14 @@
 
 import pickle
 
+from qdrun.runner.ray_adapter.worker_actor import ActorLog
 from qdrun.runner.ray_adapter.worker_actor import WorkerActor as Shell
 from qdrun.runner.workers import Worker
 
 
 def shell(worker):
     made = object.__new__(Shell)
-    made._worker, made._failed = worker, None
+    made._worker, made._failed, made._log = worker, None, ActorLog()
     return made
 
 
