@@ -93,7 +93,17 @@ def test_a_submitted_job_keeps_the_record_that_ray_makes(monkeypatch):
     assert JobRecord.begin({"job_name": "qdrun up"}) is None
 
 
+def test_no_ray_is_started_by_a_look_for_records():
+    import ray
+
+    assert not ray.is_initialized()
+    assert job_store.opened() is None
+    mend()
+    assert not ray.is_initialized()
+
+
 def test_a_ray_that_keeps_its_records_elsewhere_is_told_and_the_run_is_a_driver_there(monkeypatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
     common = pytest.importorskip("ray.dashboard.modules.job.common")
     monkeypatch.delattr(common, "JobInfoStorageClient")
     with pytest.warns(RayChanged, match="driver without a log .* has no JobInfoStorageClient"):

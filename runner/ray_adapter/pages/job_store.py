@@ -91,7 +91,13 @@ def missing_jobs() -> list[str]:
 
 
 def opened() -> JobStore | None:
-    """The records of jobs of the Ray that is open; None, after a warning, where this version of Ray has none that we know."""
+    """The records of jobs of the Ray that is open; None where none is, or, after a warning, where this version of Ray has none that we
+    know.
+    """
+    import ray
+
+    if not ray.is_initialized():  # a thread that asked it all the same would start one
+        return None
     if lacks := missing_jobs():
         warnings.warn(
             "Ray's dashboard shows the run as a driver without a log and a message: this version of Ray has no "
