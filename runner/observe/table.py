@@ -227,7 +227,7 @@ def _of_rows(found: Replay, places: Array, ids: Sequence[str], planned: Mapping[
 
 def _planned(folder: RunFolder, found: Replay) -> dict[str, int | None]:
     try:
-        return planned_bytes(folder.plan())
+        return planned_bytes(folder.plan(found.ids))
     except Damaged as error:
         found.wrong.append(str(error).partition("\n")[0].removeprefix(f"{folder.uri}/"))
         return {}

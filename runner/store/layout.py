@@ -202,12 +202,12 @@ class RunFolder:
         """Write the trials. Raises ``StorageFull``."""
         self.files.put("trials.jsonl", trial_lines(trials))
 
-    def plan(self) -> list[PlannedGroup]:
-        """The memory plan of the run; empty while it is still being made. Raises ``Damaged``."""
+    def plan(self, ids: Sequence[str] | None = None) -> list[PlannedGroup]:
+        """The memory plan of the run; empty while it is still being made. ``ids``: of its trials, if read. Raises ``Damaged``."""
         if not self.files.exists("plan.json"):
             return []
         groups = self._checked("plan.json", self.files.read("plan.json"))["groups"]
-        ids = self.trial_ids() if any("at" in group for group in groups) else []
+        ids = self.trial_ids() if ids is None and any("at" in group for group in groups) else ids or ()
         named = [{"trials": names_of(group, ids)} | {k: v for k, v in group.items() if k != "at"} for group in groups]
         return [PlannedGroup.model_validate(group) for group in named]
 

@@ -79,7 +79,7 @@ def gather(folder: RunFolder) -> Material:
         loads=loads(
             (one.event for entry in entries for one in each_trial(entry, found.ids)),
             float(info["created"]),
-            planned_bytes(folder.plan()),
+            planned_bytes(folder.plan(found.ids)),
         ),
         live=live_values(folder),
     )
