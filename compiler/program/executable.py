@@ -58,8 +58,9 @@ class Executable:
         self.compiled, self.owners, self.written = lazy.compiled(program.device), owners, lazy.written
         self.lazy = lazy
         self.returns = kernel.returns
-        options = program.options  # code is kept beyond its program, which it must not hold
-        program.device.keep_source(self.compiled, lambda: device_input(lazy.kernel, options, nested=False))
+        if program.batch.layout.batched:
+            options = program.options  # code is kept beyond its program, which it must not hold
+            program.device.keep_source(self.compiled, lambda: device_input(lazy.kernel, options, nested=False))
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
         self.closed, self.users = False, Living[object]()  # recordings, whose graphs need its context

@@ -26,9 +26,8 @@ class Asked:
     def __init__(self) -> None:
         self._batches: dict[str, tuple[str, ...]] = {}
         self._claims: dict[str, Claims] = {}
-        self._alike: dict[
-            int, OrderedDict[str, None]
-        ] = {}  # a dict looks for its first key among all that were deleted before it
+        # ordered: a dict looks for its first key among all that were deleted before it
+        self._alike: dict[int, OrderedDict[str, None]] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._batches

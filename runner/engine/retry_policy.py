@@ -45,9 +45,8 @@ class Verdicts:
         self.most: Mapping[str, int] = {}
         self.trials = {one.id: one for one in work}
         for trial in self.trials.values():
-            if (
-                checks and trial.charged and trial.charged[Failure.crash] > rules.crash
-            ):  # its runner was lost before the investigation
+            # its runner was lost before the investigation
+            if checks and trial.charged and trial.charged[Failure.crash] > rules.crash:
                 trial.crash, trial.alone = Crash("a signal, before the run was resumed"), True
         self.counts: Counter[str] = Counter(dict(before))
         self.open = len(self.trials)
