@@ -549,6 +549,16 @@ int standin_ranges(uint64_t *to) {
         if (b->kind == BUFFER && !b->dead) to[2 * n] = (uint64_t)(b->owner->gpu + b->at), to[2 * n + 1] = b->size, n++;
     return n;
 }
+/* What a process still has of a GPU that has failed goes with it. Code stays: later programs use it. */
+void standin_reset(void) {
+    pthread_mutex_lock(&lock);
+    for (Obj *o = all; o; o = o->next)
+        if (!o->dead && o->kind >= HEAP && o->kind <= FENCE) {
+            forget_ops(o), o->status = o->ended = 1;
+            end_of(o);
+        }
+    pthread_mutex_unlock(&lock);
+}
 /* Objects that are gone are given back for good: messages to them are no longer noticed. */
 void standin_sweep(void) {
     pthread_mutex_lock(&lock);

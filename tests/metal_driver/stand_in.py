@@ -50,6 +50,10 @@ class StandIn:
         for gpu in gpus:
             gpu.release()
 
+    def reset(self):
+        """Take what is left of heaps, queues and fences away."""
+        self.library.standin_reset()
+
     def run(self, function):
         """Kernels are done by ``function(launch)``, which gives an MTLCommandBufferError. None: those that fill and copy do that, others
         nothing.
