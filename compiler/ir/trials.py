@@ -8,7 +8,6 @@ count. The memory of the last group is complete: the trials that are missing in 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,20 +35,22 @@ class TrialLayout:
 
     The element at byte ``offset`` of a trial (``Place``: offset + sum(i_k * strides[k])), which has ``size`` bytes, lies at
     ``trial // width * width * trial_bytes + width * offset + trial % width * size``.
+
+    ``batched``: whether each trial has its own memory. ``ONE`` alone is not: no axis counts its trial, and no place has bytes per trial.
     """
 
-    batched: ClassVar[bool] = True  # each trial has its own memory
     count: int
     width: int
+    batched: bool = True
 
     @property
     def leading(self) -> tuple[int, ...]:
         """The first axes of what ``view`` gives: (groups, width)."""
-        return self.padded // self.width, self.width
+        return (self.padded // self.width, self.width) if self.batched else ()
 
     def shape(self, one: tuple[int, ...]) -> tuple[int, ...]:
         """The shape that users see of an array of each trial."""
-        return (self.count, *one)
+        return (self.count, *one) if self.batched else one
 
     @property
     def padded(self) -> int:
@@ -58,7 +59,7 @@ class TrialLayout:
 
     def trial_bytes(self, nbytes: int) -> int:
         """The bytes that each trial has in a buffer which must hold so many for it."""
-        return trial_bytes(nbytes)
+        return trial_bytes(nbytes) if self.batched else 0
 
     def bytes(self, trial_bytes: int) -> int:
         """Bytes of a buffer in which each trial has ``trial_bytes``."""
@@ -78,7 +79,7 @@ class TrialLayout:
         shape: tuple[int, ...],
         strides: tuple[int, ...],
     ) -> np.ndarray:
-        """A buffer as an array of shape ``(groups, width, *shape)``, padding included.
+        """A buffer as an array of shape ``(*leading, *shape)``, padding included.
 
         Args:
             memory: the bytes of the buffer, one after another.
@@ -89,19 +90,22 @@ class TrialLayout:
             strides: of a trial's array, in bytes.
         """
         w = self.width
-        steps = (w * trial_bytes, dtype.itemsize, *(w * s for s in strides))
-        return np.ndarray((self.padded // w, w, *shape), dtype, memory.data, w * offset, steps)
+        groups = (w * trial_bytes, dtype.itemsize) if self.batched else ()
+        return np.ndarray((*self.leading, *shape), dtype, memory.data, w * offset, (*groups, *(w * s for s in strides)))
 
     def columns(self, copy: np.ndarray) -> np.ndarray:
-        """A row-major copy of what ``view`` gives, as an array of shape ``(count, *shape)``."""
-        return copy.reshape(self.padded, *copy.shape[2:])[: self.count]
+        """A row-major copy of what ``view`` gives, as an array of shape ``shape(one)``."""
+        return copy.reshape(self.padded, *copy.shape[2:])[: self.count] if self.batched else copy
 
     def of_trial(self, whole: np.ndarray, trial: int) -> np.ndarray:
         """A trial's array in what ``view`` gives."""
-        return whole[trial // self.width, trial % self.width, ...]
+        return whole[trial // self.width, trial % self.width, ...] if self.batched else whole
 
     def assign(self, whole: np.ndarray, columns: np.ndarray) -> None:
-        """Write an array of shape ``(count, *shape)`` to what ``view`` gives; values are cast. Padding repeats the last trial."""
+        """Write an array of shape ``shape(one)`` to what ``view`` gives; values are cast. Padding repeats the last trial."""
+        if not self.batched:
+            whole[...] = columns
+            return
         full, rest = divmod(self.count, self.width)
         whole[:full] = columns[: full * self.width].reshape(full, *whole.shape[1:])
         if rest:
@@ -109,43 +113,7 @@ class TrialLayout:
             whole[full, rest:] = columns[-1]
 
 
-class _OneTrial(TrialLayout):
-    """One trial, whose numbers lie as they do without trials: no axis counts it, and no place has bytes per trial."""
-
-    batched: ClassVar[bool] = False
-
-    @property
-    def leading(self) -> tuple[int, ...]:
-        return ()
-
-    def shape(self, one: tuple[int, ...]) -> tuple[int, ...]:
-        return one
-
-    def trial_bytes(self, nbytes: int) -> int:
-        return 0
-
-    def view(
-        self,
-        memory: np.ndarray,
-        dtype: np.dtype,
-        trial_bytes: int,
-        offset: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-    ) -> np.ndarray:
-        return np.ndarray(shape, dtype, memory.data, offset, strides)
-
-    def columns(self, copy: np.ndarray) -> np.ndarray:
-        return copy
-
-    def of_trial(self, whole: np.ndarray, trial: int) -> np.ndarray:
-        return whole
-
-    def assign(self, whole: np.ndarray, columns: np.ndarray) -> None:
-        whole[...] = columns
-
-
-ONE = _OneTrial(1, 1)
+ONE = TrialLayout(1, 1, batched=False)
 """The layout of a program that is not batched, and of what all trials of a batched one share."""
 
 
