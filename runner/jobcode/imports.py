@@ -163,18 +163,20 @@ class Imports:
         )
 
     def _refuse_directory(self, name: str, code: JobCode) -> None:
-        """Say why a module of the working directory, or one that was added to the job's folder, is not found."""
+        """Say why a module of the working directory, of a folder above the job's, or one that was added to the job's, is not found."""
         spec = find(name, code.root) if self.frozen else None
         if spec is not None and spec.origin is not None and is_users(spec):
             self._refuse(name, spec.origin)
-        for place in unsafe_path():
-            for path in (os.path.join(place, f"{name}.py"), os.path.join(place, name, "__init__.py")):
-                if os.path.isfile(path):
-                    raise ModuleNotFoundError(
-                        f"No module named {name!r}: {path} lies in the working directory, from which jobs import nothing\n"
-                        "  do: put it beside the job, or its folder into PYTHONPATH, or install it",
-                        name=name,
-                    )
+        working = dict.fromkeys((*unsafe_path(), os.getcwd()), "in the working directory")
+        above = dict.fromkeys(map(str, Path(code.root).parents), "above the job's folder")
+        for place, where in (above | working).items():
+            path = next((path for end in (".py", "") if os.path.exists(path := os.path.join(place, name + end))), None)
+            if path is not None:
+                raise ModuleNotFoundError(
+                    f"No module named {name!r}: {path} lies {where}, from which jobs import nothing\n"
+                    f"  do: put it beside the job, or its folder into PYTHONPATH ({place}), or install it",
+                    name=name,
+                )
 
     @property
     def loading(self) -> bool:

@@ -176,7 +176,27 @@ def test_neither_the_working_directory_nor_the_folder_of_the_command_gives_a_job
         f"No module named 'stranger': {elsewhere}/stranger.py lies in the working directory, from which jobs import nothing"
         in done.stderr
     )
-    assert "do: put it beside the job, or its folder into PYTHONPATH, or install it" in done.stderr
+    assert f"do: put it beside the job, or its folder into PYTHONPATH ({elsewhere}), or install it" in done.stderr
+
+
+def test_a_package_above_the_folder_of_the_job_is_named_with_the_folder_for_pythonpath(tmp_path):
+    """The package that holds the job's file, one beside that package, and a module; the command is given elsewhere."""
+    whole, elsewhere = tmp_path / "whole", tmp_path / "elsewhere"
+    write(whole, pkg__sub="K = 2\n", other__sub="K = 3\n", third="K = 4\n")
+    elsewhere.mkdir()
+    code = "import sys; from pathlib import Path; from qdrun.runner.study.target import load, resolve"
+    code += "\nload(resolve('own.py:J', Path(sys.argv[1])))\nprint('loaded')"
+
+    def loading(env):
+        command = [sys.executable, "-c", code, str(whole / "pkg")]
+        return subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, text=True, check=False)
+
+    for name, path in {"pkg": "pkg", "other": "other", "third": "third.py"}.items():
+        job(whole / "pkg", f"import {name}", "return Outcome(1.0)")
+        done = loading(os.environ)
+        said = f"No module named '{name}': {whole}/{path} lies above the job's folder, from which jobs import nothing"
+        assert said in done.stderr and f"its folder into PYTHONPATH ({whole})" in done.stderr, done.stderr
+        assert loading({**os.environ, "PYTHONPATH": str(whole)}).stdout == "loaded\n", "the remedy works"
 
 
 def test_a_folder_on_pythonpath_and_an_editable_package_are_kept_too(home, tmp_path, monkeypatch):
