@@ -44,6 +44,14 @@ BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal", INTERPRETER)
 BackendName = Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal", "python"]
 ALONE = ("auto", INTERPRETER)
 """Backends that are not one of several."""
+OTHER_NAMES = {
+    "gpu": "write auto: GPUs come before the CPU",
+    **dict.fromkeys(("nvidia", "nvptx", "ptx"), "write cuda"),
+    **dict.fromkeys(("amd", "rocm", "hip"), "write amdgpu"),
+    **dict.fromkeys(("apple", "mps", "macos"), "write metal"),
+    **dict.fromkeys(("x64", "x86", "arm64", "llvm"), "write cpu"),
+}
+"""Names that other tools give to backends, and what to write here."""
 COUNTS = ("gpus", "num_gpus", "devices", "count", "nodes")
 """Keys by which people ask for several devices for one trial: refused by name."""
 RETRIES = {"infra": 5, "oom": 2, "crash": 2}
@@ -97,7 +105,11 @@ class DeviceSection(Section):
     def _names(cls, value: Any) -> Any:
         for word in value if isinstance(value, list) else [value]:
             if not isinstance(word, str) or word not in BACKENDS:
-                hint = did_you_mean(str(word), BACKENDS) or "write one of them, or a list of several"
+                hint = (
+                    OTHER_NAMES.get(str(word).lower())
+                    or did_you_mean(str(word), BACKENDS)
+                    or "write one of them, or a list of several"
+                )
                 raise refuse(f"`{word}` is not allowed here", allowed=BACKENDS, hint=hint)
         if isinstance(value, list):
             if not value:

@@ -66,6 +66,13 @@ def test_a_word_that_is_not_allowed_names_the_allowed_ones(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"), {"gpu": "write auto: GPUs come", "ROCm": "write amdgpu", "mps": "write metal", "x64": "write cpu"}.items()
+)
+def test_the_name_of_a_backend_in_another_tool_leads_to_ours(tmp_path, word, hint):
+    assert f"do: {hint}" in error_of(tmp_path, GOOD + f"device: {{backend: [cpu, {word}]}}\n")
+
+
 def test_all_problems_are_named_at_once_in_the_order_of_their_lines(tmp_path):
     text = GOOD.replace("name: robot", "name: a/b").replace("2GiB", "2 potatoes") + "gradient: [x]\n"
     message = error_of(tmp_path, text)
