@@ -63,6 +63,7 @@ RUNNER = (
         "exit_codes",
         "stops",
         "regular_files",
+        "fields",
         "text_grid",
         "value_columns",
     ),

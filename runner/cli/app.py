@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from ..jobcode import places
 from ..stops import is_command
 from . import config_commands, looking, machine, planning, running, watching
-from .output import print_document
+from .output import ErrorDocument, ErrorPart, print_document
 from .runs.compare import compare
 from .runs.exporting import export
 from .runs.labels import note, tag
@@ -41,7 +41,7 @@ class Commands(TyperGroup):
             code = int(getattr(error, "exit_code", 2))
             where = getattr(getattr(error, "ctx", None), "command_path", "qdrun")
             message = f"{where}: {say()}\n  do: `{where} --help`"
-            print_document("error", {"error": {"type": "UsageError", "message": message}, "exit_code": code})
+            print_document("error", ErrorDocument(ErrorPart("UsageError", message), code))
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: typer.Context) -> Any:

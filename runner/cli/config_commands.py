@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from ..fields import about
 from .base import Config, Debug, Json, Set, complete_configs, print_document, print_json, reported
 
 
@@ -65,7 +67,7 @@ def check(
         prepared, job = prepare(config, overrides=changes, debug=debug)
         found = checking.check(prepared, job, horizon=horizon, tolerance=tolerance, most=most)
         if as_json:
-            print_document("check", found.data())
+            print_document("check", found)
         else:
             print(found.text())
         if not found.agrees:
@@ -86,6 +88,33 @@ def _apart(config: Path, changes: list[str], words: list[str], as_json: bool) ->
 
             raise died(prepare(config, overrides=changes)[0], signal_name(code), f"python -P -c '{MAIN}' {shlex.join(words)}")
     raise typer.Exit(code)
+
+
+@dataclass(frozen=True)
+class WrittenFiles:
+    """The files that were written."""
+
+    written: Annotated[list[str], about("their paths")]
+    next: Annotated[str, about("the command that runs the first config")]
+
+
+@dataclass(frozen=True)
+class ExampleRow:
+    """A config that comes with the package."""
+
+    name: Annotated[str, about("name of its job")]
+    config: Annotated[str, about("file name of the config")]
+    seconds: Annotated[int | None, about("seconds on two cores, with the start of Ray; null if unknown")]
+    shows: Annotated[str, about("what it shows")]
+
+
+@dataclass(frozen=True)
+class ExampleList:
+    """All examples; with `copy`, the files that were written."""
+
+    examples: Annotated[list[ExampleRow] | None, about("each config that comes with the package")] = None
+    written: Annotated[list[str] | None, about("paths of the copies")] = None
+    next: Annotated[str | None, about("the command that runs the first config")] = None
 
 
 class Kind(StrEnum):
@@ -152,8 +181,7 @@ def examples(
 
         rows = [(one.job, one.config.name, one.seconds, one.shows) for one in every()]
         if as_json:
-            keys = ("name", "config", "seconds", "shows")
-            print_document("examples", {"examples": [dict(zip(keys, row)) for row in rows]})
+            print_document("examples", ExampleList([ExampleRow(*row) for row in rows]))
         else:
             shown = [(job, config, "" if seconds is None else str(seconds), shows) for job, config, seconds, shows in rows]
             print(grid(["example", "config", "seconds", "shows"], shown))
@@ -163,8 +191,8 @@ def examples(
 def _tell(command: str, written: list[Path], as_json: bool, first: str = "") -> None:
     """Say which files were written, and the command that runs the config of a name, else the first one."""
     configs = sorted((path for path in written if path.suffix == ".yaml"), key=lambda path: first not in (path.stem, path.name))
-    said: dict[str, Any] = {"written": [str(path) for path in written], "next": f"qdrun submit {configs[0]}"}
+    names, following = [str(path) for path in written], f"qdrun submit {configs[0]}"
     if as_json:
-        print_document(command, said)
+        print_document(command, {"written": names, "next": following})
     else:
-        print("\n".join(["wrote " + ", ".join(said["written"]), f"next: {said['next']}"]))
+        print(f"wrote {', '.join(names)}\nnext: {following}")

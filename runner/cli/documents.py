@@ -1,47 +1,66 @@
-"""The models of the JSON documents by command. The first field of a document, ``schema``, names it: ``qdrun.<command>/<version>``."""
+"""The type of each command's JSON document. The first field of a document, ``schema``, names it: ``qdrun.<command>/<version>``.
+
+The version is raised when a field is removed or changes its meaning; fields may be added at any time. The types are next to the code
+that makes them, and loaded when a document is printed.
+"""
 
 from __future__ import annotations
 
-from . import models
-from .runs import models as of_runs
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ..fields import Data
+from ..store.encoding import plain
 
 VERSION = 1
-MODELS: dict[str, type[models.Part]] = {
-    "submit": models.Submit,
-    "search": of_runs.Search,
-    "resume": models.Resume,
-    "plan": models.Plan,
-    "explain": models.Explain,
-    "check": models.Check,
-    "status": models.Status,
-    "watch": models.WatchedRun,
-    "ls": models.Ls,
-    "results": models.ResultsTable,
-    "report": models.Report,
-    "logs": models.Logs,
-    "cancel": models.Cancel,
-    "up": models.Up,
-    "down": models.Down,
-    "devices": models.Devices,
-    "dashboard": models.Dashboard,
-    "rerun": of_runs.Rerun,
-    "compare": of_runs.Compare,
-    "sensitivity": of_runs.Sensitivity,
-    "export": of_runs.Export,
-    "tag": of_runs.Tag,
-    "note": of_runs.Tag,
-    "rm": of_runs.Rm,
-    "gc": of_runs.Rm,
-    "new": models.New,
-    "examples": models.Examples,
-    "error": models.Error,
+TYPES = {
+    "submit": "observe.ended:RunEnd",
+    "search": "rounds.driver:SearchResult",
+    "resume": "observe.ended:ResumeOutlook",
+    "plan": "observe.planned:PlanDocument",
+    "explain": "study.explain:ExplainDocument",
+    "check": "study.check:Checked",
+    "status": "observe.show:StatusDocument",
+    "watch": "observe.view:RunView",
+    "ls": "observe.show:RunList",
+    "results": "cli.runs.results:ResultsDocument",
+    "report": "cli.watching:ReportDocument",
+    "logs": "observe.listing:LogDocument",
+    "cancel": "cli.running:CancelRequest",
+    "up": "cli.machine:KeptRay",
+    "down": "cli.machine:EndedRay",
+    "devices": "observe.show:DeviceList",
+    "dashboard": "remote.dashboard:DashboardAddress",
+    "rerun": "compare.rerun:RerunDocument",
+    "compare": "compare.runs:RunPair",
+    "sensitivity": "sensitivity.study:SensitivityStudy",
+    "export": "cli.runs.exporting:ExportDocument",
+    "tag": "upkeep.labels:RunLabels",
+    "note": "upkeep.labels:RunLabels",
+    "rm": "upkeep.removal:RemovedDocument",
+    "gc": "upkeep.removal:RemovedDocument",
+    "new": "cli.config_commands:WrittenFiles",
+    "examples": "cli.config_commands:ExampleList",
+    "error": "cli.output:ErrorDocument",
 }
 
 
-def document(command: str, data: models.Data) -> models.Data:
-    """Build the document of a command and validate it.
+@cache
+def adapter(command: str) -> TypeAdapter[Any]:
+    """The validator and serialiser of a command's document."""
+    module, _, name = TYPES[command].partition(":")
+    return TypeAdapter(getattr(import_module(f"...{module}", __name__), name))
+
+
+def document(command: str, data: Any) -> Data:
+    """Build the document of a command from an instance of its type, or from plain data, and validate it.
 
     Raises:
-        pydantic.ValidationError: ``data`` does not fit the model: an internal error.
+        pydantic.ValidationError, pydantic.PydanticSerializationError: ``data`` does not fit the type: an internal error.
     """
-    return {"schema": f"qdrun.{command}/{VERSION}"} | MODELS[command].model_validate(data).model_dump(mode="json")
+    made = adapter(command)
+    said = made.dump_python(made.validate_python(data, extra="forbid"), mode="json", warnings="error")
+    return {"schema": f"qdrun.{command}/{VERSION}"} | plain(said)

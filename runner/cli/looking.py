@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from ..visible import visible
 from .base import Json, Run, Runs, Trial, complete_runs, print_document, reported
 
 if TYPE_CHECKING:
+    from ..observe.listing import LogPart
     from ..store.layout import RunFolder
 
 FOLLOW_S = 0.3
@@ -55,20 +56,10 @@ def status(
     """
     with reported(as_json):
         from ..observe import show
-        from ..observe.listing import view_data
-        from ..observe.remarks import remarks_of
-        from ..store import status as state
+        from ..observe.listing import state_of, states_of
         from ..store.layout import find
 
-        if run is None:
-            states = state.list_runs(runs)
-        else:
-            folder = find(run, runs)
-            states = [state.status(folder)]
-            now = view_data(folder) if states[0]["state"] == "running" else {"lanes": [], "reasons": []}
-            states[0]["lanes"] = now["lanes"]
-            states[0]["warnings"] = remarks_of(folder)
-            states[0]["waiting"] = [{"count": group["count"], "why": group["text"]} for group in now["reasons"]]
+        states = states_of(runs) if run is None else [state_of(find(run, runs))]
         if as_json:
             print_document("status", {"runs": states})
         else:
@@ -104,9 +95,9 @@ def watch(run: Run, runs: Runs = "runs", as_json: Json = False) -> None:
 
         folder = find(run, runs)
         if as_json:
-            from ..observe.listing import view_data
+            from ..observe.view import view_of
 
-            print_document("watch", view_data(folder))
+            print_document("watch", view_of(folder))
         else:
             from ..observe.live import watch as follow
 
@@ -157,9 +148,9 @@ def _say_nothing(folder: RunFolder, trial: str | None) -> None:
     print(f"{folder.name}: nothing was printed" + (f" by trial {trial}" if trial else ""), file=sys.stderr)
 
 
-def _print_part(part: dict[str, Any], headed: bool) -> None:
+def _print_part(part: LogPart, headed: bool) -> None:
     if headed:
-        whose = part.get("worker") or f"{part['trial']} attempt {part['attempt']}"
+        whose = part["worker"] or f"{part['trial']} attempt {part['attempt']}"
         print(f"==> {whose} {part['stream']} <==")
     print(visible(part["text"]), end="" if part["text"].endswith("\n") else "\n", flush=True)
 

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from ..fields import about
 from .base import Json, Runs, complete_runs, print_document, reported
+
+
+@dataclass(frozen=True)
+class KeptRay:
+    """The Ray that is kept on this machine."""
+
+    pid: Annotated[int, about("the process that holds it")]
+    address: Annotated[str, about("host:port of its control plane")]
+    dashboard: Annotated[str, about("address of its dashboard; empty without one")]
+    begun: Annotated[bool, about("whether it was started now; otherwise it was up already")]
+    cores: Annotated[int, about("number of cores that it hands out")]
+    gpus: Annotated[int, about("number of GPUs that it hands out")]
+
+
+@dataclass(frozen=True)
+class EndedRay:
+    """The Ray that was kept on this machine."""
+
+    pid: Annotated[int | None, about("the process that held it; null where there was none")]
 
 
 def devices(as_json: Json = False) -> None:
@@ -16,9 +37,9 @@ def devices(as_json: Json = False) -> None:
         from ..ledger.inventory import local
         from ..observe import show
 
-        rows = show.devices_data(local())
+        rows = [show.DeviceRow.of(found) for found in local()]
         if as_json:
-            print_document("devices", {"devices": rows})
+            print_document("devices", show.DeviceList(rows))
         else:
             print(show.devices_text(rows))
 
@@ -46,7 +67,7 @@ def dashboard(
 
         where = found(run, runs, address)
         if as_json:
-            print_document("dashboard", where.data())
+            print_document("dashboard", where)
         else:
             print(text(where), flush=True)
         wanted = opens if opens is not None else not as_json and sys.stdout.isatty() and has_screen()
@@ -67,8 +88,7 @@ def up(
         found, begun = start(dashboard=dashboard)
         url = f"http://{found.dashboard}" if found.dashboard else ""
         if as_json:
-            data = {"pid": found.pid, "address": found.address, "dashboard": url, "begun": begun}
-            print_document("up", data | {"cores": found.cores, "gpus": found.gpus})
+            print_document("up", KeptRay(found.pid, found.address, url, begun, found.cores, found.gpus))
             return
         print(f"Ray {'is up' if begun else 'was up already'}: process {found.pid}, {found.cores} cores, {found.gpus} GPUs")
         if url:
@@ -86,7 +106,7 @@ def down(
 
         found = stop(force=force)
         if as_json:
-            print_document("down", {"pid": found})
+            print_document("down", EndedRay(found))
         else:
             print(
                 "nothing to end: `qdrun up` keeps no Ray here" if found is None else f"Ray is down: process {found} has ended"

@@ -10,11 +10,13 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import Any, TextIO
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from ...compiler.errors import QdrunError
+from ..fields import about
 from ..visible import visible
 
 EXIT_CODES = {
@@ -29,6 +31,36 @@ EXIT_CODES = {
 }
 _DOCUMENTS: list[TextIO] = []
 """Where documents go while ``sys.stdout`` leads to stderr; the last one counts."""
+
+
+@dataclass(frozen=True)
+class DescribedProblem:
+    """One problem of a config."""
+
+    what: Annotated[str, about("what is wrong")]
+    file: Annotated[str, about("the file, or `--set`")]
+    line: Annotated[int | None, about("the line number")]
+    key: Annotated[str, about("the dotted name of the key")]
+    allowed: Annotated[list[Any], about("the allowed values")]
+    hint: Annotated[str, about("what to do")]
+
+
+@dataclass(frozen=True)
+class ErrorPart:
+    """What went wrong."""
+
+    type: Annotated[str, about("`ConfigError`, `UsageError`, or the name of the exception")]
+    message: Annotated[str, about("what happened, where, what to do")]
+    problems: Annotated[list[DescribedProblem] | None, about("the problems of a `ConfigError`")] = None
+    traceback: Annotated[str | None, about("the traceback of an exception of the job")] = None
+
+
+@dataclass(frozen=True)
+class ErrorDocument:
+    """The document of every command that fails."""
+
+    error: Annotated[ErrorPart, about("what went wrong")]
+    exit_code: Annotated[int, about("the exit code of the command")]
 
 
 @contextmanager
@@ -51,7 +83,7 @@ def reported(as_json: bool) -> Iterator[None]:
             except Exception as error:
                 if not as_json:
                     raise
-                _fail(described(error) | {"traceback": traceback.format_exc()}, "", as_json, 1)
+                _fail(replace(described(error), traceback=traceback.format_exc()), "", as_json, 1)
     except BrokenPipeError:  # `qdrun results RUN | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
@@ -91,27 +123,31 @@ def _documents_alone() -> Iterator[None]:
             real.close()
 
 
-def described(error: BaseException) -> dict[str, Any]:
-    """An exception as the ``error`` of a document: a ConfigError says itself what is in it."""
-    own = getattr(error, "as_json", None)
-    if isinstance(error, QdrunError) and own is not None:
-        return dict(own()["error"])
-    return {"type": type(error).__name__, "message": str(error)}
+def described(error: BaseException) -> ErrorPart:
+    """An exception as the ``error`` of a document."""
+    from ..config.yaml_lines import ConfigError
+
+    if not isinstance(error, ConfigError):
+        return ErrorPart(type(error).__name__, str(error))
+    problems = [
+        DescribedProblem(p.what, p.source or error.file, p.line, p.path, list(p.allowed), p.hint) for p in error.problems
+    ]
+    return ErrorPart("ConfigError", str(error), problems)
 
 
-def _fail(data: dict[str, Any], text: str, as_json: bool, code: int) -> None:
+def _fail(data: ErrorPart, text: str, as_json: bool, code: int) -> None:
     if as_json:
-        print_document("error", {"error": data, "exit_code": code})
+        print_document("error", ErrorDocument(data, code))
     else:
         print(visible(text), file=sys.stderr)
     raise typer.Exit(code)
 
 
-def print_document(command: str, data: dict[str, Any]) -> None:
-    """Print the JSON document of a command; its model says what is in it.
+def print_document(command: str, data: Any) -> None:
+    """Print the JSON document of a command, given as its type of ``documents.TYPES`` or as plain data that fits it.
 
     Raises:
-        pydantic.ValidationError: ``data`` is not what the model says: a mistake of ours.
+        pydantic.ValidationError, pydantic.PydanticSerializationError: ``data`` does not fit: a mistake of ours.
     """
     from .documents import document
 

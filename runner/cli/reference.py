@@ -1,19 +1,18 @@
-"""Generates docs/cli.md from the commands and the models of their documents: ``python -m qdrun.runner.cli.reference > docs/cli.md``."""
+"""Generates docs/cli.md from the commands and the types of their documents: ``python -m qdrun.runner.cli.reference > docs/cli.md``."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel
 from typer.models import OptionInfo
 
-from .documents import MODELS, VERSION
+from ..fields import Data
+from .documents import TYPES, VERSION, adapter
 from .output import EXIT_CODES
 
 HEAD = """# The command line
@@ -90,41 +89,47 @@ def _command(function: Callable[..., Any]) -> Iterator[str]:
     if rows:
         yield ""
         yield from _table(["argument or option", "default", "meaning"], rows)
-    if name in MODELS:
+    if name in TYPES:
         yield ""
         yield from _document(name)
 
 
 def _document(name: str) -> Iterator[str]:
-    model = MODELS[name]
-    yield f"`qdrun.{name}/{VERSION}`: {(model.__doc__ or '').strip()}"
+    schema = adapter(name).json_schema(mode="serialization")
+    yield f"`qdrun.{name}/{VERSION}`: {schema['description'].partition(chr(10))[0]}"
     yield ""
-    yield from _table(["field", "type", "meaning"], list(_fields(model, "")))
+    yield from _table(["field", "type", "meaning"], list(_fields(schema, schema.get("$defs", {}), "")))
 
 
-def _fields(model: type[BaseModel], prefix: str) -> Iterator[list[str]]:
-    for name, field in model.model_fields.items():
-        kind, inner = _type(field.annotation)
-        yield [f"`{prefix}{name}`", kind, (field.description or "").replace("|", "\\|")]
+def _fields(schema: Data, parts: Data, prefix: str) -> Iterator[list[str]]:
+    """The rows of an object and of the objects inside it. ``parts``: the schemas that references name."""
+    for name, field in schema["properties"].items():
+        kind, inner = _type(field, parts)
+        yield [f"`{prefix}{name}`", kind, field.get("description", "").replace("|", "\\|")]
         if inner is not None:
-            yield from _fields(inner, f"{prefix}{name}{'[]' if 'list' in kind else ''}.")
+            yield from _fields(inner, parts, f"{prefix}{name}{'[]' if 'list' in kind else ''}.")
 
 
-def _type(annotation: Any) -> tuple[str, type[BaseModel] | None]:
-    """Describe a type in words. Returns the text, and the model that the type contains."""
-    origin, inside = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        parts = [_type(part) for part in inside]
-        return " or ".join(text for text, _ in parts), next((inner for _, inner in parts if inner), None)
-    if origin is list:
-        text, inner = _type(inside[0])
-        return f"list of {text}s", inner
-    if origin is dict:
-        return ("map" if inside[1] is Any else f"map to {_type(inside[1])[0]}s"), None
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "object", annotation
-    words = {str: "text", int: "whole number", float: "number", bool: "boolean", type(None): "null", Any: "value"}
-    return words[annotation], None
+def _type(schema: Data, parts: Data) -> tuple[str, Data | None]:
+    """Describe a type in words. Returns the text, and the object that the type contains if its fields are described."""
+    if "anyOf" in schema:
+        kinds = [_type(part, parts) for part in schema["anyOf"]]
+        return " or ".join(text for text, _ in kinds), next((inner for _, inner in kinds if inner), None)
+    if "$ref" in schema:
+        inner = parts[schema["$ref"].rpartition("/")[2]]
+        described = all("description" in field for field in inner["properties"].values())
+        return ("object", inner) if described else ("map", None)
+    kind = schema.get("type", "")
+    if kind == "array":
+        first = schema.get("items") or schema.get("prefixItems", [{}])[0]
+        text, inner = _type(first, parts)
+        return "list of " + (text if text.startswith("list of ") else f"{text}s"), inner
+    if kind == "object":
+        items = schema.get("additionalProperties")
+        text = _type(items, parts)[0] if items and items is not True else ""
+        return "map" + (f" to {text if text.startswith('list of ') else f'{text}s'}" if text else ""), None
+    words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "boolean", "null": "null"}
+    return words.get(kind, "value"), None
 
 
 def _table(headers: list[str], rows: list[list[str]]) -> list[str]:

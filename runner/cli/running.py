@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from ..clock import now
+from ..fields import about
 from .base import Config, Debug, Json, Run, Runs, Set, Trial, print_document, reported
 
 if TYPE_CHECKING:
     from ..engine.resume import ResumePlan
     from ..engine.session import Submitted
+    from ..observe.ended import ResumeOutlook
     from ..observe.timing import Timing
     from ..remote.detach import Detached, Order
     from ..store.layout import RunFolder
@@ -38,6 +41,16 @@ Wait = Annotated[
     bool,
     typer.Option("--wait", help="Wait for the end. This is the default without --detach; with it, follow the background run."),
 ]
+
+
+@dataclass(frozen=True)
+class CancelRequest:
+    """The effect of a cancel request."""
+
+    run: Annotated[str, about("its id")]
+    trial: Annotated[str | None, about("the trial; null for the whole run")]
+    state: Annotated[str, about("state of the run before")]
+    cancel_requested: Annotated[bool, about("whether there was anything to stop")]
 
 
 class Code(StrEnum):
@@ -144,53 +157,46 @@ def is_dashboard(address: str | None) -> bool:
 
 def _ended(done: Submitted, as_json: bool) -> NoReturn:
     """Print how a run ended, and exit with its code."""
-    from ..observe import show
+    from ..observe.ended import RunEnd, summary_text
 
     if as_json:
-        print_document("submit", show.summary_data(done))
+        print_document("submit", RunEnd.of(done))
     else:
-        print(show.summary_text(done))
+        print(summary_text(done))
     raise typer.Exit(done.exit_code)
 
 
 def _detached(
-    made: Detached, timing: Timing, wait: bool, quiet: bool, as_json: bool, again: dict[str, Any] | None = None
+    made: Detached, timing: Timing, wait: bool, quiet: bool, as_json: bool, again: ResumeOutlook | None = None
 ) -> NoReturn:
     """Print which process runs a run, and follow it if asked to. ``again``: the document of ``resume``."""
-    from ..observe import show
-    from ..remote.detach import detached_data, detached_text, follow
+    from ..observe.ended import RunEnd
+    from ..remote.detach import detached_end, detached_text, follow
 
     if (not quiet and not as_json) or not wait:
         text = detached_text(made)
         if as_json:
-            data = detached_data(made)
-            print_document("submit", data) if again is None else print_document("resume", again | {"ended": data})
+            data = detached_end(made)
+            print_document("submit", data) if again is None else print_document("resume", replace(again, ended=data))
         else:
             print(text, file=sys.stderr if wait else sys.stdout)
     if not wait:
         raise typer.Exit(0)
     done = follow(made, timing, quiet=quiet or as_json)
     if again is not None and as_json:
-        print_document("resume", again | {"ended": show.summary_data(done)})
+        print_document("resume", replace(again, ended=RunEnd.of(done)))
         raise typer.Exit(done.exit_code)
     _ended(done, as_json)
 
 
-def _outlook(folder: RunFolder, plan: ResumePlan, *, code: bool, config: bool) -> dict[str, Any]:
+def _outlook(folder: RunFolder, plan: ResumePlan, *, code: bool, config: bool) -> ResumeOutlook:
     """The document of ``resume`` before it runs anything. ``code``, ``config``: compare these with what the run keeps."""
     from ..engine.resume import config_changes
+    from ..observe.ended import ResumeOutlook
     from ..provenance.versions import code_changes
 
-    return {
-        "run": folder.name,
-        "state": plan.state,
-        "kept": list(plan.kept),
-        "retried": dict(plan.retried),
-        "skipped": dict(plan.skipped),
-        "code_changes": code_changes(folder) if code else [],
-        "config_changes": config_changes(folder) if config else [],
-        "ended": None,
-    }
+    changed = code_changes(folder) if code else [], config_changes(folder) if config else []
+    return ResumeOutlook(folder.name, plan.state, plan.kept, plan.retried, plan.skipped, *changed)
 
 
 def resume(
@@ -231,7 +237,7 @@ def resume(
     with reported(as_json):
         from ..engine.resume import look, over
         from ..engine.resume import resume as go_on
-        from ..observe import show
+        from ..observe.ended import RunEnd, summary_text
         from ..store.layout import find
         from ..store.replay import Replayer
         from .confirmation import which_code
@@ -241,7 +247,7 @@ def resume(
         checked = bool(plan.retried) and not force
         data = _outlook(folder, plan, code=checked and (dry_run or code is None), config=checked and dry_run and config is None)
         if not as_json and not quiet:
-            print(show.resume_text(data), file=sys.stdout if dry_run else sys.stderr)
+            print(data.text, file=sys.stdout if dry_run else sys.stderr)
         if dry_run:
             if as_json:
                 print_document("resume", data)
@@ -253,19 +259,19 @@ def resume(
         elif detach or is_dashboard(address):
             from ..remote.detach import Order, resume_detached
 
-            chosen = which_code(data["code_changes"], code)
+            chosen = which_code(data.code_changes, code)
             made = resume_detached(
                 folder, Order(timing, address, dashboard), config=config, force=force, failed=failed, debug=debug, code=chosen
             )
             _detached(made, timing, wait or not detach, quiet, as_json, data)
         else:
             how = {"address": address, "dashboard": dashboard, "quiet": quiet, "timing": timing}
-            how |= {"code": which_code(data["code_changes"], code)}
+            how |= {"code": which_code(data.code_changes, code)}
             done = go_on(folder, config=config, force=force, failed=failed, debug=debug, reader=reader, **how)
             if not as_json:
-                print(show.summary_text(done))
+                print(summary_text(done))
         if as_json:
-            print_document("resume", data | {"ended": show.summary_data(done)})
+            print_document("resume", replace(data, ended=RunEnd.of(done)))
         raise typer.Exit(done.exit_code)
 
 
@@ -296,7 +302,7 @@ def cancel(
 
             asked |= stop_queued(folder) or stop_pending(folder, address)
         if as_json:
-            print_document("cancel", {"run": folder.name, "trial": name, "state": before, "cancel_requested": asked})
+            print_document("cancel", CancelRequest(folder.name, name, before, asked))
         elif name is None:
             print(f"{folder.name}: " + ("asked to stop" if asked else f"nothing to stop, the run is {before}"))
         else:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..fields import about
 from .base import Json, Run, Runs, print_document, reported
+
+
+@dataclass(frozen=True)
+class ReportDocument:
+    """The report that was written."""
+
+    run: Annotated[str, about("id of the run")]
+    path: Annotated[str, about("path of the HTML file")]
 
 
 def report(
@@ -26,6 +36,6 @@ def report(
         folder = find(run, runs)
         path = write_report(folder, out)
         if as_json:
-            print_document("report", {"run": folder.name, "path": path})
+            print_document("report", ReportDocument(folder.name, path))
         else:
             print(path)

@@ -55,8 +55,8 @@ def write_page(pair: RunPair, out: str | os.PathLike[str]) -> str:
 
 def html(pair: RunPair, plotly: str) -> str:
     """The page. ``plotly``: the source of the chart library."""
-    found = [losses_of(folder) for folder in pair.folders]
-    names, figures, parts = [end["run"] for end in pair.ends], list[Figure](), list[str]()
+    found = [losses_of(folder) for folder in (RunFolder(run.folder) for run in pair.runs)]
+    names, figures, parts = [run.run for run in pair.runs], list[Figure](), list[str]()
 
     def both(title: str, made: Sequence[Figure], said: str = "") -> str:
         boxes = []
@@ -73,10 +73,7 @@ def html(pair: RunPair, plotly: str) -> str:
     if any(one.curves for one in found):
         said = f"What trials have logged; of each run the {CURVES} trials with the smallest losses."
         parts.append(both("Loss by step", by_step(found), said))
-    rows = [
-        [text(name), *(text(shown(end[name])) for end in pair.ends)]
-        for name in ("state", "trials", "counts", "best", "seconds")
-    ]
+    rows = [[*map(text, row)] for row in pair.ends()]
     config = [[text(key), *(text(shown(value)) for value in values)] for key, values in pair.config.items()]
     versions = [[text(name), *map(text, values)] for name, values in pair.versions.items()]
     body = [

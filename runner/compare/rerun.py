@@ -7,11 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from ...compiler.errors import QdrunError
 from .. import clock
 from ..engine.session import Submitted, submit
+from ..fields import about
+from ..observe.ended import RunEnd
 from ..observe.table import rows_of
 from ..observe.timing import Timing
 from ..optimize.results import STOPPED
@@ -34,6 +36,17 @@ class SeveralCodes(QdrunError, ValueError):
 
 
 @dataclass(frozen=True)
+class RerunDocument:
+    """A run that was made from the folder of an earlier one, and its numbers beside that one's."""
+
+    of: Annotated[str, about("id of the earlier run")]
+    numbers: Annotated[Comparison, about("the numbers of both")]
+    changed: Annotated[list[str], about("what is other than when the earlier run was made: versions of packages")]
+    ended: Annotated[RunEnd, about("end of the new run, as for submit")]
+    exit_code: Annotated[int, about("exit code of the command")]
+
+
+@dataclass(frozen=True)
 class RerunComparison:
     """A run that was made from an earlier one.
 
@@ -52,7 +65,7 @@ class RerunComparison:
         """0: the numbers are equal within the tolerance; 1: some differ; 5, 130: as of ``submit``."""
         if self.done.exit_code > 1:
             return self.done.exit_code
-        return int(bool(self.comparison.different or self.comparison.missing))
+        return int(bool(self.comparison.different or self.comparison.not_compared))
 
     @property
     def text(self) -> str:
@@ -149,4 +162,4 @@ def _other_devices(then: RunFolder, now: RunFolder) -> list[str]:
     return [f"devices {', '.join(before)} -> {', '.join(after)}"] if before and after and before != after else []
 
 
-__all__ = ["RerunComparison", "rerun"]
+__all__ = ["RerunComparison", "RerunDocument", "rerun"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from ..config.values import differing
+from ..fields import about
 from ..provenance.devices import devices_of, kinds_of
 from ..provenance.record import Provenance, provenance_of
-from ..store.encoding import plain
 from ..store.layout import RunFolder
 from ..store.status import status
 from ..text_grid import grid
@@ -21,46 +21,49 @@ WIDTH = 60
 
 
 @dataclass(frozen=True)
-class RunPair:
-    """What two runs have in common, and where they differ.
+class ComparedRun:
+    """One of two runs."""
 
-    Attributes:
-        folders: of both.
-        ends: id, state, trials, counts, best and seconds of each.
-        config: keys of the resolved configs with other values, each with both; None where a config lacks it.
-        sources: files of the job that differ, or that one run lacks.
-        versions: of Python, packages and this package's sources where they differ, as of both.
-        devices: kinds of devices of each.
-        numbers: of the trials that both have; a trial is named by its parameters, so that sweeps of other values have fewer in common.
-        only: trials that one run alone has.
+    run: Annotated[str, about("its id")]
+    folder: Annotated[str, about("its folder or URI")]
+    state: Annotated[str, about("as in status")]
+    trials: Annotated[int, about("number of trials")]
+    counts: Annotated[str, about("number of trials by status, as text")]
+    best: Annotated[float | None, about("smallest loss; null without one")]
+    seconds: Annotated[float | None, about("from the start of the command to the end")]
+
+
+@dataclass(frozen=True)
+class RunPair:
+    """Two runs beside each other. Pairs have a value of the first run and one of the second.
+
+    A trial is named by its parameters, so that sweeps of other values have fewer trials in common.
     """
 
-    folders: tuple[RunFolder, RunFolder]
-    ends: tuple[dict[str, Any], dict[str, Any]]
-    config: dict[str, tuple[Any, Any]]
-    sources: list[str]
-    versions: dict[str, tuple[str, str]]
-    devices: tuple[list[str], list[str]]
-    numbers: Comparison
-    only: tuple[int, int]
+    runs: Annotated[tuple[ComparedRun, ComparedRun], about("both runs")]
+    config: Annotated[
+        dict[str, tuple[Any, Any]],
+        about("keys of the resolved configs with other values, each with the pair; null: a config lacks it"),
+    ]
+    sources: Annotated[list[str], about("files of the jobs that differ, or that one run lacks")]
+    versions: Annotated[
+        dict[str, tuple[str, str]], about("versions that differ: Python, packages, the sources of qdrun, each with the pair")
+    ]
+    devices: Annotated[tuple[list[str], list[str]], about("kinds of devices of each run")]
+    numbers: Annotated[Comparison, about("the numbers of the trials that both have")]
+    only: Annotated[tuple[int, int], about("number of trials that one run alone has")]
+    html: Annotated[str | None, about("with --html: the page")] = None
 
-    def data(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "runs": [plain(end) for end in self.ends],
-            "config": {key: list(values) for key, values in self.config.items()},
-            "sources": self.sources,
-            "versions": {name: list(values) for name, values in self.versions.items()},
-            "devices": list(self.devices),
-            "numbers": self.numbers.data(),
-            "only": list(self.only),
-        }
+    def ends(self) -> list[list[str]]:
+        """How the runs ended: a name, and the value of each run."""
+        names = ("state", "trials", "counts", "best", "seconds")
+        return [[name, *(shown(getattr(run, name)) for run in self.runs)] for name in names]
 
     @property
     def text(self) -> str:
         """As lines of text."""
-        first, second = (end["run"] for end in self.ends)
-        rows = [[name, *(shown(end[name]) for end in self.ends)] for name in ("state", "trials", "counts", "best", "seconds")]
+        first, second = (run.run for run in self.runs)
+        rows = self.ends()
         rows += [["devices", *(", ".join(kinds) or "-" for kinds in self.devices)]] if any(self.devices) else []
         parts = [grid(["", first, second], rows)]
         if self.config:
@@ -77,7 +80,8 @@ class RunPair:
     @property
     def common(self) -> int:
         """The number of trials that both have."""
-        return len(self.numbers.equal) + len(self.numbers.close) + len(self.numbers.different) + len(self.numbers.missing)
+        found = self.numbers
+        return sum(map(len, (found.equal, found.close, found.different, found.not_compared)))
 
 
 def shown(value: Any) -> str:
@@ -102,8 +106,7 @@ def pair_of(first: RunFolder, second: RunFolder, tolerance: float = 0.0) -> RunP
     both = [name for name in ids[0] if name in set(ids[1])]
     made = provenance_of(first.files), provenance_of(second.files)
     return RunPair(
-        folders=(first, second),
-        ends=(_end(first), _end(second)),
+        runs=(_end(first), _end(second)),
         config={key: (_at(configs[0], key), _at(configs[1], key)) for key in keys},
         sources=_other_sources(*made),
         versions=_other_versions(*made),
@@ -113,12 +116,12 @@ def pair_of(first: RunFolder, second: RunFolder, tolerance: float = 0.0) -> RunP
     )
 
 
-def _end(folder: RunFolder) -> dict[str, Any]:
+def _end(folder: RunFolder) -> ComparedRun:
     found = status(folder)
     best, timing = found["best"], found["timing"] or {}
     counts = ", ".join(f"{count} {word}" for word, count in sorted(found["counts"].items()))
-    said = {"run": folder.name, "folder": folder.uri, "state": found["state"], "trials": found["trials"], "counts": counts}
-    return said | {"best": best and best["loss"], "seconds": timing.get("ended_s")}
+    head = (folder.name, folder.uri, found["state"], found["trials"], counts)
+    return ComparedRun(*head, best=None if best is None else best["loss"], seconds=timing.get("ended_s"))
 
 
 def _at(config: Mapping[str, Any], key: str) -> Any:

@@ -45,21 +45,6 @@ class ConfigError(QdrunError, ValueError):
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.file, self.text, self.problems)
 
-    def as_json(self) -> dict[str, Any]:
-        """The error as plain data, for ``--json``."""
-        problems = [
-            {
-                "what": p.what,
-                "file": p.source or self.file,
-                "line": p.line,
-                "key": p.path,
-                "allowed": list(p.allowed),
-                "hint": p.hint,
-            }
-            for p in self.problems
-        ]
-        return {"error": {"type": "ConfigError", "message": str(self), "problems": problems}}
-
 
 def render(file: str, text: str, problem: ConfigProblem) -> str:
     """One problem as text: file and line, what is wrong, the user's line with a caret, the allowed values, what to do."""

@@ -6,11 +6,14 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
+
+from typing_extensions import TypedDict
 
 from ...compiler.errors import QdrunError
+from ..fields import about
 from ..query.picking import columns_of
 from ..query.run_table import RunTable
 from ..query.table_file import TableFile, TableQuery, current_file, is_changed, is_damaged
@@ -20,17 +23,38 @@ from ..store.encoding import plain
 from ..store.follower import Detail
 from ..store.layout import TRIALS, RunFolder, each_run
 from ..store.replay import Replay, Replayer, replay, run_state
+from ..store.status import RunState
 from ..store.summary import cut_segments
 from ..store.trial_state import FINAL, TrialState
 from ..text_grid import grid
 from ..upkeep.labels import labels_of
 from . import table
-from .show import SHOWN_FIXED, SHOWN_PREFIXES, cell, is_found, results_text, varied
+from .remarks import remarks_of
+from .show import SHOWN_FIXED, SHOWN_PREFIXES, ListedRun, ShownRun, cell, is_found, results_text, varied
 from .view import view_of
 
 BAD = ("failed", "poisoned")
 _MARK = re.compile(r"^:(?:actor_name|task_name|job_id):.*\n", re.MULTILINE)
 """Lines by which Ray finds out whose log it reads."""
+
+
+class LogPart(TypedDict):
+    """The output of one attempt, or of a worker process, on one stream."""
+
+    trial: Annotated[str | None, about("its id; null for a worker")]
+    attempt: Annotated[int | None, about("number of the attempt")]
+    owner: Annotated[int | None, about("number of the owner of the run")]
+    worker: Annotated[str | None, about("with --workers: device and number of the worker")]
+    stream: Annotated[str, about("stdout, stderr, or error: the traceback of its row")]
+    path: Annotated[str | None, about("the file; null for `error`")]
+    text: Annotated[str, about("what was printed")]
+
+
+class LogDocument(TypedDict):
+    """The output of trials."""
+
+    run: Annotated[str, about("its id")]
+    logs: Annotated[list[LogPart], about("logs that are not empty")]
 
 
 @dataclass(frozen=True)
@@ -206,11 +230,11 @@ def _from_file(folder: RunFolder, file: TableFile, wanted: TableQuery) -> Table 
     return Table(folder, Replay(()), file.state, [], kept, rows, wanted.columns is not None, swept, total)
 
 
-def listed(where: str, last: int, state: str | None = None, tags: Sequence[str] = ()) -> list[dict[str, Any]]:
+def listed(where: str, last: int, state: str | None = None, tags: Sequence[str] = ()) -> list[ListedRun]:
     """The ``last`` runs under ``where``, or of those in a state and with all of these tags, the latest first; no more of them are read than
     it takes.
     """
-    found: list[dict[str, Any]] = []
+    found: list[ListedRun] = []
     runs = (folder for folder in each_run(where) if not tags or {*tags} <= {*labels_of(folder).tags})
     while len(found) < last and (some := list(islice(runs, last))):
         for folder, row in zip(some, status.statuses(some), strict=True):
@@ -219,7 +243,7 @@ def listed(where: str, last: int, state: str | None = None, tags: Sequence[str] 
     return found[:last]
 
 
-def _listed(folder: RunFolder, row: dict[str, Any]) -> dict[str, Any]:
+def _listed(folder: RunFolder, row: RunState) -> ListedRun:
     counts, best, labels = row["counts"], row["best"], labels_of(folder)
     try:
         info = folder.info()
@@ -234,22 +258,35 @@ def _listed(folder: RunFolder, row: dict[str, Any]) -> dict[str, Any]:
         "trials": row["trials"],
         "finished": sum(counts.get(word, 0) for word in FINAL),
         "failed": sum(counts.get(word, 0) for word in BAD),
-        "best": best and best["loss"],
+        "best": None if best is None else best["loss"],
         "tags": list(labels.tags),
         "note": labels.notes[-1].text if labels.notes else "",
     }
 
 
-def view_data(folder: RunFolder) -> dict[str, Any]:
-    """A run at this moment, with its devices and what runs on them, as plain data."""
-    view = view_of(folder)
-    best = None if view.best is None else {"loss": view.best[0], "at": view.best[1]}
-    return plain(asdict(view) | {"counts": dict(view.counts), "retries": dict(view.retries), "best": best})
+def states_of(where: str) -> list[ShownRun]:
+    """The states of all runs under ``where``, oldest first."""
+    return [_shown(state) for state in status.list_runs(where)]
+
+
+def state_of(folder: RunFolder) -> ShownRun:
+    """The state of a run, with what runs now, why trials wait, and warnings."""
+    found = _shown(status.status(folder))
+    found["warnings"] = remarks_of(folder)
+    if found["state"] == "running":
+        view = view_of(folder)
+        found["lanes"] = view.lanes
+        found["waiting"] = [{"count": group.count, "why": group.text} for group in view.reasons]
+    return found
+
+
+def _shown(state: RunState) -> ShownRun:
+    return {**state, "lanes": [], "waiting": [], "warnings": []}
 
 
 def logs_of(
     folder: RunFolder, trial: str | None = None, attempt: int | None = None, streams: Sequence[str] = STREAMS
-) -> list[dict[str, Any]]:
+) -> list[LogPart]:
     """The output of trials, and the traceback of each failed one; empty texts are left out.
 
     Args:
@@ -260,7 +297,7 @@ def logs_of(
     """
     found = replay(folder)
     there = folder.files.below(TRIALS) if trial is None else None
-    parts: list[dict[str, Any]] = []
+    parts: list[LogPart] = []
     for state in found.trials.values():
         if trial is not None and state.id != trial:
             continue
@@ -283,17 +320,17 @@ def attempts_of(folder: RunFolder, trial: str) -> list[int]:
     return [tried.attempt.number for tried in replay(folder).trials[trial].attempts]
 
 
-def worker_logs(folder: RunFolder, streams: Sequence[str] = STREAMS) -> list[dict[str, Any]]:
+def worker_logs(folder: RunFolder, streams: Sequence[str] = STREAMS) -> list[LogPart]:
     """The output of worker processes outside of trials, with the stacks of crashes; empty texts are left out."""
-    parts: list[dict[str, Any]] = []
+    parts: list[LogPart] = []
     for device in folder.files.names("workers"):
         for worker in folder.files.names(f"workers/{device}"):
             for stream in streams:
                 path = f"workers/{device}/{worker}/{stream}.log"
                 data = folder.files.read(path) if folder.files.exists(path) else b""
-                whose = {"trial": None, "attempt": None, "owner": None, "worker": f"{device}/{worker}"}
                 text = _MARK.sub("", data.decode("utf-8", "replace"))
-                parts += [whose | {"stream": stream, "path": f"{folder.uri}/{path}", "text": text}] if text else []
+                made = _part(None, stream, text, f"{folder.uri}/{path}", f"{device}/{worker}")
+                parts += [made] if text else []
     return parts
 
 
@@ -303,18 +340,19 @@ def _attempts(state: TrialState, number: int | None) -> list[Attempt]:
     return [tried.attempt for tried in state.attempts if tried.attempt.number == number]
 
 
-def _part(tried: Attempt, stream: str, text: str, path: str | None) -> dict[str, Any]:
+def _part(tried: Attempt | None, stream: str, text: str, path: str | None, worker: str | None = None) -> LogPart:
     return {
-        "trial": tried.trial,
-        "attempt": tried.number,
-        "owner": tried.owner,
+        "trial": tried and tried.trial,
+        "attempt": tried and tried.number,
+        "owner": tried and tried.owner,
+        "worker": worker,
         "stream": stream,
         "path": path,
         "text": text,
     }
 
 
-def _traceback(state: TrialState, attempt: int | None) -> dict[str, Any] | None:
+def _traceback(state: TrialState, attempt: int | None) -> LogPart | None:
     record = {} if state.entry is None else state.entry.event  # slim: what is left out of it are the numbers
     error, number = record.get("error") or {}, int(record.get("attempt", 0))
     text = error.get("traceback") or (f"{error['type']}: {error['message']}" if error else "")
@@ -349,7 +387,7 @@ class LogFollower:
             self._state = self._reader.look()
             self._again = now + 10 * (time.monotonic() - now)
 
-    def news(self) -> Iterator[dict[str, Any]]:
+    def news(self) -> Iterator[LogPart]:
         """The output since the last call, of all attempts that ``over`` has found."""
         over = run_state(self.folder, self._state) != "running"
         self._there = self.folder.files.below(TRIALS) if self.trial is None else None
@@ -360,7 +398,7 @@ class LogFollower:
                         yield from self._news(tried.attempt, whole=over or tried.status != "running")
                 yield from self._trace(state)
 
-    def _trace(self, state: TrialState) -> Iterator[dict[str, Any]]:
+    def _trace(self, state: TrialState) -> Iterator[LogPart]:
         """Why a trial failed, once it has its row."""
         if state.entry is None or state.id in self._traced or self.streams != STREAMS:
             return
@@ -369,7 +407,7 @@ class LogFollower:
         if trace is not None:
             yield trace
 
-    def _news(self, tried: Attempt, *, whole: bool) -> Iterator[dict[str, Any]]:
+    def _news(self, tried: Attempt, *, whole: bool) -> Iterator[LogPart]:
         for stream in self.streams:
             start = self._read.get((tried, stream), 0)
             if self._there is not None and self._there.get(log_name(tried, stream), 0) <= start:
@@ -381,4 +419,5 @@ class LogFollower:
                 yield _part(tried, stream, data.decode("utf-8", "replace"), log_path(self.folder, tried, stream))
 
 
-__all__ = ["LogFollower", "Table", "attempts_of", "listed", "logs_of", "table_of", "view_data", "worker_logs"]
+__all__ = ["LogDocument", "LogFollower", "LogPart", "Table", "attempts_of", "listed", "logs_of", "state_of", "states_of"]
+__all__ += ["table_of", "worker_logs"]

@@ -1,94 +1,82 @@
-"""Plans, results, states and devices as text and as plain data: everything that the commands print on stdout."""
+"""Plans, results, states and devices as text: what the commands print on stdout."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typing_extensions import TypedDict
 
 from ...jobs.planning.gradient_notes import warnings_of
 from ..config.search_section import SearchSection
-from ..optimize.results import REPORTED, best_at, value_text
-from ..query.run_table import Large, Row, RunTable, best, column_of
-from ..store.encoding import plain
+from ..fields import about
+from ..optimize.results import REPORTED
+from ..query.run_table import Large, Row, RunTable
 from ..store.follower import shape_of
+from ..store.status import RunState
 from ..study.plan import PlannedGroup, Prepared
 from ..study.trials import counted, short
 from ..text_grid import amount, grid
-from ..visible import visible
 from .html import SHOWN, table_html
-from .remarks import remarks_of
+from .view import RunningTrial
 
 if TYPE_CHECKING:
     from ..ledger.inventory import Found
-    from ..store.layout import RunFolder
     from ..study.batches import BatchGroup
     from ..study.placement import Predicted
 
 
-class EndedRun(Protocol):
-    """A run that a command has brought to its end."""
+class WaitingTrials(TypedDict):
+    """Why trials wait."""
 
-    @property
-    def folder(self) -> RunFolder:
-        """Of the run."""
-        ...
+    count: Annotated[int, about("number of trials")]
+    why: Annotated[str, about("the reason, with the numbers")]
 
-    @property
-    def state(self) -> str:
-        """How it ended."""
-        ...
 
-    @property
-    def rows(self) -> Sequence[Row]:
-        """Its table."""
-        ...
+class ShownRun(RunState):
+    """The state of one run, with more of a single one."""
 
-    @property
-    def timing(self) -> dict[str, float | None]:
-        """Where the seconds went."""
-        ...
+    lanes: Annotated[Sequence[RunningTrial], about("running trials; for a single run only")]
+    waiting: Annotated[list[WaitingTrials], about("why trials wait, by the latest report of the runner; for a single run only")]
+    warnings: Annotated[list[str], about("warnings about gradients and optimisation runs; for a single run only")]
 
-    @property
-    def exit_code(self) -> int:
-        """Of the command."""
-        ...
+
+class StatusDocument(TypedDict):
+    """The state of runs."""
+
+    runs: Annotated[list[ShownRun], about("the requested run, or all runs, oldest first")]
+
+
+class ListedRun(TypedDict):
+    """A run in a list."""
+
+    id: Annotated[str, about("id of the run")]
+    folder: Annotated[str, about("its folder or URI")]
+    name: Annotated[str, about("name of the config")]
+    created: Annotated[float | None, about("creation time in seconds since 1970")]
+    state: Annotated[str, about("as in status")]
+    trials: Annotated[int, about("number of trials")]
+    finished: Annotated[int, about("trials with a row: done, failed, cancelled, poisoned")]
+    failed: Annotated[int, about("trials that are failed or poisoned")]
+    best: Annotated[float | None, about("smallest loss")]
+    tags: Annotated[list[str], about("its tags, sorted")]
+    note: Annotated[str, about("its last note; empty without")]
+
+
+class RunList(TypedDict):
+    """A list of runs."""
+
+    where: Annotated[str, about("the folder of the runs")]
+    runs: Annotated[list[ListedRun], about("newest first")]
 
 
 SHOWN_TRIALS = 5
-SHOWN_FAILURES, SHOWN_EXAMPLES = 10, 3
 SHOWN_DEVICES = 16
 SHOWN_LANES = 8
 NOTE_SHOWN = 80
-
-
-def plan_data(
-    prepared: Prepared, groups: list[PlannedGroup], placed: Predicted | None = None, together: Sequence[BatchGroup] = ()
-) -> dict[str, Any]:
-    """The plan as plain data, with where the trials would run, and which of them together, where that is known."""
-    config = prepared.loaded.config
-    return {
-        "name": config.name,
-        "target": prepared.target.text,
-        "backend": prepared.arch,
-        "choice": None if prepared.choice is None else prepared.choice.data(),
-        "threads": config.device.threads,
-        "gradients": list(prepared.gradients),
-        "trials": [
-            {"id": t.id, "label": t.label, "replicate": t.replicate, "seed": t.seed, "params": t.params}
-            for t in prepared.trials
-        ],
-        "memory": [_group_data(group, prepared.byte_limits) for group in groups],
-        "warnings": warnings_of(groups),
-        "batch": config.batch,
-        "batches": [group.data() for group in together],
-        "memory_budget": config.memory_budget,
-        "overrides": list(prepared.loaded.overrides),
-        "at_once": None if placed is None else placed.at_once,
-        "placement": None if placed is None else placed.data(),
-    }
 
 
 def _descent(prepared: Prepared) -> str:
@@ -110,18 +98,6 @@ def _search(section: SearchSection) -> str:
 def _elsewhere(prepared: Prepared, groups: list[PlannedGroup]) -> str:
     """The backend of the plans, if it differs from that of the trials."""
     return next((g.plan.arch for g in groups if g.plan and g.plan.arch != prepared.arch), "")
-
-
-def _group_data(group: PlannedGroup, limits: Mapping[str, int | None]) -> dict[str, Any]:
-    plan = group.plan
-    data: dict[str, Any] = {"trials": list(group.trials), "example": group.example, "error": group.error or None}
-    data |= {"arch": plan.arch if plan else None, "bytes": plan.bytes if plan else None}
-    data |= {"footprint": plan.footprint if plan else None}
-    data |= {"by_kind": plan.by_kind() if plan else {}}
-    data |= {"entries": [entry.model_dump() for entry in plan.entries] if plan else []}
-    data |= {"notes": list(plan.notes) if plan else []}
-    data |= {"gradients": [note.model_dump() for note in group.gradients]}
-    return data | {"fits": None if plan is None else not _beyond(plan.bytes, limits)}
 
 
 def plan_text(
@@ -213,11 +189,13 @@ def _group_lines(group: PlannedGroup, limits: Mapping[str, int | None]) -> list[
         lines.append(
             "  not in it: what the kernels need, as the job names no launches(); these trials may take more than they claim"
         )
-    beyond = _beyond(plan.bytes, limits)
-    return lines + [f"  larger than {name} ({limit} bytes): these trials will not start" for name, limit in beyond.items()]
+    return lines + [
+        f"  larger than {name} ({limit} bytes): these trials will not start"
+        for name, limit in beyond(plan.bytes, limits).items()
+    ]
 
 
-def _beyond(bytes: int, limits: Mapping[str, int | None]) -> dict[str, int]:
+def beyond(bytes: int, limits: Mapping[str, int | None]) -> dict[str, int]:
     """The limits that a plan exceeds."""
     return {name: limit for name, limit in limits.items() if limit is not None and bytes > limit}
 
@@ -323,85 +301,12 @@ def extent(value: list[Any]) -> str:
     return str(Large(shape_of(value)))
 
 
-def summary_data(done: EndedRun) -> dict[str, Any]:
-    """The end of a submit, as plain data."""
-    found = best(done.rows)
-    failures = _failures(done)
-    return plain(
-        {
-            "run": done.folder.name,
-            "folder": done.folder.uri,
-            "results": done.folder.table,
-            "state": done.state,
-            "exit_code": done.exit_code,
-            "trials": len(done.rows),
-            "counts": dict(Counter(column_of(done.rows, "status"))),
-            "best": found and {name: value for name, value in found.items() if value is not None},
-            "failures": [{name: row[name] for name in ("trial", "error_type", "error")} for row in failures],
-            "warnings": remarks_of(done.folder),
-            "seconds": done.timing["ended_s"],
-            "timing": done.timing,
-        }
-    )
-
-
-def _failures(done: EndedRun) -> list[Row]:
-    """The rows of trials that failed, those that crashed each time among them."""
-    statuses = column_of(done.rows, "status")
-    return [done.rows[place] for place, status in enumerate(statuses) if status in ("failed", "poisoned")]
-
-
-def summary_text(done: EndedRun) -> str:
-    """The end of a submit, as text: counts, best trial, failures, seconds, path of the results."""
-    counts = Counter(column_of(done.rows, "status"))
-    timing, found = done.timing, best(done.rows)
-    lines = [
-        f"{done.state}: "
-        + ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
-        + f" of {counted(len(done.rows), 'trial')}"
-    ]
-    if found is not None:
-        own = [name for name in varied(done.rows) if name in found]  # dictionaries may have other keys in each trial
-        start = ", ".join(f"{name.removeprefix('param.')}={value_text(found[name])}" for name in own)
-        outputs = {
-            name.removeprefix("out."): value for name, value in found.items() if name.startswith("out.") and value is not None
-        }
-        reached = best_at("", outputs)
-        where = f"{reached}, from the start {start or 'of the config'}" if reached else start or "its parameters"
-        lines.append(f"best: loss {found['loss']:.6g} at {where} (trial {found['trial']})")
-    lines += _failure_lines(done)
-    lines += [f"warning: {text}" for text in remarks_of(done.folder)]
-    parts = [("in all", timing["ended_s"], "s"), ("to the first trial", timing["first_start_s"], "s")]
-    parts += [("overhead per trial", timing["overhead_ms_per_trial"], "ms")]
-    lines.append("time: " + ", ".join(f"{value:.2f} {unit} {word}" for word, value, unit in parts if value is not None))
-    lines += [f"results: {done.folder.table}"]
-    left = sum(value is not None for value in column_of(done.rows, "artifacts_folder"))
-    where = f"`qdrun results {done.folder.uri} --columns trial,artifacts` names them"
-    lines += [f"artifacts: {counted(left, 'trial')} left some; {where}"] if left else []
-    lines += [f"next: qdrun {'resume' if done.state in ('lost', 'interrupted') else 'results'} {done.folder.uri}"]
-    return "\n".join(lines)
-
-
-def _failure_lines(done: EndedRun) -> list[str]:
-    """The failures, equal ones in one line with the first trials that have it."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in _failures(done):
-        said = f"{row['error_type']}: {visible((row['error'] or '').partition(chr(10))[0])}"
-        groups.setdefault((row["status"], said), []).append(row)
-    lines = []
-    for (status, said), rows in list(groups.items())[:SHOWN_FAILURES]:
-        names = ", ".join(row["trial"] for row in rows[:SHOWN_EXAMPLES]) + (", .." if len(rows) > SHOWN_EXAMPLES else "")
-        lines.append(f"{status}: {names} {said}" if len(rows) == 1 else f"{status}: {len(rows)} trials ({names}) {said}")
-    rest = sum(map(len, list(groups.values())[SHOWN_FAILURES:]))
-    return lines + ([f"  ... and {counted(rest, 'more failure')}"] if rest else [])
-
-
 def no_runs(where: str, state: str = "", tags: Sequence[str] = ()) -> str:
     """The message if no run is found, in any state or in a given one, and with these tags."""
     return f"no {state + ' ' if state else ''}runs{''.join(f' with tag `{name}`' for name in tags)} in {where}"
 
 
-def status_text(states: list[dict[str, Any]]) -> str:
+def status_text(states: Sequence[ShownRun]) -> str:
     """A table with one line per run."""
     lines = []
     for state in states:
@@ -409,28 +314,13 @@ def status_text(states: list[dict[str, Any]]) -> str:
         loss = "-" if state["best"] is None else short(state["best"]["loss"])
         word = f"{state['state']} (stopping)" if state["cancel_requested"] and state["state"] == "running" else state["state"]
         lines.append([state["id"], word, counts, loss, f"{state['seconds']:.1f}"])
-    more = [line for state in states for line in _lane_lines(state.get("lanes", []))]
-    more += [line for state in states for line in _waiting_lines(state.get("waiting", []))]
-    more += [f"warning: {text}" for state in states for text in state.get("warnings", [])]
+    more = [line for state in states for line in _lane_lines(state["lanes"])]
+    more += [line for state in states for line in _waiting_lines(state["waiting"])]
+    more += [f"warning: {text}" for state in states for text in state["warnings"]]
     return "\n".join([grid(["run", "state", "trials", "best loss", "seconds"], lines), *more])
 
 
-def resume_text(data: Mapping[str, Any]) -> str:
-    """The trials that ``resume`` keeps, runs and skips, by reason."""
-    lines = [["kept", str(len(data["kept"])), "they have succeeded"]] if data["kept"] else []
-    for word in ("retried", "skipped"):
-        reasons = Counter(data[word].values()).most_common()
-        lines += [[word, str(count), why] for why, count in reasons[:SHOWN_FAILURES]]
-        rest = reasons[SHOWN_FAILURES:]
-        lines += [[word, str(sum(count for _, count in rest)), f"{len(rest)} other reasons"]] if rest else []
-    hint = ["`--failed` runs the skipped ones again"] if data["skipped"] else []
-    hint += [f"code: {text}" for text in data.get("code_changes", ())]
-    if changed := data.get("config_changes"):
-        hint.append(f"config: edited since, in {', '.join(changed)}; `resume` refuses it without --force or --config")
-    return "\n".join([f"{data['run']}: {data['state']}", grid(["", "trials", "why"], lines), *hint])
-
-
-def list_text(rows: list[dict[str, Any]]) -> str:
+def list_text(rows: Sequence[ListedRun]) -> str:
     """One line for each run of ``ls``; tags, and the first line of the last note, where some run has them."""
     headers, lines = ["run", "created", "state", "finished", "failed", "best loss"], list[list[str]]()
     for row in rows:
@@ -446,42 +336,67 @@ def list_text(rows: list[dict[str, Any]]) -> str:
     return grid(headers, lines)
 
 
-def _lane_lines(lanes: list[dict[str, Any]]) -> list[str]:
+def _lane_lines(lanes: Sequence[RunningTrial]) -> list[str]:
     """The running trials of one run: trial, device, progress, and seconds."""
-    rows = [[one["trial"], one["label"], one["device"], one["step"] or "-", f"{one['seconds']:.0f} s"] for one in lanes]
+    rows = [[one.trial, one.label, one.device, one.step or "-", f"{one.seconds:.0f} s"] for one in lanes]
     more = [f"  and {len(rows) - SHOWN_LANES} more"] if len(rows) > SHOWN_LANES else []
     return ["", grid(["running", "parameters", "device", "step", "since"], rows[:SHOWN_LANES]), *more] if rows else []
 
 
-def _waiting_lines(groups: list[dict[str, Any]]) -> list[str]:
+def _waiting_lines(groups: Sequence[WaitingTrials]) -> list[str]:
     lines = ["", "waiting"] if groups else []
     return lines + [f"  {group['count']}: {group['why']}" for group in groups]
 
 
-def devices_data(rows: Sequence[Found]) -> list[dict[str, Any]]:
-    """The inventory as plain data."""
-    names = ("id", "backend", "usable", "index", "uuid", "pci", "model", "kind", "driver", "pool", "threads", "lanes")
-    return [
-        {name: getattr(row, name) for name in names}
-        | {"node": row.node or platform.node(), "memory_bytes": row.total, "free_bytes": row.free}
-        | {"for_trials_bytes": max(0, row.capacity - row.foreign) if row.usable else 0}
-        | {"process_bytes": row.process_bytes, "why": row.why}
-        for row in rows
-    ]
+@dataclass(frozen=True)
+class DeviceRow:
+    """A device, or a backend without one."""
+
+    node: Annotated[str, about("name of the machine")]
+    backend: Annotated[str, about("name of the backend in a config")]
+    usable: Annotated[bool, about("whether programs can run on it")]
+    id: Annotated[str, about("name of the device in plans, journals and `started` events")]
+    index: Annotated[int, about("number of the device in this process")]
+    uuid: Annotated[str, about("permanent id of the device")]
+    pci: Annotated[str, about("its PCI address")]
+    model: Annotated[str, about("model name from the driver")]
+    kind: Annotated[str, about("device class: backend, model, threads in flight; the devices of a class share one claim")]
+    driver: Annotated[str, about("version of the driver")]
+    pool: Annotated[str, about("its memory pool; devices may share one")]
+    threads: Annotated[int, about("threads of a running trial")]
+    lanes: Annotated[int, about("number of trials that may run at once")]
+    memory_bytes: Annotated[int, about("size of the pool")]
+    free_bytes: Annotated[int | None, about("free bytes of the pool; null if unknown")]
+    for_trials_bytes: Annotated[int, about("bytes for trials: free bytes less the reserve and what other processes hold")]
+    process_bytes: Annotated[int, about("overhead of a worker process")]
+    why: Annotated[str, about("why the device cannot be used")]
+
+    @classmethod
+    def of(cls, found: Found) -> DeviceRow:
+        """The row of a device of the inventory."""
+        made: dict[str, Any] = {name: getattr(found, name) for name in cls.__annotations__ if hasattr(found, name)}
+        made |= {"node": found.node or platform.node(), "memory_bytes": found.total, "free_bytes": found.free}
+        return cls(**made, for_trials_bytes=max(0, found.capacity - found.foreign) if found.usable else 0)
 
 
-def devices_text(rows: list[dict[str, Any]]) -> str:
+@dataclass(frozen=True)
+class DeviceList:
+    """The devices of this machine."""
+
+    devices: Annotated[Sequence[DeviceRow], about("the CPU first; one row for each GPU")]
+
+
+def devices_text(rows: Sequence[DeviceRow]) -> str:
     """One line for each device, then what is not there and why; devices that share a pool share its memory."""
-    there = [row for row in rows if row["usable"]]
     lines = [
         [
-            *(row["id"], row["model"], row["uuid"] or "-", row["pci"] or "-", amount(row["memory_bytes"])),
-            *(amount(row["free_bytes"]), amount(row["for_trials_bytes"]), str(row["lanes"])),
-            *(row["driver"] or "-", row["kind"], row["pool"]),
+            *(row.id, row.model, row.uuid or "-", row.pci or "-", amount(row.memory_bytes)),
+            *(amount(row.free_bytes), amount(row.for_trials_bytes), str(row.lanes), row.driver or "-", row.kind, row.pool),
         ]
-        for row in there
+        for row in rows
+        if row.usable
     ]
     headers = ["device", "model", "uuid", "pci", "memory", "free", "for trials", "lanes", "driver", "kind", "pool"]
-    absent = [[row["id"], row["why"]] for row in rows if not row["usable"]]
+    absent = [[row.id, row.why] for row in rows if not row.usable]
     parts = [grid(headers, lines)] + ([grid(["backend", "why not"], absent)] if absent else [])
     return "\n\n".join(parts)

@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import PlainSerializer
 
+from ..fields import Data, about
 from ..optimize.results import best_at
 from ..store.attempts import Failure
 from ..store.follower import Event
@@ -36,26 +38,21 @@ Snapshot = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunningTrial:
-    """A trial that runs, or a batch by its first trial.
+    """A trial that runs, or a batch by its first trial."""
 
-    Attributes:
-        trial, label: its id and its parameters.
-        device: where it runs.
-        seconds: since it began.
-        bytes: that it claims.
-        step: how far it is: ``time step 3 of 40``.
-        values: what it has logged last, of a batch the trial with the smallest loss.
-        at: the step at which that was logged; None: nothing was.
-    """
-
-    trial: str
-    label: str
-    device: str
-    seconds: float
-    bytes: int | None = None
-    step: str = ""
-    values: Mapping[str, float] = field(default_factory=dict)
-    at: int | None = None
+    trial: Annotated[str, about("its id")]
+    label: Annotated[str, about("the swept values")]
+    device: Annotated[str, about("name of the device")]
+    seconds: Annotated[float, about("since it started")]
+    bytes: Annotated[int | None, about("claimed bytes")] = None
+    step: Annotated[
+        str, about("progress: phase, time step, step of an optimisation, latest values; empty if not reported yet")
+    ] = ""
+    values: Annotated[
+        Mapping[str, float],
+        about("the values that it has logged last, by name; of a batch those of the trial with the smallest loss"),
+    ] = field(default_factory=dict)
+    at: Annotated[int | None, about("the step at which they were logged; null: nothing was logged")] = None
 
     @classmethod
     def seen(cls, said: Mapping[str, Any] | None, *head: Any) -> RunningTrial:
@@ -67,71 +64,60 @@ class RunningTrial:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A device and the memory it runs on. ``capacity``, ``used`` and ``lanes`` are None if unknown.
+    """A device and the memory it runs on. A lease that covers several trials, one after the other, is one running trial."""
 
-    ``running``: lanes at work. A lease that covers several trials, one after the other, takes one.
-    """
-
-    id: str
-    pool: str
-    kind: str = ""
-    capacity: int | None = None
-    claimed: int = 0
-    used: int | None = None
-    lanes: int | None = None
-    running: int = 0
+    id: Annotated[str, about("name of the device")]
+    pool: Annotated[str, about("its memory pool")]
+    kind: Annotated[str, about("device class")] = ""
+    capacity: Annotated[int | None, about("bytes of the pool for trials")] = None
+    claimed: Annotated[int, about("claimed bytes")] = 0
+    used: Annotated[int | None, about("bytes in use, reported by the driver")] = None
+    lanes: Annotated[int | None, about("number of trials that may run at once")] = None
+    running: Annotated[int, about("number of running trials")] = 0
 
 
 @dataclass(frozen=True)
 class FailureView:
     """A failed trial in one line."""
 
-    trial: str
-    label: str
-    kind: str
-    message: str
+    trial: Annotated[str, about("its id")]
+    label: Annotated[str, about("the swept values")]
+    kind: Annotated[str, about("type of its error")]
+    message: Annotated[str, about("first line of its error")]
 
 
 @dataclass(frozen=True)
 class WaitCount:
-    """Why ``count`` trials wait."""
+    """Why some trials wait."""
 
-    count: int
-    text: str
+    count: Annotated[int, about("number of trials")]
+    text: Annotated[str, about("the reason, with the numbers")]
 
 
 @dataclass(frozen=True)
 class RunView:
-    """A run at one moment.
+    """The state of a run at one moment."""
 
-    Attributes:
-        run: its id.
-        state: running, done, failed, cancelled, interrupted, lost; or what the runner does just now.
-        total: trials of the sweep.
-        counts: trials by status: waiting, running, done, failed, cancelled, poisoned. They add up to ``total``.
-        seconds: since the run began.
-        rate: trials that end per second, lately; None before the first.
-        eta_s: seconds to the end at this rate; None when it is not known, or nothing is left.
-        best: the smallest loss and the parameters of its trial.
-        devices, lanes: where trials run; none when the run is over.
-        failures: the last ones, the latest last.
-        reasons: why trials wait.
-        retries: attempts that ended without a row, as ``retry_kind`` calls them.
-    """
-
-    run: str
-    state: str
-    total: int
-    counts: Mapping[str, int]
-    seconds: float
-    rate: float | None = None
-    eta_s: float | None = None
-    best: tuple[float, str] | None = None
-    devices: tuple[DeviceView, ...] = ()
-    lanes: tuple[RunningTrial, ...] = ()
-    failures: tuple[FailureView, ...] = ()
-    reasons: tuple[WaitCount, ...] = ()
-    retries: Mapping[str, int] = field(default_factory=dict)
+    run: Annotated[str, about("its id")]
+    state: Annotated[str, about("as in status")]  # of a runner also what it does just now
+    total: Annotated[int, about("number of trials in the sweep")]
+    counts: Annotated[Mapping[str, int], about("number of trials by status")]  # waiting, too: they add up to ``total``
+    seconds: Annotated[float, about("since the start of the run")]
+    rate: Annotated[float | None, about("recent rate, in trials per second")] = None
+    eta_s: Annotated[float | None, about("estimated seconds to the end")] = None
+    best: Annotated[
+        tuple[float, str] | None,
+        PlainSerializer(lambda best: best and {"loss": best[0], "at": best[1]}, return_type=Data | None),
+        about("trial and loss of the smallest loss so far"),
+    ] = None
+    devices: Annotated[tuple[DeviceView, ...], about("devices of the run")] = ()
+    lanes: Annotated[tuple[RunningTrial, ...], about("running trials")] = ()
+    failures: Annotated[tuple[FailureView, ...], about("latest failures, the newest last")] = ()
+    reasons: Annotated[tuple[WaitCount, ...], about("why trials wait")] = ()
+    retries: Annotated[
+        Mapping[str, int],
+        about("attempts that ended without a row, by failure class; `repeated`: lost with their worker"),
+    ] = field(default_factory=dict)
 
     @property
     def ended(self) -> int:

@@ -10,9 +10,12 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import computed_field
 
 from ...compiler.errors import QdrunError
+from ..fields import about
 from ..store.follower import Follower
 from ..store.layout import RunFolder, all_runs, find
 
@@ -31,23 +34,19 @@ class AddressError(QdrunError, ValueError):
 
 @dataclass(frozen=True)
 class DashboardAddress:
-    """A dashboard: ``url`` is empty when there is none; ``needs_token`` is None when it does not answer."""
+    """The address of Ray's dashboard."""
 
-    url: str
-    answers: bool
-    needs_token: bool | None
-    token_file: Path
-    run: str | None
+    url: Annotated[str, about("its address; empty if there is none")]
+    answers: Annotated[bool, about("whether it answers now")]
+    needs_token: Annotated[bool | None, about("whether it requires the token; null if it does not answer")]
+    token_file: Annotated[Path, about("file of the token; the token is not printed")]
+    run: Annotated[str | None, about("the run of the request")]
 
+    @computed_field(description="permissions of that file; null if there is none")
     @property
-    def mode(self) -> str | None:
-        """Permissions of the token file as in ``0600``; None when there is no such file."""
+    def token_file_mode(self) -> str | None:
+        """As in ``0600``."""
         return f"{stat.S_IMODE(self.token_file.stat().st_mode):04o}" if self.token_file.is_file() else None
-
-    def data(self) -> dict[str, Any]:
-        """As plain data."""
-        head = {"url": self.url, "answers": self.answers, "needs_token": self.needs_token, "run": self.run}
-        return head | {"token_file": str(self.token_file), "token_file_mode": self.mode}
 
 
 def found(run: str | None, runs: str, address: str | None) -> DashboardAddress:
@@ -141,7 +140,7 @@ def text(where: DashboardAddress) -> str:
         lines.append("  do: for that, `ssh -L 8265:127.0.0.1:8265 head`, then open http://127.0.0.1:8265")
         return "\n".join(lines)
     if where.needs_token is not False:
-        mode = where.mode
+        mode = where.token_file_mode
         kept = f"in {where.token_file}" + (f" (permissions {mode})" if mode else ", which is not there")
         if "RAY_AUTH_TOKEN" in os.environ:
             kept = "in the variable RAY_AUTH_TOKEN"

@@ -20,6 +20,7 @@ from ..engine.early_plans import EarlyPlans
 from ..engine.resume import config_of
 from ..engine.session import Submitted, metadata
 from ..jobcode.store import versions
+from ..observe.ended import RunEnd
 from ..observe.live import watch
 from ..observe.timing import Timing
 from ..provenance.record import record
@@ -345,18 +346,12 @@ def commands(folder: RunFolder) -> str:
     return f"  watch: qdrun watch {folder.uri}\n  stop:  qdrun cancel {folder.uri}"
 
 
-def detached_data(made: Detached) -> dict[str, Any]:
-    """A detached run as plain data: the document of a submit that has not ended."""
-    trials = len(made.folder.trial_ids())
-    head = {
-        "run": made.folder.name,
-        "folder": made.folder.uri,
-        "results": made.folder.table,
-        "state": "running",
-        "exit_code": 0,
-    }
-    head |= {"trials": trials, "counts": {}, "best": None, "failures": [], "warnings": [], "seconds": None, "timing": {}}
-    return head | {"process": made.pid, "job": made.job, "address": made.address, "log": made.log}
+def detached_end(made: Detached) -> RunEnd:
+    """The document of a submit that has not ended."""
+    folder = made.folder
+    nothing = {"counts": {}, "best": None, "failures": [], "warnings": [], "seconds": None, "timing": {}}
+    where = {"process": made.pid, "job": made.job, "address": made.address, "log": str(made.log)}
+    return RunEnd(folder.name, folder.uri, folder.table, "running", 0, len(folder.trial_ids()), **nothing, **where)
 
 
 def detached_text(made: Detached) -> str:
@@ -372,7 +367,7 @@ __all__ = [
     "NotStarted",
     "Order",
     "commands",
-    "detached_data",
+    "detached_end",
     "detached_text",
     "ended",
     "failure_of",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ...compiler.errors import QdrunError
 from ..clock import now
@@ -26,6 +26,7 @@ from ..config.model import Loaded, load_config
 from ..config.values import differing
 from ..engine.resume import resume
 from ..engine.session import submit
+from ..fields import about
 from ..observe.table import rows as rows_of
 from ..observe.timing import Timing
 from ..optimize.descent import optimized
@@ -53,6 +54,30 @@ class SearchChanged(QdrunError, ValueError):
     """A search cannot go on: its config has changed, or its rounds are others than those that it has run."""
 
 
+@dataclass(frozen=True)
+class SearchRound:
+    """One round of a search."""
+
+    run: Annotated[str, about("id of its run, below `rounds` in the folder")]
+    trials: Annotated[int, about("number of its trials")]
+    evaluations: Annotated[int, about("evaluations of the loss that it took")]
+    loss: Annotated[float | None, about("least loss of its trials; null without one")]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A search."""
+
+    folder: Annotated[str, about("its folder or URI")]
+    state: Annotated[str, about("`done`, or how its last run ended")]
+    evaluations: Annotated[int, about("evaluations that it may take")]
+    spent: Annotated[int, about("evaluations that it has taken")]
+    rounds: Annotated[list[SearchRound], about("its rounds")]
+    best_loss: Annotated[float | None, about("least loss of all rounds; null without one")]
+    best_trial: Annotated[str | None, about("id of its trial")]
+    best_run: Annotated[str | None, about("folder of its run")]
+
+
 @dataclass
 class SearchProgress:
     """A search, as far as it has come.
@@ -73,23 +98,13 @@ class SearchProgress:
     best_run: str = ""
     state: str = "done"
 
-    def data(self) -> dict[str, Any]:
-        """As plain data."""
-        rounds = [
-            {"run": one["run"], "trials": len(one["trials"]), "evaluations": one["evaluations"], "loss": one["loss"]}
-            for one in self.rounds
-        ]
-        best = self.best or {}
-        return {
-            "folder": self.folder,
-            "state": self.state,
-            "evaluations": self.evaluations,
-            "spent": self.spent,
-            "rounds": rounds,
-            "best_loss": best.get("loss"),
-            "best_trial": best.get("trial"),
-            "best_run": self.best_run or None,
-        }
+    def result(self) -> SearchResult:
+        """What it has found, without the trials of its rounds."""
+        rounds = [SearchRound(one["run"], len(one["trials"]), one["evaluations"], one["loss"]) for one in self.rounds]
+        best, counts = self.best or {}, (self.evaluations, self.spent)
+        return SearchResult(
+            self.folder, self.state, *counts, rounds, best.get("loss"), best.get("trial"), self.best_run or None
+        )
 
 
 @dataclass(frozen=True)
@@ -379,4 +394,4 @@ def _line(found: SearchProgress) -> str:
     )
 
 
-__all__ = ["RoundSettings", "SearchChanged", "SearchProgress", "SearchRuns", "search"]
+__all__ = ["RoundSettings", "SearchChanged", "SearchProgress", "SearchResult", "SearchRound", "SearchRuns", "search"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from ...compiler.errors import QdrunError
 from ..engine.resume import config_of
+from ..fields import about
 from ..store.layout import RunFolder
 from ..study.check import check
 from ..study.trial_list import Trials
@@ -16,19 +18,12 @@ from .points import Samples
 
 @dataclass(frozen=True)
 class CheckedTrial:
-    """One trial, at its start if it was optimised, with a horizon as short as that of ``qdrun check``.
+    """One trial, at its start if it was optimised, with a horizon as short as that of ``qdrun check``."""
 
-    Attributes:
-        trial: its id.
-        agrees: whether all gradients agree with their differences.
-        worst: the largest relative error of those that can be compared; None where there is none.
-        error: why it could not be checked; empty where it was.
-    """
-
-    trial: str
-    agrees: bool
-    worst: float | None
-    error: str = ""
+    trial: Annotated[str, about("its id")]
+    agrees: Annotated[bool, about("whether all gradients agree with their differences")]
+    worst: Annotated[float | None, about("largest relative error of those that can be compared; null where there is none")]
+    error: Annotated[str, about("why it could not be checked; empty where it was")] = ""
 
 
 def checked(folder: RunFolder, samples: Samples, count: int) -> list[CheckedTrial]:

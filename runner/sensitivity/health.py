@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from ..fields import about
 from .measures import lines
 from .points import Samples
 
@@ -19,30 +21,23 @@ NOISE = 3.0
 
 @dataclass(frozen=True)
 class TrialHealth:
-    """The gradient of one trial. ``norm``: Euclidean, over all parameters. ``growth``: ``norm ** (1 / steps)``, None without steps."""
+    """The gradient of one trial."""
 
-    trial: str
-    norm: float
-    growth: float | None
-    fault: str
+    trial: Annotated[str, about("its id")]
+    norm: Annotated[float, about("Euclidean norm of its gradient, over all parameters")]
+    growth: Annotated[float | None, about("the norm to the power of 1 / time steps; null where the steps are not known")]
+    fault: Annotated[str, about("what is wrong with it; empty where nothing is")]
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Two neighbours on a line of the sweep between which the losses change otherwise than their gradients say.
+    """Two neighbours on a line of the sweep whose losses differ otherwise than their gradients say."""
 
-    Attributes:
-        parameter: along which the line runs.
-        trials: of the two points, one each.
-        slope: of the losses between the two points.
-        low, high: least and largest derivative at these points and the next ones on both sides.
-    """
-
-    parameter: str
-    trials: tuple[str, str]
-    slope: float
-    low: float
-    high: float
+    parameter: Annotated[str, about("the parameter in which they differ")]
+    trials: Annotated[tuple[str, str], about("their ids")]
+    slope: Annotated[float, about("difference of the losses divided by that of the parameter")]
+    low: Annotated[float, about("least derivative at these and the next points")]
+    high: Annotated[float, about("largest derivative at these and the next points")]
 
 
 def health_of(s: Samples) -> list[TrialHealth]:

@@ -6,56 +6,46 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from ..fields import about
 from .points import Samples
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One parameter.
+    """How much the loss depends on one parameter. Points with a loss of zero have no elasticity."""
 
-    Attributes:
-        name: of the parameter.
-        numbers: that it has.
-        elasticity: mean of d ln(loss) / d ln(parameter): by how many percent the loss changes where all numbers of the parameter grow by
-            one percent. Of points without a loss of zero.
-        elasticity_spread: standard deviation of it over the points.
-        elasticity_error: standard error of the mean from repeats; None without any.
-        effect: mean magnitude of the change of the loss over the parameter's width.
-        effect_error: its standard error from repeats; None without any.
-        width: from the least to the largest value in the sweep; None for a parameter with one value, or of several numbers: its effect is
-            that of a change by itself (100 %).
-        total_bound: upper bound of the total Sobol index; None without a width.
-    """
-
-    name: str
-    numbers: int
-    elasticity: float
-    elasticity_spread: float
-    elasticity_error: float | None
-    effect: float
-    effect_error: float | None
-    width: float | None
-    total_bound: float | None
+    name: Annotated[str, about("name of the parameter")]
+    numbers: Annotated[int, about("number of its numbers")]
+    elasticity: Annotated[float, about("mean of d ln(loss) / d ln(parameter) over the points")]
+    elasticity_spread: Annotated[float, about("standard deviation of it over the points")]
+    elasticity_error: Annotated[float | None, about("standard error of the mean from repeats; null without repeats")]
+    effect: Annotated[
+        float,
+        about("mean magnitude of the change of the loss over the width of the parameter, or for a change of it by 100 %"),
+    ]
+    effect_error: Annotated[float | None, about("standard error of it from repeats; null without repeats")]
+    width: Annotated[
+        float | None,
+        about("from its least to its largest value in the sweep; null where it has one value or several numbers"),
+    ]
+    total_bound: Annotated[
+        float | None,
+        about("upper bound of its total Sobol index, for independent uniform parameters; null without a width"),
+    ]
 
 
 @dataclass(frozen=True)
 class Interaction:
-    """Two parameters.
+    """How much two parameters interact. The strength is a root mean square; 0: their effects add up."""
 
-    Attributes:
-        one, other: their names.
-        strength: root mean square of the mixed second derivative, times both widths, as a share of the range of the losses. 0: the
-            parameters add up.
-        pairs: the differences of gradients that it was computed from; 0: a straight line through all points instead.
-    """
-
-    one: str
-    other: str
-    strength: float
-    pairs: int
+    one: Annotated[str, about("name of a parameter")]
+    other: Annotated[str, about("name of another one")]
+    strength: Annotated[float, about("mixed second derivative times both widths, as a share of the range of the losses")]
+    pairs: Annotated[int, about("pairs of points that it was computed from; 0: from a fit of all points")]
 
 
 def measures(s: Samples) -> list[Measure]:

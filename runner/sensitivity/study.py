@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
+from ..fields import about
 from ..observe.table import rows
 from ..store.layout import RunFolder
 from ..text_grid import grid
@@ -24,40 +26,35 @@ ROUGH = 10.0
 
 @dataclass(frozen=True)
 class SensitivityStudy:
-    """What the gradients of a run say. ``looked``: neighbours whose losses were compared with their gradients."""
+    """What the gradients of a run say about its parameters."""
 
-    run: str
-    samples: Samples
-    measures: Sequence[Measure]
-    interactions: Sequence[Interaction]
-    health: Sequence[TrialHealth]
-    contradictions: Sequence[Contradiction]
-    looked: int
-    checks: Sequence[CheckedTrial] = ()
+    run: Annotated[str, about("its id")]
+    trials: Annotated[int, about("number of trials with a loss and gradients")]
+    points: Annotated[int, about("number of different points; trials at one point are repeats")]
+    skipped: Annotated[int, about("number of other trials")]
+    parameters: Annotated[Sequence[Measure], about("the parameters with a gradient, the largest effect first")]
+    interactions: Annotated[Sequence[Interaction], about("pairs of swept parameters, the strongest first")]
+    health: Annotated[Sequence[TrialHealth], about("the trials, in the order of the sweep")]
+    contradictions: Annotated[Sequence[Contradiction], about("neighbours that contradict their gradients, the worst first")]
+    compared: Annotated[int, about("pairs of neighbours that were looked at")]
+    checks: Annotated[Sequence[CheckedTrial], about("with `--check N`: N trials beside differences of their losses")]
+    samples: Annotated[Any, Field(exclude=True)]  # the ``Samples``, which are no part of the document
 
-    def data(self) -> dict[str, Any]:
-        """As plain data."""
-        s = self.samples
-        return {
-            "run": self.run,
-            "trials": len(s.trials),
-            "points": s.points,
-            "skipped": s.skipped,
-            "parameters": [asdict(m) for m in self.measures],
-            "interactions": [asdict(x) for x in self.interactions],
-            "health": [asdict(h) for h in self.health],
-            "contradictions": [asdict(c) | {"trials": list(c.trials)} for c in self.contradictions],
-            "compared": self.looked,
-            "checks": [asdict(c) for c in self.checks],
-        }
+    @classmethod
+    def of(cls, run: str, s: Samples, checks: Sequence[CheckedTrial] = ()) -> SensitivityStudy:
+        """Compute all measures of the samples of a run."""
+        against, looked = contradictions(s)
+        counts = {"trials": len(s.trials), "points": s.points, "skipped": s.skipped, "compared": looked}
+        found = {"parameters": measures(s), "interactions": interactions(s), "health": health_of(s), "contradictions": against}
+        return cls(run, **counts, **found, checks=checks, samples=s)
 
     @property
     def text(self) -> str:
         """For a terminal."""
-        s = self.samples
+        s: Samples = self.samples
         repeats = f", {int(s.repeats.min())} to {int(s.repeats.max())} repeats of each" if s.repeats.max() > 1 else ""
-        head = f"{self.run}: {len(s.trials):,} trials at {s.points:,} points{repeats}"
-        head += f"; {s.skipped:,} more have no loss or no gradient" if s.skipped else ""
+        head = f"{self.run}: {self.trials:,} trials at {self.points:,} points{repeats}"
+        head += f"; {self.skipped:,} more have no loss or no gradient" if self.skipped else ""
         return "\n\n".join(
             filter(
                 None,
@@ -67,7 +64,7 @@ class SensitivityStudy:
 
     def _importance(self) -> str:
         """One line: each parameter's share of the sum of all effects, largest first."""
-        effects = [(abs(m.effect), m.name) for m in self.measures if np.isfinite(m.effect) and m.effect != 0.0]
+        effects = [(abs(m.effect), m.name) for m in self.parameters if np.isfinite(m.effect) and m.effect != 0.0]
         effects.sort(key=lambda pair: -pair[0])
         total = sum(effect for effect, _ in effects)
         if not effects:
@@ -86,7 +83,7 @@ class SensitivityStudy:
                 _short(m.elasticity_spread),
                 "" if m.total_bound is None else f"{m.total_bound:.3g}",
             ]
-            for m in self.measures
+            for m in self.parameters
         ]
         head = ("parameter", "effect on the loss", "of a change by", "elasticity", "its spread", "bound of total index")
         note = (
@@ -104,7 +101,7 @@ class SensitivityStudy:
             f"warning: over its width the gradient of {m.name} amounts to {m.effect:.3g}, and all losses differ by {spread:.3g}: the"
             " loss is rough (waves, jumps, chaos), and its gradient holds for much smaller changes\n"
             f"  do: sweep {m.name} more finely, or average the loss; the effect and the bound above are those of the waves"
-            for m in self.measures
+            for m in self.parameters
             if m.width is not None and m.effect > ROUGH * spread > 0.0
         ]
 
@@ -134,17 +131,17 @@ class SensitivityStudy:
         return text + ("; each is finite and not zero" if not bad else "".join(lines) + more)
 
     def _against(self) -> str:
-        if not self.looked:
+        if not self.compared:
             return "losses and gradients were not compared: no line of the sweep has three points"
         if not self.contradictions:
-            return f"losses and gradients agree between all of {self.looked:,} pairs of neighbours"
+            return f"losses and gradients agree between all of {self.compared:,} pairs of neighbours"
         lines = [
             [c.parameter, " ".join(c.trials), f"{c.slope:.4g}", f"{c.low:.4g} to {c.high:.4g}"]
             for c in self.contradictions[:SHOWN]
         ]
         table = grid(("along", "between trials", "slope of the losses", "gradients there"), lines, indent="  ")
         return (
-            f"warning: losses contradict gradients between {len(self.contradictions):,} of {self.looked:,} pairs of neighbours\n{table}\n"
+            f"warning: losses contradict gradients between {len(self.contradictions):,} of {self.compared:,} pairs of neighbours\n{table}\n"
             "  do: `qdrun check` compares a gradient with differences; a loss that jumps, or that has waves between the points, looks like"
             " this, too: sweep more finely there"
         )
@@ -172,9 +169,7 @@ def sensitivity(folder: RunFolder, check: int = 0) -> SensitivityStudy:
         ConfigChanged: trials are to run again, and the config or the job has changed.
     """
     s = samples_of(rows(folder), folder.name)
-    against, looked = contradictions(s)
-    ran = checked(folder, s, check) if check else ()
-    return SensitivityStudy(folder.name, s, measures(s), interactions(s), health_of(s), against, looked, ran)
+    return SensitivityStudy.of(folder.name, s, checked(folder, s, check) if check else ())
 
 
 def _short(value: float) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any
 
+from typing_extensions import TypedDict
+
+from ..fields import Data, about
 from .layout import RunFolder, all_runs
 from .owner import WATCH_S, ask_to_cancel, beating, cancel_requests, lives, seems
 from .replay import Replayer, replay, run_state
@@ -15,19 +18,34 @@ from .summary import summary
 STATES = ("running", "done", "failed", "cancelled", "interrupted", "lost", "damaged")
 
 
-def status(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> dict[str, Any]:
-    """The state of one run: its counts by trial status, the best loss so far, seconds, and damaged journal lines.
+class RunState(TypedDict):
+    """The state of one run."""
 
-    ``alive``: whether the process behind a run lives.
-    """
+    id: Annotated[str, about("id of the run")]
+    folder: Annotated[str, about("its folder or URI")]
+    state: Annotated[str, about("running, done, failed, cancelled, interrupted, lost, damaged")]
+    cancel_requested: Annotated[bool, about("whether a stop was requested")]
+    trials: Annotated[int, about("number of trials")]
+    counts: Annotated[dict[str, int], about("number of trials by status")]
+    best: Annotated[Data | None, about("trial and loss of the smallest loss so far")]
+    seconds: Annotated[float, about("from the submission to now, or to the end")]
+    damaged_lines: Annotated[int, about("unreadable lines of the journal")]
+    refused_lines: Annotated[int, about("lines that a former owner wrote after it had lost the run")]
+    timing: Annotated[Data | None, about("seconds by phase, after the end")]
+    error: Annotated[str | None, about("the damage of a damaged run")]
+
+
+def status(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> RunState:
+    """The state of one run. ``alive``: whether the process behind a run lives."""
     info, found = folder.info(), summary(folder, alive)
     last, timing = found.pop("last_t"), found["timing"] or {}
     if found["state"] != "running" and timing.get("ended_s") is not None:
         seconds = float(timing["ended_s"])  # as `submit` and `resume` say it: from the command on
     else:
         seconds = (last if found["state"] != "running" and last is not None else folder.clock()) - info["created"]
-    asked = {"cancel_requested": cancel_requests(folder).whole, "seconds": max(0.0, seconds)}
-    return {"id": info["id"], "folder": folder.uri, **found, **asked}
+    asked = cancel_requests(folder).whole
+    head: Any = {"id": info["id"], "folder": folder.uri, "cancel_requested": asked, "seconds": max(0.0, seconds), "error": None}
+    return head | found
 
 
 def wait(folder: RunFolder, every_s: float = 1.0, sleep: Callable[[float], object] = time.sleep) -> None:
@@ -40,12 +58,12 @@ def wait(folder: RunFolder, every_s: float = 1.0, sleep: Callable[[float], objec
         sleep(max(every_s, 10 * (time.monotonic() - clock)))
 
 
-def list_runs(where: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def list_runs(where: str | os.PathLike[str]) -> list[RunState]:
     """The state of every run under ``where``, oldest first. A run whose files are damaged does not hide the others."""
     return statuses(all_runs(where))
 
 
-def statuses(folders: Iterable[RunFolder]) -> list[dict[str, Any]]:
+def statuses(folders: Iterable[RunFolder]) -> list[RunState]:
     """The state of each run, as of ``status_or_damage``. Those that must be watched to see whether they live are watched at once."""
     unknown: dict[str, RunFolder] = {}
 
@@ -61,17 +79,21 @@ def statuses(folders: Iterable[RunFolder]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def status_or_damage(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> dict[str, Any]:
+def status_or_damage(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> RunState:
     """The state of one run, or ``damaged`` with the reason where its files cannot be read. ``alive``: see ``status``."""
     try:
         return status(folder, alive)
     except (OSError, ValueError, KeyError) as error:
-        nothing = {"cancel_requested": False, "trials": 0, "counts": {}, "best": None, "seconds": 0.0, "damaged_lines": 0}
         return {
             "id": folder.name,
             "folder": folder.uri,
             "state": "damaged",
-            **nothing,
+            "cancel_requested": False,
+            "trials": 0,
+            "counts": {},
+            "best": None,
+            "seconds": 0.0,
+            "damaged_lines": 0,
             "refused_lines": 0,
             "timing": None,
             "error": str(error),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from ...jobs.base import Job
 from ...jobs.core.batch import BatchPlan, BatchSession, batch_plan
@@ -20,6 +21,7 @@ from ...jobs.core.optimizer import OptimizerSpec
 from ...jobs.planning.groups import found_of, group_key, why_not_batched
 from ..config.optimize_section import OptimizeSection
 from ..config.values import INTERPRETER
+from ..fields import about
 from ..optimize.descent import section_data
 from ..optimize.points import optimizer_of
 from ..packing import Claim, DeviceSpec, Pool
@@ -34,6 +36,18 @@ ROUNDS = 4
 """Minimum number of batches per lane: lanes that finish early take the remaining ones."""
 GPU_ROUNDS = 2
 """On a GPU one batch fills the device; while it runs, another one is prepared."""
+
+
+class BatchGroupData(TypedDict):
+    """Trials that run in batches of a given size, or one by one."""
+
+    trials: Annotated[int, about("number of trials")]
+    example: Annotated[str, about("the label of one of them")]
+    size: Annotated[int, about("largest number of trials in a batch; 1: no batches")]
+    why: Annotated[str | None, about("the reason why they are not batched")]
+    width: Annotated[int, about("trials of a group, which lie side by side in memory")]
+    batches: Annotated[int, about("number of batches")]
+    bytes: Annotated[dict[str, int], about("of a batch of that size, by device class")]
 
 
 @dataclass(frozen=True)
@@ -54,12 +68,17 @@ class BatchGroup:
     plans: Mapping[str, BatchPlan] = field(default_factory=dict)
     why: str = ""
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> BatchGroupData:
         """The group as plain data."""
-        data: dict[str, Any] = {"trials": len(self.trials), "example": self.example, "size": self.size, "why": self.why or None}
-        data |= {"width": self.width}
-        data |= {"batches": len(chunks(self.trials, self.size, self.width))}
-        return data | {"bytes": {kind: plan.bytes(self.size) for kind, plan in self.plans.items()}}
+        return {
+            "trials": len(self.trials),
+            "example": self.example,
+            "size": self.size,
+            "why": self.why or None,
+            "width": self.width,
+            "batches": len(chunks(self.trials, self.size, self.width)),
+            "bytes": {kind: plan.bytes(self.size) for kind, plan in self.plans.items()},
+        }
 
     @property
     def width(self) -> int:

@@ -6,9 +6,9 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, computed_field, field_serializer
 
 from ...compiler.errors import QdrunError
 from ...jobs.base import Job
@@ -16,6 +16,7 @@ from ...jobs.core import paths
 from ...jobs.core.checks import TOLERANCE, GradientCheck, NothingToCheck, NotRestored, run_checks
 from ...jobs.core.debug import BOUNDS
 from ...jobs.core.inputs import located
+from ..fields import Data, about
 from ..text_grid import grid
 from ..user_lines import described
 from .plan import Prepared
@@ -61,74 +62,54 @@ def died(prepared: Prepared, signal: str, command: str) -> CheckDied:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of a check.
+    """Gradients compared with finite differences."""
 
-    Attributes:
-        name: name of the config.
-        target: the job.
-        trial: label of the checked trial.
-        backend: backend of the check.
-        precision: f64, or f32 for a job with f32 fields.
-        tolerance: the largest relative error that counts as equal.
-        horizon: the shortened parameter and its value; None for a job without one.
-        whole: the value that it has in the config.
-        cut: lists of parameters that have an item for each time step, and were cut to the horizon, by dotted name.
-        unshortened: why the whole horizon was run; empty where it was shortened, or need not be.
-        warnings: a line for each gradient that is 0 or incomplete whatever the parameters, with the source line that cuts its path.
-        rows: gradient beside difference.
-        rebuilt: why a job with inputs is built for each trial all the same; empty where it is not.
-        others: gradients that no parameter belongs to: the loss cannot be asked for at another value of theirs.
-    """
+    name: Annotated[str, about("name of the config")]
+    target: Annotated[str, about("the job")]
+    trial: Annotated[str, about("the first trial of the config")]
+    backend: Annotated[str, about("backend of the check")]
+    precision: Annotated[str, about("float type of the fields")]
+    tolerance: Annotated[float, about("largest allowed relative error")]
+    horizon: Annotated[dict[str, int] | None, about("the parameter that was shortened, and its value")]
+    whole: Annotated[int | None, Field(exclude=True)]  # the value of that parameter in the config
+    rows: Annotated[tuple[GradientCheck, ...], about("the compared elements")]
+    rebuilt: Annotated[str, about("why a job with inputs is built for each trial; empty if it is not")] = ""
+    not_compared: Annotated[tuple[str, ...], about("gradients without a parameter of that name")] = ()
+    cut: Annotated[tuple[str, ...], about("lists of parameters with an item per time step, shortened to the horizon")] = ()
+    unshortened: Annotated[str, about("why the horizon was not shortened; empty if it was, or is short")] = ""
+    warnings: Annotated[
+        tuple[str, ...],
+        about("gradients that are 0 or incomplete whatever the parameters, with the line that cuts the path"),
+    ] = ()
 
-    name: str
-    target: str
-    trial: str
-    backend: str
-    precision: str
-    tolerance: float
-    horizon: tuple[str, int] | None
-    whole: int | None
-    rows: tuple[GradientCheck, ...]
-    rebuilt: str = ""
-    others: tuple[str, ...] = ()
-    cut: tuple[str, ...] = ()
-    unshortened: str = ""
-    warnings: tuple[str, ...] = ()
-
+    @computed_field(description="whether all gradients agree")
     @property
     def agrees(self) -> bool:
         """Whether every gradient agrees with its differences, and at least one could be compared."""
         return all(row.agrees(self.tolerance) for row in self.rows) and any(row.tells for row in self.rows)
 
-    def data(self) -> dict[str, Any]:
-        """The check as plain data; numbers that are not finite are null."""
-        rows = [
+    @field_serializer("rows")
+    def _rows_data(self, rows: tuple[GradientCheck, ...]) -> list[Data]:
+        """The elements with their verdicts; numbers that are not finite are null."""
+        return [
             {name: _finite(value) for name, value in row.model_dump(mode="json").items()}
             | {"agrees": row.agrees(self.tolerance), "tells": row.tells}
-            for row in self.rows
+            for row in rows
         ]
-        head = {key: getattr(self, key) for key in ("name", "target", "trial", "backend", "precision", "tolerance", "rebuilt")}
-        head |= {
-            "not_compared": list(self.others),
-            "cut": list(self.cut),
-            "unshortened": self.unshortened,
-            "warnings": list(self.warnings),
-        }
-        return head | {"horizon": dict([self.horizon]) if self.horizon else None, "agrees": self.agrees, "rows": rows}
 
     def text(self) -> str:
         """The check for people: a table, and a last line that says whether they agree."""
         lines = [f"{self.name}: {self.target} on {self.backend}, at {self.trial}"]
         if self.horizon:
             cut = f", and {', '.join(self.cut)} cut to it" if self.cut else ""
-            lines.append(f"horizon: {self.horizon[0]} = {self.horizon[1]} of {self.whole}{cut}")
+            lines += [f"horizon: {name} = {value} of {self.whole}{cut}" for name, value in self.horizon.items()]
         if self.unshortened:
             lines.append(f"the whole horizon was run, for with fewer steps: {self.unshortened}")
         lines.append(f"tolerance: {self.tolerance:g} relative, in {self.precision}")
         if self.rebuilt:
             lines.append(f"built for each trial, although it has inputs: {self.rebuilt}")
-        if self.others:
-            lines.append(f"not compared, for no parameter of the job has this name: {', '.join(self.others)}")
+        if self.not_compared:
+            lines.append(f"not compared, for no parameter of the job has this name: {', '.join(self.not_compared)}")
         cells = [
             [
                 row.name + "".join(f"[{i}]" for i in row.index),
@@ -205,11 +186,11 @@ def check(
     others = tuple(name for name in prepared.gradients if not paths.has(attempt.values, name))
     allowed = TOLERANCE[precision] if tolerance is None else tolerance
     head = {"name": config.name, "target": prepared.target.text, "trial": trial.label, "backend": prepared.arch}
-    set_to = None if attempt.horizon is None else (job.horizon, attempt.horizon)
+    set_to = None if attempt.horizon is None else {job.horizon: attempt.horizon}
     numbers = {"precision": precision, "tolerance": allowed, "horizon": set_to, "whole": whole}
     why = str(failed.said).partition("\n")[0] if failed is not None and attempt.horizon == whole else ""
     return Checked(
-        **head, **numbers, rows=rows, rebuilt=rebuilt, others=others, cut=attempt.cut, unshortened=why, warnings=told
+        **head, **numbers, rows=rows, rebuilt=rebuilt, not_compared=others, cut=attempt.cut, unshortened=why, warnings=told
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypedDict
 
 from ...jobs.base import Job
 from ...jobs.planning.explain import Explanation, smallest_windows
 from ...jobs.planning.memory_plan import BESIDE
+from ..fields import Data, about
 from ..text_grid import amount, grid
 from ..user_lines import described
 from .plan import Prepared, opened, planned_for, shapes
@@ -79,7 +81,19 @@ def _with_smallest(
     return found.model_copy(update={"remedies": (*others, remedy)})
 
 
-def data(prepared: Prepared, parts: Sequence[Explained]) -> dict[str, Any]:
+class ExplainDocument(TypedDict):
+    """Memory of a trial, to the line of code."""
+
+    name: Annotated[str, about("name of the config")]
+    target: Annotated[str, about("the job")]
+    memory_budget: Annotated[int | str | None, about("`memory_budget` of the config")]
+    memory: Annotated[
+        list[Data],
+        about("for each shape: trials, example, error, explanation with fields, loops, kernels, remedies, plan, built_again"),
+    ]
+
+
+def data(prepared: Prepared, parts: Sequence[Explained]) -> ExplainDocument:
     """The explanations as plain data."""
     config = prepared.loaded.config
     memory = [part.model_dump(mode="json") for part in parts]

@@ -6,11 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
+
+from typing_extensions import TypedDict
 
 from ...compiler.amounts import bytes_in
 from ...compiler.errors import QdrunError
 from ...jobs.base import Job
+from ..fields import about
 from ..ledger import inventory, memory
 from ..ledger.inventory import Found
 from ..packing import DeviceSpec, Forecast, Pool, Request, lower_bound, misfit
@@ -52,12 +55,42 @@ class Park:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Trials of one shape that cannot run: how many, one of them, the bytes that one needs (None: unknown), and the arithmetic."""
+    """Trials of one shape that fit on no device."""
 
-    trials: int
-    example: str
-    bytes: int | None
-    why: str
+    trials: Annotated[int, about("number of trials")]
+    example: Annotated[str, about("the label of one of them")]
+    bytes: Annotated[int | None, about("bytes that one needs")]
+    why: Annotated[str, about("the comparison of bytes, in words")]
+
+
+class PlacedDevice(TypedDict):
+    """A device of a placement."""
+
+    device: Annotated[str, about("name of the device")]
+    kind: Annotated[str, about("device class; the devices of a class share one claim")]
+    pool: Annotated[str, about("its memory pool")]
+    memory_bytes: Annotated[int, about("size of the pool")]
+    for_trials_bytes: Annotated[int, about("size of the pool less the reserve (a twentieth, at least 512 MiB)")]
+    process_bytes: Annotated[int, about("overhead of a process on the device")]
+    lanes: Annotated[int, about("number of trials that may run at once")]
+    at_once: Annotated[int, about("largest number of trials that run at once")]
+    trials: Annotated[int, about("number of trials that it runs in total")]
+    peak_bytes: Annotated[int, about("largest number of bytes of the pool in use")]
+    busy: Annotated[float, about("mean fraction of the pool in use")]
+
+
+class PlacementData(TypedDict):
+    """Simulated placement of the trials, all with the same duration."""
+
+    where: Annotated[str, about("`this machine`, or the text of --device-memory")]
+    devices: Annotated[list[PlacedDevice], about("the devices")]
+    placed: Annotated[int, about("number of trials that fit")]
+    at_once: Annotated[int, about("largest number of trials that run at once")]
+    waves: Annotated[int, about("rounds of trials on the device with the most rounds")]
+    finish: Annotated[float, about("time until the last one ends, in units of the longest trial")]
+    bound: Annotated[float, about("lower bound of the finish of any placement")]
+    bound_by: Annotated[str, about("what limits the bound: bytes, lanes, longest")]
+    misfits: Annotated[Sequence[Misfit], about("trials that do not fit")]
 
 
 @dataclass(frozen=True)
@@ -90,12 +123,12 @@ class Predicted:
         starts = [(self.forecast.starts[p.request.id], p.point.time, p.request.trials) for p in self.forecast.placements]
         return [(t + shift, sign * count) for t, took, count in starts for shift, sign in ((0.0, 1), (took, -1))]
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> PlacementData:
         """The prediction as plain data."""
         forecast, trials = self.forecast, Counter[str]()
         for placement in forecast.placements:
             trials[placement.device] += placement.request.trials
-        rows = [
+        rows: list[PlacedDevice] = [
             {
                 "device": device.id,
                 "kind": device.kind,
@@ -122,7 +155,7 @@ class Predicted:
             "finish": forecast.finish,
             "bound": self.bound,
             "bound_by": self.bound_by,
-            "misfits": [vars(misfit) for misfit in self.misfits],
+            "misfits": self.misfits,
         }
 
 

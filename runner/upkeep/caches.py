@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from ...compiler.runtime.cache import cache_dir
+from ..fields import about
 
 KINDS = {
     "data": "inputs that were downloaded",
@@ -29,12 +31,12 @@ IN_USE_S = 86_400.0
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """An entry: its kind, its folder, its bytes, and the seconds since its last use."""
+    """An entry of a cache."""
 
-    kind: str
-    path: Path
-    bytes: int
-    age_s: float
+    kind: Annotated[str, about("data: downloaded inputs; kept: code of runs that ran again; cells: jobs of notebooks")]
+    path: Annotated[Path, about("its folder")]
+    bytes: Annotated[int, about("its size")]
+    age_s: Annotated[float, about("seconds since its last use")]
 
 
 def entries() -> list[CacheEntry]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict
 
 from ...compiler.errors import QdrunError
 from ..clock import now
+from ..fields import about
 from ..store.encoding import document, read_document
 from ..store.layout import RunFolder
 
@@ -22,12 +25,12 @@ class WrongLabel(QdrunError, ValueError):
 
 
 class Note(BaseModel):
-    """A note, and when it was written, in seconds since 1970."""
+    """A note."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    t: float
-    text: str
+    t: Annotated[float, about("when it was written, in seconds since 1970")]
+    text: Annotated[str, about("what it says")]
 
 
 class Labels(BaseModel):
@@ -37,6 +40,15 @@ class Labels(BaseModel):
 
     tags: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunLabels:
+    """The tags and notes of a run."""
+
+    run: Annotated[str, about("its id")]
+    tags: Annotated[tuple[str, ...], about("its tags, sorted")]
+    notes: Annotated[tuple[Note, ...], about("its notes, the oldest first")]
 
 
 def labels_of(folder: RunFolder) -> Labels:
@@ -84,4 +96,4 @@ def _written(folder: RunFolder, labels: Labels) -> Labels:
     return labels
 
 
-__all__ = ["FILE", "Labels", "Note", "WrongLabel", "labels_of", "note", "tag"]
+__all__ = ["FILE", "Labels", "Note", "RunLabels", "WrongLabel", "labels_of", "note", "tag"]

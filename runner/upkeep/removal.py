@@ -8,13 +8,16 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Annotated
 
 from ...compiler.errors import QdrunError
 from ..clock import now
+from ..fields import about
 from ..store.files import PARTIAL, LocalFiles, open_files
 from ..store.layout import RunFolder
 from ..store.owner import OWNERS, RunAlive, lives, take
 from ..store.status import status_or_damage
+from .caches import CacheEntry
 from .labels import labels_of
 
 PARTS = (
@@ -46,24 +49,26 @@ class NotRemovable(QdrunError, RuntimeError):
 
 @dataclass(frozen=True)
 class Removal:
-    """What the removal of a run would free.
+    """What the removal of a run would free."""
 
-    Attributes:
-        folder: of the run.
-        state: of the run, as in ``status``.
-        age_s: seconds since it was made; None where that is not known.
-        tags: of the run.
-        files, bytes: that would go.
-        others: names in its folder that are no part of a run, and stay.
-    """
+    run: Annotated[str, about("its id")]
+    folder: Annotated[str, about("its folder or URI")]
+    state: Annotated[str, about("as in status")]
+    age_s: Annotated[float | None, about("seconds since it was made; null if unknown")]
+    tags: Annotated[tuple[str, ...], about("its tags")]
+    files: Annotated[int, about("number of files")]
+    bytes: Annotated[int, about("their size")]
+    stays: Annotated[tuple[str, ...], about("names in its folder that are no part of a run")] = ()
 
-    folder: RunFolder
-    state: str
-    age_s: float | None
-    tags: tuple[str, ...]
-    files: int
-    bytes: int
-    others: tuple[str, ...] = ()
+
+@dataclass(frozen=True)
+class RemovedDocument:
+    """What was removed, or would be."""
+
+    runs: Annotated[Sequence[Removal], about("runs")]
+    caches: Annotated[Sequence[CacheEntry], about("entries of caches")]
+    bytes: Annotated[int, about("size of all")]
+    removed: Annotated[bool, about("whether it was removed; false: it would be, with --yes")]
 
 
 def removal_of(folder: RunFolder) -> Removal:
@@ -75,7 +80,8 @@ def removal_of(folder: RunFolder) -> Removal:
     age = None
     with suppress(OSError, ValueError, KeyError):
         age = max(0.0, now() - float(folder.info()["created"]))
-    return Removal(folder, state, age, labels_of(folder).tags, len(gone), sum(gone), tuple(sorted(others)))
+    sizes = len(gone), sum(gone)
+    return Removal(folder.name, folder.uri, state, age, labels_of(folder).tags, *sizes, tuple(sorted(others)))
 
 
 def check_removable(found: Removal) -> None:
@@ -84,7 +90,7 @@ def check_removable(found: Removal) -> None:
     Raises:
         NotRemovable: it is, or may be.
     """
-    folder = found.folder
+    folder = RunFolder(found.folder)
     queued = folder.files.exists("launch.json") and not folder.files.names(OWNERS)
     if found.state == "running" or queued or (found.state == "damaged" and lives(folder)):
         what = "was handed to a cluster and has not begun" if queued else "is running"
@@ -99,7 +105,7 @@ def remove(found: Removal) -> None:
         OSError: a file cannot be removed; what is left can be removed by another call.
     """
     check_removable(found)
-    folder = found.folder
+    folder = RunFolder(found.folder)
     try:
         take(folder)
     except RunAlive as error:
@@ -152,7 +158,7 @@ def unmade(where: str | os.PathLike[str], older_s: float) -> list[Removal]:
         below, age = _below(folder), now() - folder.path.stat().st_mtime
         ours = all(path.partition("/")[0] in PARTS or path.endswith(PARTIAL) for path in below)
         if ours and age >= max(older_s, MADE_S):
-            found.append(Removal(folder, "never made", age, (), len(below), sum(below.values())))
+            found.append(Removal(folder.name, folder.uri, "never made", age, (), len(below), sum(below.values())))
     return found
 
 
@@ -175,6 +181,7 @@ __all__ = [
     "PARTS",
     "NotRemovable",
     "Removal",
+    "RemovedDocument",
     "age_text",
     "check_removable",
     "discarding",

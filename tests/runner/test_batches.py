@@ -17,7 +17,8 @@ from qdrun.runner.config.model import load_config
 from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.engine.parts import TrialAt
 from qdrun.runner.engine.start import batched
-from qdrun.runner.observe.show import plan_data, plan_text
+from qdrun.runner.observe.planned import SweepPlan
+from qdrun.runner.observe.show import plan_text
 from qdrun.runner.packing import DeviceSpec, Pool
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.study import batches
@@ -136,7 +137,7 @@ def test_the_plan_shows_groups_their_batches_and_bytes(tmp_path, known):
     prepared, found = groups(tmp_path, {"x": [float(k) for k in range(40)]}, "batch: 16\n")
     text = plan_text(prepared, [], None, found)
     assert f"40 trials like x=0: 3 batches of up to 16 in groups of {found[0].width}, 16.1 KiB each on cpu" in text
-    data = plan_data(prepared, [], None, found)
+    data = SweepPlan(prepared, [], None, found).data
     assert data["batch"] == 16
     sizes = {"trials": 40, "example": "x=0", "size": 16, "width": found[0].width, "why": None, "batches": 3}
     assert data["batches"] == [sizes | {"bytes": {"cpu": 16500}}]

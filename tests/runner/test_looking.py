@@ -14,7 +14,7 @@ from qdrun.runner.cli.app import app
 from qdrun.runner.cli.looking import State
 from qdrun.runner.observe import listing
 from qdrun.runner.observe.board import Board
-from qdrun.runner.observe.show import summary_data, summary_text
+from qdrun.runner.observe.ended import RunEnd, summary_text
 from qdrun.runner.observe.table import flat
 from qdrun.runner.provenance.record import record
 from qdrun.runner.query.picking import NotFound, best_place, column_of, ordered, trial_of
@@ -119,7 +119,7 @@ def test_the_end_of_a_run_is_said_with_all_that_failed_and_what_the_best_descent
     assert said[0] == "failed: 1 done, 1 failed, 1 poisoned of 3 trials"
     assert said[1] == "best: loss 0.5 at x=3.25, v=[1, 2, 3, ..], from the start x=1 (trial a1)"
     assert said[2:4] == ["failed: b2 E: no", "poisoned: c3 Gone: "]
-    assert [row["trial"] for row in summary_data(done)["failures"]] == ["b2", "c3"]
+    assert [row["trial"] for row in RunEnd.of(done).failures] == ["b2", "c3"]
     done.rows = [{name: value for name, value in rows[0].items() if not name.startswith("out.")}]
     said = summary_text(done).splitlines()
     assert said[:2] == ["failed: 1 done of 1 trial", "best: loss 0.5 at its parameters (trial a1)"]

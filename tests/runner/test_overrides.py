@@ -10,6 +10,7 @@ from runner_helpers import write_config
 from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
+from qdrun.runner.cli.output import described
 from qdrun.runner.config.overrides import overridden
 from qdrun.runner.config.yaml_lines import ConfigError, parse_document
 from qdrun.runner.study.prepare import prepare
@@ -122,7 +123,7 @@ def test_what_is_wrong_with_a_value_names_the_override_and_not_a_line_of_the_fil
         prepare(write_config(tmp_path), overrides=[override])
     assert said in str(caught.value)
     assert "fake.yaml" not in str(caught.value)
-    assert caught.value.as_json()["error"]["problems"][0]["file"] == f"--set {override}"
+    assert described(caught.value).problems[0].file == f"--set {override}"
 
 
 def test_a_map_that_an_override_makes_is_its_own(tmp_path):

@@ -264,9 +264,9 @@ def test_numbers_are_equal_close_or_different(home, tmp_path):
             ended(journal, [(attempt, pack(other, attempt, found))])
     both = compared(folder, other, [*ids, "000000000000"], 1e-9)
     assert (both.equal, both.close, list(both.different)) == ([ids[0]], [ids[1]], [ids[2]])
-    assert both.missing == ["000000000000"] and 0 < both.worst < 1e-12
+    assert both.not_compared == ["000000000000"] and 0 < both.worst < 1e-12
     (one,) = both.different[ids[2]]
-    assert one.name == "grad.k" and one.relative == pytest.approx(1e-3, rel=1e-2)
+    assert one.column == "grad.k" and one.relative == pytest.approx(1e-3, rel=1e-2)
     assert both.text.splitlines()[0].startswith("numbers: 1 equal to the bit, 1 equal within ")
     assert f"  {ids[2]}: grad.k " in both.text
     failing = create(prepared, tmp_path / "failing")
@@ -275,7 +275,7 @@ def test_numbers_are_equal_close_or_different(home, tmp_path):
         attempt = Attempt(ids[0], 1)
         ended(journal, [(attempt, {"status": "failed", "loss": float("nan"), "error": error, "failure": "user_error"})])
     (status, kind, loss, grad) = compared(folder, failing, ids[:1]).different[ids[0]]
-    assert [one.name for one in (status, kind, loss, grad)] == ["status", "error_type", "loss", "grad.k"]
+    assert [one.column for one in (status, kind, loss, grad)] == ["status", "error_type", "loss", "grad.k"]
     assert (status.then, status.now, kind.now, grad.now) == ("done", "failed", "E", "-") and loss.relative == np.inf
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -28,12 +29,11 @@ def compare(
         from ...store.layout import find
 
         found = pair_of(find(run, runs), find(other, runs), tolerance)
-        page = None
         if html is not None:
             from ...compare.plots import write_page
 
-            page = write_page(found, html)
+            found = replace(found, html=write_page(found, html))
         if as_json:
-            print_document("compare", found.data() | {"html": page})
+            print_document("compare", found)
         else:
-            print(found.text if page is None else f"{found.text}\n\nside by side: {page}")
+            print(found.text if found.html is None else f"{found.text}\n\nside by side: {found.html}")

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from ...fields import about
 from ..base import Json, Run, Runs, print_document, reported
+
+
+@dataclass(frozen=True)
+class ExportDocument:
+    """What was handed on to trackers."""
+
+    run: Annotated[str, about("its id")]
+    trackers: Annotated[list[str], about("names of the trackers that have all of it")]
+    trials: Annotated[int, about("number of trials")]
+    points: Annotated[int, about("number of points of their live values")]
+    notes: Annotated[list[str], about("what went wrong or was left out")]
+    exit_code: Annotated[int, about("exit code of the command")]
 
 
 def export(
@@ -41,13 +55,14 @@ def export(
         section = asked_for(folder.config().get("export"), to, option)
         trackers = {name: open_tracker(name, section, folder) for name in named_in(section)}
         feed = hand_on(folder, trackers, most=section.trials, follow=follow, note=notes.append)
-        exported = feed.counts()
+        exported, code = feed.counts(), int(len(feed.trackers) < len(trackers))
         if as_json:
-            data = {"run": folder.name, "trackers": sorted(feed.trackers), **exported, "notes": notes}
-            print_document("export", data | {"exit_code": int(len(feed.trackers) < len(trackers))})
+            print_document(
+                "export", ExportDocument(folder.name, sorted(feed.trackers), **exported, notes=notes, exit_code=code)
+            )
         else:
             for note in notes:
                 print(note, file=sys.stderr)
             for name in sorted(feed.trackers):
                 print(f"{name}: {exported['trials']} trials, {exported['points']} points")
-        raise typer.Exit(int(len(feed.trackers) < len(trackers)))
+        raise typer.Exit(code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -51,7 +51,8 @@ def note(
 
 def _show(command: str, folder: RunFolder, found: Labels, as_json: bool, text: str) -> None:
     if as_json:
-        data: dict[str, Any] = {"run": folder.name, **found.model_dump(mode="json")}
-        print_document(command, data)
+        from ...upkeep.labels import RunLabels
+
+        print_document(command, RunLabels(folder.name, found.tags, found.notes))
     else:
         print(visible(f"{folder.name}: {text}" if command == "tag" else text))

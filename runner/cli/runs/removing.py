@@ -111,7 +111,7 @@ def _carry_out(
 ) -> None:
     """Show what goes, ask, and remove it."""
     from ...upkeep.caches import remove_entries
-    from ...upkeep.removal import remove
+    from ...upkeep.removal import RemovedDocument, remove
 
     total = sum(one.bytes for one in (*found, *cached))
     if not as_json:
@@ -122,7 +122,7 @@ def _carry_out(
             remove(one)
         remove_entries(cached)
     if as_json:
-        print_document(command, _data(found, cached, total) | {"removed": sure})
+        print_document(command, RemovedDocument(found, cached, total, sure))
     elif sure:
         print(f"removed: {amount(total)}")
     elif (found or cached) and not dry_run:
@@ -147,24 +147,12 @@ def _shown(found: Sequence[Removal], cached: Sequence[CacheEntry], total: int) -
     parts = []
     if found:
         rows = [
-            [one.folder.name, one.state, age_text(one.age_s), ", ".join(one.tags) or "-", text(one.files), amount(one.bytes)]
+            [one.run, one.state, age_text(one.age_s), ", ".join(one.tags) or "-", text(one.files), amount(one.bytes)]
             for one in found
         ]
         parts.append(grid(["run", "state", "age", "tags", "files", "frees"], rows))
-        parts += [f"{one.folder.name}: stays: {', '.join(map(text, one.others))}" for one in found if one.others]
+        parts += [f"{one.run}: stays: {', '.join(map(text, one.stays))}" for one in found if one.stays]
     if cached:
         rows = [[entry.path.name, KINDS[entry.kind], age_text(entry.age_s), amount(entry.bytes)] for entry in cached]
         parts.append(grid(["entry", "of", "unused", "frees"], rows))
     return "\n\n".join([*parts, f"in all: {amount(total)}" if parts else "nothing to remove"])
-
-
-def _data(found: Sequence[Removal], cached: Sequence[CacheEntry], total: int) -> dict[str, Any]:
-    runs = [
-        {
-            **{"run": one.folder.name, "folder": one.folder.uri, "state": one.state, "age_s": one.age_s},
-            **{"tags": list(one.tags), "files": one.files, "bytes": one.bytes, "stays": list(one.others)},
-        }
-        for one in found
-    ]
-    entries = [{"path": str(entry.path), "kind": entry.kind, "age_s": entry.age_s, "bytes": entry.bytes} for entry in cached]
-    return {"runs": runs, "caches": entries, "bytes": total}

@@ -40,8 +40,9 @@ def rerun(
 
     command_t = process_started()
     with reported(as_json):
+        from ...compare.rerun import RerunDocument
         from ...compare.rerun import rerun as again
-        from ...observe import show
+        from ...observe.ended import RunEnd, summary_text
         from ...query.picking import trial_of
         from ...store.layout import find
 
@@ -50,8 +51,8 @@ def rerun(
         how = {"output": output or runs, "tolerance": tolerance, "address": address, "quiet": quiet, "code": code}
         found = again(folder, name, timing=Timing(command_t=command_t, submitted_t=now()), **how)
         if as_json:
-            data = {"of": folder.name, "numbers": found.comparison.data(), "changed": found.changed}
-            print_document("rerun", data | {"ended": show.summary_data(found.done), "exit_code": found.exit_code})
+            ended = RunEnd.of(found.done)
+            print_document("rerun", RerunDocument(folder.name, found.comparison, found.changed, ended, found.exit_code))
         else:
-            print(f"{show.summary_text(found.done)}\n{found.text}")
+            print(f"{summary_text(found.done)}\n{found.text}")
         raise typer.Exit(found.exit_code)

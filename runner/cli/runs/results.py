@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...fields import Data, about
 from ...visible import visible
 from ..base import Json, Run, Runs, complete_columns, print_document, print_rows, reported
 
@@ -71,6 +73,20 @@ Limit = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class ResultsDocument:
+    """The table of a run; with `--format parquet` only its path."""
+
+    run: Annotated[str, about("its id")]
+    state: Annotated[str, about("as in status")]
+    complete: Annotated[bool, about("whether every trial has its row")]
+    columns: Annotated[list[str], about("names of the columns, in order")]
+    problems: Annotated[list[str], about("damage of the run folder: file and line, what is lost, what to do")]
+    rows: Annotated[list[Data], about("one row per trial; running-sweeps.md lists the columns")]
+    path: Annotated[str | None, about("the Parquet file that was written")] = None
+    report: Annotated[str | None, about("the HTML file that --plot wrote")] = None
+
+
 def results(
     run: Run,
     where: Where = None,
@@ -119,12 +135,12 @@ def results(
             print(visible(problem), file=sys.stderr)
         for text in () if as_json else remarks_of(found.folder):
             print(f"warning: {visible(text)}", file=sys.stderr)
-        drawn: dict[str, str] = {}
+        head = found.head()
         if plot:
             from ...observe.report.document import write_report
 
-            drawn = {"report": write_report(found.folder)}
-            print(f"report: {drawn['report']}", file=sys.stderr)
+            head["report"] = write_report(found.folder)
+            print(f"report: {head['report']}", file=sys.stderr)
         if form in (Format.parquet, Format.arrow):
             path = out
             if some or form is Format.arrow:
@@ -132,11 +148,11 @@ def results(
             else:
                 path = table.write_parquet(found.folder, out)
             if as_json:
-                print_document("results", found.head() | {"rows": [], "path": str(path)} | drawn)
+                print_document("results", head | {"rows": [], "path": str(path)})
             else:
                 print(path)
         elif as_json:
-            print_rows("results", found.head() | drawn, json_rows(found.each(), 2))
+            print_rows("results", head, json_rows(found.each(), 2))
         elif out is None:
             sys.stdout.writelines(found.lines(form.value, escape_formulas))
         else:

@@ -48,7 +48,7 @@ def search(
             print(f"search: {folder}", file=sys.stderr)
         found = run(config, overrides=changes, folder=folder, where=where, told=(lambda line: None) if silent else _note)
         if as_json:
-            print_document("search", found.data())
+            print_document("search", found.result())
         elif found.best is None:
             print(f"{found.state}: no trial has a loss; rounds: {folder}/rounds")
         else:

@@ -25,6 +25,6 @@ def sensitivity(
 
         found = sensitivity_of(find(run, runs), check)
         if as_json:
-            print_document("sensitivity", found.data())
+            print_document("sensitivity", found)
         else:
             print(found.text)

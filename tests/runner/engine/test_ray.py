@@ -14,8 +14,8 @@ from runner_helpers import FAKES, only_run, write_config
 
 from qdrun.runner.api import load
 from qdrun.runner.engine.resume import look, resume
-from qdrun.runner.observe.listing import view_data
 from qdrun.runner.observe.table import rows
+from qdrun.runner.observe.view import view_of
 from qdrun.runner.ray_adapter.worker_pool import RayWorkers
 from qdrun.runner.store.follower import read
 from qdrun.runner.store.layout import RunFolder
@@ -282,7 +282,7 @@ def test_how_far_a_long_trial_is_reaches_watch_by_the_heartbeat(local_ray, tmp_p
     seen, deadline = set(), time.monotonic() + 120
     while runner.poll() is None and time.monotonic() < deadline:
         for run in tmp_path.glob("runs/*/run.json"):
-            lanes = view_data(RunFolder(run.parent))["lanes"]
+            lanes = view_of(RunFolder(run.parent)).lanes
             seen |= {lane["step"] for lane in lanes}
             assert all(lane["values"]["loss"] == 2.0 ** -lane["at"] for lane in lanes if lane["at"] is not None)
         if "time step 3 of 40, loss 0.125" in seen:

@@ -222,7 +222,7 @@ def test_a_search_that_was_killed_goes_on_with_the_same_trials_to_the_same_end(o
     assert len(list((tmp_path / "cut" / "rounds").iterdir())) == len(whole.rounds), "no round ran twice"
 
     once_more = search(config, folder=str(tmp_path / "cut"), where=QUIET)
-    assert once_more.data() == again.data(), "a search that has ended stays as it is"
+    assert once_more.result() == again.result(), "a search that has ended stays as it is"
 
     record = tmp_path / "cut" / "search" / "000003.json"
     data = json.loads(record.read_text())

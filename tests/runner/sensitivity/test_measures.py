@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from qdrun.runner.sensitivity.health import contradictions, health_of
 from qdrun.runner.sensitivity.measures import interactions, measures
 from qdrun.runner.sensitivity.points import NothingToSee, samples_of
 from qdrun.runner.sensitivity.study import SensitivityStudy
@@ -31,9 +30,7 @@ def swept(function, slopes, axes, repeats=1, noise=0.0):
 
 
 def whole(rows):
-    s = samples_of(rows, "run")
-    against, looked = contradictions(s)
-    return SensitivityStudy("run", s, measures(s), interactions(s), health_of(s), against, looked)
+    return SensitivityStudy.of("run", samples_of(rows, "run"))
 
 
 def test_a_power_law_has_its_exponents_as_elasticities_everywhere():
@@ -132,7 +129,7 @@ def test_a_wrong_gradient_contradicts_its_losses_and_a_right_one_does_not():
     axis = np.linspace(0.1, 2.0, 12).tolist()
     right = swept(lambda a: math.sin(2 * a), {"a": lambda a: 2 * math.cos(2 * a)}, {"a": axis})
     found = whole(right)
-    assert found.contradictions == [] and found.looked == 11
+    assert found.contradictions == [] and found.compared == 11
     assert "losses and gradients agree between all of 11 pairs" in found.text
     wrong = swept(lambda a: math.sin(2 * a), {"a": lambda a: -2 * math.cos(2 * a)}, {"a": axis})
     found = whole(wrong)
