@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,38 +101,29 @@ def _cache(path: Path) -> int:
     return table.get("inactive_file", table.get("total_inactive_file", 0))
 
 
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
 def nvidia() -> dict[str, Card]:
-    """NVIDIA's cards by UUID in lower case, as their management library tells; empty where there is no such library.
+    """NVIDIA's cards by UUID in lower case, as their management library (NVML) tells; empty without it or nvidia-ml-py.
 
-    That library needs no context on the card, so that asking costs the card no memory.
+    NVML needs no context on the card, so that asking costs the card no memory.
     """
     try:
-        library = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
-        if library.nvmlInit_v2():
-            return {}
-    except (OSError, AttributeError):
+        import pynvml as nvml
+    except ImportError:
         return {}
     try:
-        return _cards(library)
-    finally:
-        library.nvmlShutdown()
-
-
-def _cards(library: ctypes.CDLL) -> dict[str, Card]:
-    count, text = ctypes.c_uint(), ctypes.create_string_buffer(96)
-    driver = text.value.decode() if not library.nvmlSystemGetDriverVersion(text, 96) else ""
+        nvml.nvmlInit()
+    except nvml.NVMLError:  # no driver
+        return {}
     cards: dict[str, Card] = {}
-    if library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+    try:
+        driver = nvml.nvmlSystemGetDriverVersion()
+        for k in range(nvml.nvmlDeviceGetCount()):
+            with suppress(nvml.NVMLError):  # a card that another user has, or that is lost
+                card = nvml.nvmlDeviceGetHandleByIndex(k)
+                held = nvml.nvmlDeviceGetMemoryInfo(card)
+                cards[nvml.nvmlDeviceGetUUID(card).lower()] = Card(int(held.total), int(held.free), driver)
+    except nvml.NVMLError:
         return cards
-    for k in range(count.value):
-        handle, held = ctypes.c_void_p(), _Memory()
-        if library.nvmlDeviceGetHandleByIndex_v2(k, ctypes.byref(handle)) or library.nvmlDeviceGetUUID(handle, text, 96):
-            continue
-        name = text.value.decode().lower()
-        if not library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(held)):
-            cards[name] = Card(held.total, held.free, driver)
+    finally:
+        nvml.nvmlShutdown()
     return cards
