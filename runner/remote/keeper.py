@@ -21,6 +21,7 @@ from ..ray_adapter.cluster import Capacity, ClusterError, close_cluster, open_cl
 from ..ray_adapter.pages.job_record import start_mending
 from ..ray_adapter.standing import RECORD, USERS, Standing, standing, standing_folder
 from ..stops import Stops, counted_signals
+from .dashboard import check_packages
 
 KEEPER, LOG = "ray.keeper", "ray.log"
 START_S, STOP_S, LOOK_S, AWAY_S, HEAD_EVERY_S = 90.0, 30.0, 0.05, 10.0, 1.0
@@ -30,10 +31,12 @@ def start(*, dashboard: bool) -> tuple[Standing, bool]:
     """Start it, unless it stands already: it, and whether it is new.
 
     Raises:
-        ClusterError: it did not start; has the last lines of its log.
+        ClusterError: it did not start; has the last lines of its log. Or a package of its dashboard is missing.
     """
     if found := standing():
         return found, False
+    if dashboard:
+        check_packages()
     log, words = standing_folder() / LOG, [] if dashboard else ["--no-dashboard"]
     write_private(log, b"")
     with log.open("ab") as printed:

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +36,7 @@ from ..stops import Stops, counted_signals
 from ..store.files import Files, LocalFiles, open_files
 from ..store.layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder
 from ..store.owner import Owner, OwnerLost, RunAlive, check_owner, give_up, latest_owner, take
+from ..store.status import status
 from ..study.prepare import prepare
 from ..study.target import Target
 from .plans import NotSearchable, Round, Row, rounds_of
@@ -161,13 +162,14 @@ def search(
     optimize = loaded.config.optimize
     names = [] if optimize is None else optimized(optimize, prepared.gradients, prepared.trials.params(0))
     chooser = rounds_of(section, sweep, optimize, names, loaded.folder)
-    with (
-        _claimed(folder, files) as owner,
-        kept_open(where.address, prepared.ray_devices, {"job_name": f"search {loaded.config.name}"}),
-        counted_signals(stops := Stops()),  # after Ray has started, which replaces the handlers of the main thread
-    ):
-        record = _Record(files, found, _identity(loaded), owner)
+    ray, stops = ExitStack(), Stops()
+    with _claimed(folder, files) as owner, ray:
+        record, opened = _Record(files, found, _identity(loaded), owner), False
         while (left := section.evaluations - found.spent) > 0 and (asked := chooser.ask(left)) is not None:
+            if not opened and not record.next_has_ended():
+                job, opened = {"job_name": f"search {loaded.config.name}"}, True
+                ray.enter_context(kept_open(where.address, prepared.ray_devices, job))
+                ray.enter_context(counted_signals(stops))  # Ray replaces the handlers of the main thread when it starts
             if stops.asked:
                 found.state = "interrupted"
                 break
@@ -279,6 +281,12 @@ class _Record:
             return None if run is None else code_for(run, code)
         except CodeChanged as error:
             raise code_changed(run or RunFolder(self._found.folder), error.changes, command) from None
+
+    def next_has_ended(self) -> bool:
+        """Whether the next round has ended before, so that its run need not go on."""
+        place = len(self._found.rounds)
+        run = self._begun(self._known[place]) if place < len(self._known) else None
+        return run is not None and status(run)["state"] in ("done", "failed")
 
     def run(
         self, config: Path, overrides: Sequence[str], asked: Round, where: RoundSettings, target: Target

@@ -13,7 +13,7 @@ from qdrun.runner.processes import pid_space, started
 from qdrun.runner.ray_adapter import standing as module
 from qdrun.runner.ray_adapter.cluster import ClusterError
 from qdrun.runner.ray_adapter.standing import Standing, changed, hold, standing, standing_folder
-from qdrun.runner.remote.keeper import stop
+from qdrun.runner.remote.keeper import start, stop
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +63,25 @@ def test_down_leaves_a_ray_that_runs_use():
             stop()
     finally:
         os.close(users)
+
+
+@pytest.mark.parametrize("missing", ["aiohttp_cors", "opentelemetry.exporter.prometheus"])
+def test_a_dashboard_without_its_packages_is_refused_at_once(monkeypatch, missing):
+    def started(*args, **options):
+        raise OSError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    with pytest.raises(OSError, match="a process was started"):
+        start(dashboard=True)  # nothing is missing here
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ClusterError) as refused:
+        start(dashboard=True)
+    assert str(refused.value) == (
+        f"Ray's dashboard needs packages that are not installed: {missing}\n"
+        "  do: pip install 'ray[default]'; or `qdrun up --no-dashboard`"
+    )
+    with pytest.raises(OSError, match="a process was started"):
+        start(dashboard=False)
 
 
 JOB = """

@@ -221,7 +221,10 @@ def test_a_search_that_was_killed_goes_on_with_the_same_trials_to_the_same_end(o
     assert [one["trials"] for one in again.rounds] == [one["trials"] for one in whole.rounds]
     assert len(list((tmp_path / "cut" / "rounds").iterdir())) == len(whole.rounds), "no round ran twice"
 
-    once_more = search(config, folder=str(tmp_path / "cut"), where=QUIET)
+    with monkeypatch.context() as patched:
+        for name in ("kept_open", "submit"):
+            patched.setattr(driver, name, lambda *args, **options: pytest.fail("a search that has ended starts Ray"))
+        once_more = search(config, folder=str(tmp_path / "cut"), where=QUIET)
     assert once_more.result() == again.result(), "a search that has ended stays as it is"
 
     record = tmp_path / "cut" / "search" / "000003.json"
