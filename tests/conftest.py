@@ -91,6 +91,18 @@ def _check_modules():
     build.translate = checked
 
 
+def _less_work():
+    """The folder of compiled kernels, of tens of thousands of files by then, is looked through for old ones once in this process, and the
+    tree of commands is made once.
+    """
+    import typer.testing
+
+    from qdrun.compiler.runtime import cache
+
+    cache._SWEEP_EVERY = sys.maxsize
+    typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
 def pytest_addoption(parser):
     archs = ("cpu", "cuda", "emulated", "amdgpu", "vulkan", "metal")
     parser.addoption("--arch", choices=archs, default="cpu", help="where tests for the CPU run")
@@ -135,6 +147,7 @@ def _redirect(backend, device):
 def pytest_collection_finish():
     _check_device_texts()
     _check_modules()
+    _less_work()
     gc.collect()
     gc.freeze()  # else each full collection visits them: a fifth of the time of short tests
     gc.enable()
