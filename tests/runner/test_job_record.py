@@ -81,11 +81,11 @@ def test_the_states_of_runs_are_states_of_jobs(tmp_path, state, said):
 def test_a_head_that_hangs_does_not_hold_the_run_up(tmp_path, monkeypatch):
     monkeypatch.setattr(job_record, "END_WAIT_S", 0.05)
     store = Store(tmp_path)
-    store.put = lambda name, info: time.sleep(2)
+    store.put = lambda name, info: time.sleep(30)
     record, began = JobRecord(RUN, {}, store), time.monotonic()
     record.show(view(done=1))
     record.over("done", view(done=4))
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 15
 
 
 def test_a_submitted_job_keeps_the_record_that_ray_makes(monkeypatch):
