@@ -8,6 +8,7 @@ the Cramer-Rao bound, noise^2 (J^T J)^-1 with the Jacobian J of the angles.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -49,20 +50,27 @@ class SysidPendulumParams(JobParams):
 
 def swing(p: SysidPendulumParams, mass: complex, length: complex, damping: complex) -> np.ndarray:
     """The angle after each step, rad, (steps,), by the classical Runge-Kutta method; complex parameters give complex angles."""
+    return np.array(_swing(p.steps, p.dt, p.angle, p.torque, p.rate, mass, length, damping))
+
+
+@lru_cache(maxsize=16)  # trials of a sweep often have one recording
+def _swing(
+    steps: int, h: float, angle: float, torque: float, rate: float, mass: complex, length: complex, damping: complex
+) -> list[complex]:
     inertia = mass * length**2
 
     def slope(state: np.ndarray, t: float) -> np.ndarray:
-        pull = p.torque * np.sin(p.rate * t) - mass * 9.81 * length * np.sin(state[0]) - damping * state[1]
+        pull = torque * np.sin(rate * t) - mass * 9.81 * length * np.sin(state[0]) - damping * state[1]
         return np.array([state[1], pull / inertia])
 
-    state, angles, h = np.array([p.angle, 0.0]), [], p.dt
-    for k in range(p.steps):
+    state, angles = np.array([angle, 0.0]), []
+    for k in range(steps):
         a = slope(state, k * h)
         b = slope(state + 0.5 * h * a, (k + 0.5) * h)
         c = slope(state + 0.5 * h * b, (k + 0.5) * h)
         state = state + h / 6.0 * (a + 2.0 * b + 2.0 * c + slope(state + h * c, (k + 1) * h))
         angles.append(state[0])
-    return np.array(angles)
+    return angles
 
 
 class SysidPendulum(Job[SysidPendulumParams]):
