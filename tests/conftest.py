@@ -6,7 +6,8 @@ language, for a GPU that has f64, unless ``--device`` names something else. What
 itself and is skipped, with its reason; so is what ``not_on_amdgpu.txt``, ``not_on_vulkan.txt`` or ``not_on_metal.txt`` names, with these.
 ``--device`` chooses the GPU. With ``QDRUN_VULKAN_VALIDATION=1`` a test fails of which the validation layer says something.
 
-LLVM optimises only a part of the kernels, and all of them with ``QDRUN_TESTS_OPTIMISED=1``.
+LLVM optimises only a part of the kernels, and Mesa's llvmpipe some of ``vulkan_driver/test_suite_on_llvmpipe.py`` alone; all of them
+with ``QDRUN_TESTS_OPTIMISED=1``.
 """
 
 import atexit
@@ -37,6 +38,8 @@ if "QDRUN_MACHINE_DIR" not in os.environ:
     os.environ["XDG_STATE_HOME"] = os.environ["QDRUN_MACHINE_DIR"] + "/state"
     atexit.register(shutil.rmtree, os.environ["QDRUN_MACHINE_DIR"], ignore_errors=True)
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray looks when it is loaded, by whichever test comes first, and never again
+if "QDRUN_TESTS_OPTIMISED" not in os.environ:
+    os.environ.setdefault("GALLIVM_PERF", "nopt")  # llvmpipe optimises no shader: half of the time of its tests
 TESTS = Path(__file__).parent
 gc.disable()  # until all tests are collected: the half a million objects of that live to the end
 # Until all tests are collected bytecode is kept: the processes that tests start compile our modules no more. What tests write is not.

@@ -202,13 +202,17 @@ def test_more_command_buffers_than_there_are_wait_for_the_oldest(rig):
 def test_events_pass_in_order_and_have_the_devices_times(rig):
     slow, module = rig.function(SPIN, "spin")
     total = rig.block(np.zeros(1, np.uint64))
+    assert rig.launch(slow, [total, 10], block=1) == 0  # the first launch compiles
     events = [rig.driver.event(sleeps=True) for _ in range(3)]
-    for k, event in enumerate(events):
-        rig.driver.record(event, rig.stream)
-        for _ in range((1, 50, 0)[k]):
-            assert rig.launch(slow, [total, 60_000 if k else 10], block=1) == 0
-    rig.driver.event_wait(events[2])
-    short, long = (rig.driver.elapsed_ms(*events[k : k + 2]) for k in range(2))
+    found = []
+    for _ in range(3):  # other processes may take the processor at any time
+        for k, event in enumerate(events):
+            rig.driver.record(event, rig.stream)
+            for _ in range((1, 50, 0)[k]):
+                assert rig.launch(slow, [total, 60_000 if k else 10], block=1) == 0
+        rig.driver.event_wait(events[2])
+        found.append([rig.driver.elapsed_ms(*events[k : k + 2]) for k in range(2)])
+    short, long = np.min(found, axis=0)
     assert 0 <= short < long < 10_000
     for event in events:
         rig.driver.event_free(event)
