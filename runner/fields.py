@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-
-from pydantic import Field
 
 Data = dict[str, Any]
 
 
-def about(text: str) -> Any:
-    """Describe a field, as part of its ``Annotated`` type."""
-    return Field(description=text)
+@dataclass(frozen=True)
+class about:
+    """Describe a field, as part of its ``Annotated`` type. Loads no pydantic, which a command that prints its help does not need."""
+
+    text: str
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Data]) -> Data:
+        return handler(schema) | {"description": self.text}
