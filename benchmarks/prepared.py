@@ -18,7 +18,7 @@ import numpy as np
 
 from qdrun.jobs.planning.memory_plan import MemoryPlan, PlanEntry
 from qdrun.runner.observe.table import write_table
-from qdrun.runner.store.columns import made
+from qdrun.runner.store.columns import made, who
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
 from qdrun.runner.study.plan import PlannedGroup
@@ -76,14 +76,14 @@ def main() -> None:
         folder = create(prepared, Path(temporary, "runs"))
         laps.lap("trials to the folder")
         plan = MemoryPlan(entries=(PlanEntry(kind="state", bytes=4096, source="build()"),))
-        folder.save_plan([PlannedGroup(trials=tuple(prepared.trials.ids), example="", plan=plan)])
+        folder.save_plan([PlannedGroup(places=range(count), first=0, example="", plan=plan)])
         laps.lap("plan to the folder")
         shared = {"status": "done", "seconds": 0.25, "planned_bytes": 4096, "used_bytes": 4096, "device": "cpu"}
-        with Journal(folder, ids=prepared.trials.ids) as journal:
+        with Journal(folder) as journal:
             for start in range(0, count, BATCH):
-                part = tuple(prepared.trials.ids[start : start + BATCH])
+                part = range(count)[start : start + BATCH]
                 ones, losses = (1,) * len(part), random.uniform(size=len(part))
-                journal.write("begun", trials=list(part), attempts=list(ones), device="cpu")
+                journal.write("begun", **who(part, ones), device="cpu")
                 for rows in made(part, ones, shared, losses, None, {}, {"reach": random.uniform(size=len(part))}):
                     journal.write("rows", **rows.event())
             journal.write("finished", sync=True, state="done")

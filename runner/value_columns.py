@@ -12,8 +12,47 @@ import numpy as np
 from pydantic_core import to_json
 
 Array = np.ndarray[Any, Any]
+Places = Sequence[int]
+"""Places of trials in the sweep, in order: a ``range`` where they follow one another, else a tuple."""
 ABSENT = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 """The value of a row that does not have the column."""
+
+
+def index_of(places: Places) -> slice | Array:
+    """The index of places into arrays with an element for each trial; a range gives a view."""
+    return slice(places.start, places.stop) if isinstance(places, range) else np.asarray(places, np.int64)
+
+
+def array_of(places: Places) -> Array:
+    """Places as an array."""
+    return np.arange(places.start, places.stop) if isinstance(places, range) else np.asarray(places, np.int64)
+
+
+def places_of(found: Array) -> Places:
+    """The places of an array in rising order."""
+    if len(found) and int(found[-1]) - int(found[0]) == len(found) - 1:
+        return range(int(found[0]), int(found[-1]) + 1)
+    return tuple(found.tolist())
+
+
+def group_numbers(groups: Sequence[Places]) -> Array:
+    """The number of the group of each place; -1 where it is in none."""
+    found = np.full(max((group[-1] + 1 for group in groups if len(group)), default=0), -1, np.int32)
+    for number, group in enumerate(groups):
+        found[index_of(group)] = number
+    return found
+
+
+def ranges_of(places: Array) -> list[int]:
+    """Places as half-open ranges, one after the other: 0, 1, 2, 7 are ``[0, 3, 7, 8]``."""
+    ends = np.flatnonzero(np.diff(places) != 1)
+    starts, stops = places[np.append(0, ends + 1)], places[np.append(ends, len(places) - 1)] + 1
+    return np.stack([starts, stops], axis=1).ravel().tolist()
+
+
+def places_in(ranges: Sequence[int]) -> Array:
+    """The places of ``ranges_of``."""
+    return np.concatenate([np.arange(a, b) for a, b in zip(ranges[::2], ranges[1::2], strict=True)])
 
 
 class ValueColumn(Sequence[Any]):
@@ -83,9 +122,14 @@ class ValueColumn(Sequence[Any]):
         """Whether all rows have one object."""
         return len(self.values) == 1
 
-    def take(self, places: Array) -> ValueColumn:
+    def take(self, places: Array | Places) -> ValueColumn:
         """The values of some rows."""
-        at = places if self.places is None else self.places[places]
+        if isinstance(places, range) and self.places is None:
+            return ValueColumn(self.values[places.start : places.stop])
+        if self.places is None:
+            at = places if isinstance(places, np.ndarray) else np.asarray(places, np.int64)
+        else:
+            at = self.places[places if isinstance(places, np.ndarray) else index_of(places)]
         if len(at) >= len(self.values) or self.is_shared:
             return ValueColumn(self.values, at)
         return ValueColumn(self.values[at] if isinstance(self.values, np.ndarray) else [self.values[k] for k in at.tolist()])

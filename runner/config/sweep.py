@@ -94,7 +94,7 @@ def expand(sweep: SweepSection | None, folder: Path = HERE) -> SweepPoints:
         raise SweepError((), f"{len(kept) * sweep.repeat} trials are more than {MAX_TRIALS}", hint="split the sweep")
     if sweep.exclude:
         columns = {name: column.take(kept) for name, column in columns.items()}
-    ranks = _ranks(columns, len(kept))
+    ranks = ranks_of(columns, len(kept))
     if ranks.any() and not (sweep.method == "random" or any(axis.draws for axis in sweep.params.values())):
         values = SweepPoints(columns, ranks, ranks)[int(np.flatnonzero(ranks)[0])].values
         raise SweepError((), f"two trials are equal: {json.dumps(values)}", hint="use `repeat` to run the same trial again")
@@ -361,7 +361,7 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _ranks(columns: Mapping[str, ValueColumn], count: int) -> Array:
+def ranks_of(columns: Mapping[str, ValueColumn], count: int) -> Array:
     """How many points before each one are equal to it."""
     if any(column.all_differ() for column in columns.values()):
         return np.zeros(count, np.int32)

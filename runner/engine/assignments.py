@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..store.attempts import PREEMPTED, Failure
 from ..store.columns import BatchRows
+from ..value_columns import Places, index_of
 from . import messages as m
 from .failures import Rules
 from .parts import NO_ROOM, OF_THE_WORKER, Asked, Blame, Claims, DeviceAt, Flight, LeaseAt, TrialAt, error_of, failure_of
@@ -20,20 +21,20 @@ class Flights:
 
     def __init__(
         self,
-        work: Iterable[TrialAt],
+        work: Sequence[TrialAt] | int,
         rules: Rules,
-        claims: Callable[[tuple[str, ...]], Claims],
+        claims: Callable[[Places], Claims],
         *,
-        batches: Sequence[tuple[str, ...]] | None = None,
+        batches: Sequence[Places] | None = None,
         before: Mapping[str, int] | None = None,
         most: Mapping[str, int] | None = None,
-        curves: Callable[[str], Claims] | None = None,
+        curves: Callable[[int], Claims] | None = None,
         checks: bool = False,
     ) -> None:
         """A run that has not begun.
 
         Args:
-            work: trials to run, in order.
+            work: see ``Work``.
             rules: limits.
             claims: of a batch; equal batches should get the same object.
             batches: how trials run together; None: each alone.
@@ -46,26 +47,26 @@ class Flights:
         self._out: list[m.Action] = []
         self._closed: list[m.Action] = []  # the last ones of their event
         self._verdicts = Verdicts(work, rules, before or {}, self._out, checks)
-        self._verdicts.curves = curves or (lambda name: claims((name,)))
+        self._verdicts.curves = curves or (lambda place: claims((place,)))
         self._verdicts.most = dict(most or {})
         self.trials, self.counts, self.alone = self._verdicts.trials, self._verdicts.counts, self._verdicts.alone
-        self.batches = [(name,) for name in self.trials] if batches is None else list(batches)
+        self.batches = [(place,) for place in self.trials.waiting()] if batches is None else list(batches)
         self.paused = False
         self._deadline = float("inf")
         self._asked = Asked()
-        self._parked: list[tuple[str, ...]] = []  # while the store is full: batches that ask for no place
-        self._held: dict[str, tuple[str, ...]] = {}  # requests under a lease
+        self._parked: list[Places] = []  # while the store is full: batches that ask for no place
+        self._held: dict[str, Places] = {}  # requests under a lease
         self._leases: dict[str, LeaseAt] = {}
         self._flights: dict[int, Flight] = {}
         self._devices: dict[str, DeviceAt] = {}
-        self._saving: frozenset[str] = frozenset()
+        self._saving: frozenset[int] = frozenset()
         self._unready: Counter[str] = Counter()  # workers that could not run trials since one could, by device
         self._next = 1
-        self._now = 0.0
+        self._began = self._now = 0.0
 
     # requests and leases
 
-    def _ask(self, batches: Iterable[tuple[str, ...]]) -> None:
+    def _ask(self, batches: Iterable[Places]) -> None:
         if self.paused:
             self._parked += batches
             return
@@ -73,14 +74,13 @@ class Flights:
         for batch in batches:
             if not batch:
                 continue
-            first = self.trials[batch[0]]
-            for name in batch:
-                self.trials[name].asks += 1
-            again = f".{first.asks}" if first.asks > 1 else ""
-            name = batch[0] + (f"+{len(batch) - 1}" if len(batch) > 1 else "") + again
-            claims = first.claims if len(batch) == 1 and first.claims is not None else self.claims(batch)
+            first, own = batch[0], self.trials.claims.get(batch[0]) if len(batch) == 1 else None
+            self.trials.asks[index_of(batch)] += 1
+            asks = self.trials.asks[first]
+            name = f"t{first}" + (f"+{len(batch) - 1}" if len(batch) > 1 else "") + (f".{asks}" if asks > 1 else "")
+            claims = self.claims(batch) if own is None else own
             self._asked.add(name, batch, claims)
-            wanted.append(m.Wanted(name, batch, claims, min(self.trials[one].since for one in batch)))
+            wanted.append(m.Wanted(name, batch, claims, self._began))
         if wanted:
             self._out.append(m.Ask(tuple(wanted)))
 
@@ -95,7 +95,7 @@ class Flights:
 
     def _unpark(self) -> None:
         parked, self._parked = self._parked, []
-        self._ask([tuple(name for name in batch if not self.trials[name].ended) for batch in parked])
+        self._ask([self.trials.left(batch) for batch in parked])
 
     def _forget_queue(self, lease: LeaseAt) -> list[str]:
         """Take the waiting requests of a lease out of it and ask for them again; their names."""
@@ -189,12 +189,10 @@ class Flights:
         launches: list[m.Launch] = []
         for request in requests:
             trials = self._held.pop(request)
-            numbers = []
-            for name in trials:
-                trial = self.trials[name]
-                trial.number += 1
-                numbers.append(trial.number)
-            head = self._next, worker, trials, tuple(numbers), grant.bytes, grant.time
+            at = index_of(trials)
+            self.trials.number[at] += 1
+            numbers = tuple(self.trials.number[at].tolist())
+            head = self._next, worker, trials, numbers, grant.bytes, grant.time
             launches.append(m.Launch(*head, grant.lease, before is not None, may_fail, checked))
             self._next += 1
         place = {"device": worker.device, "bytes": grant.bytes, "time": grant.time, "slot": worker.slot}
@@ -211,7 +209,7 @@ class Flights:
     def _checked(self, request: str) -> bool:
         """Whether the trial of a request runs with every index checked, to find why its process died."""
         trials = self._held[request]
-        return len(trials) == 1 and self.trials[trials[0]].crash is not None
+        return len(trials) == 1 and trials[0] in self.trials.crash
 
     def _may_fail(self, count: int) -> int | None:
         """The number of launches of a lease, out of ``count``, that may fail before the others wait for the runner.
@@ -236,23 +234,22 @@ class Flights:
         if flight.begun:
             return
         flight.begun, launch = True, flight.launch
-        for name in launch.trials:
-            self.trials[name].tries += 1
+        self.trials.tries[index_of(launch.trials)] += 1
         if len(launch.trials) > 1:
             self._out.append(m.WriteBegun(launch.id, launch.trials, launch.numbers, flight.place))
         else:
-            ((name, number),) = zip(launch.trials, launch.numbers, strict=True)
-            self._out.append(m.WriteStarted(name, number, flight.place))
+            self._out.append(m.WriteStarted(launch.trials[0], launch.numbers[0], flight.place))
 
     def _over(
-        self, flight: Flight, ends: Mapping[str, m.Record], rows: Sequence[BatchRows] = (), *, charged: bool = True
+        self, flight: Flight, ends: Mapping[int, m.Record], rows: Sequence[BatchRows] = (), *, charged: bool = True
     ) -> None:
         """A launch ran to its end. ``rows``: trials of a batch that ended well. ``charged``: its trials answer for it."""
         self._begin(flight)
-        done: set[str] = set()
         for part in rows:
-            done.update(part.trials)
             self._verdicts.ended_together(flight.launch.id, part)
+        if sum([len(part.trials) for part in rows]) == len(flight.launch.trials):
+            return
+        done = {place for part in rows for place in part.trials}
         failed: list[Ending] = []
         unsaved: list[Ending] = []
         shared: list[Ending] = []
@@ -299,23 +296,23 @@ class Flights:
         lease, trials, drop = self._leases[flight.launch.lease], flight.launch.trials, flight.drop
         if flight.begun:  # it had its turn, and its worker was lost
             ends = [(name, *flight.ending.get(name, (Failure.infrastructure, NOT_BEGUN)), {}) for name in trials]
-            rest = tuple(name for batch in self._verdicts.judge(flight, ends, charged=False) for name in batch)
+            rest = [place for batch in self._verdicts.judge(flight, ends, charged=False) for place in batch]
         else:
-            rest = ()
-            for name in trials:
-                self.trials[name].number -= sure
-                if drop is not None and name in drop.names:
-                    self._verdicts.cancel(name, drop.why)
+            self.trials.number[index_of(trials)] -= sure
+            rest = list[int]()
+            for place in trials:
+                if drop is not None and place in drop.places:
+                    self._verdicts.cancel(place, drop.why)
                 elif self._verdicts.stopping:
-                    self._verdicts.cancel(name, "")
+                    self._verdicts.cancel(place, "")
                 else:
-                    rest += (name,)
-        if rest == trials:
+                    rest.append(place)
+        if rest == list(trials):
             self._held[flight.request] = trials
             lease.queue.append(flight.request)
         else:
             lease.unfinished.append(flight.request)
-            self._ask([rest])
+            self._ask([tuple(rest)])
 
     def _close_flight(self, flight: Flight) -> None:
         launch = flight.launch

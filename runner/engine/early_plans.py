@@ -106,7 +106,7 @@ def failures_text(groups: Sequence[PlannedGroup]) -> str:
             by_error.setdefault(group.error, []).append(group)
     parts = []
     for error, own in list(by_error.items())[:SHOWN]:
-        parts.append(f"{own[0].example}{_and_others(sum(len(group.trials) for group in own) - 1)}: {error}")
+        parts.append(f"{own[0].example}{_and_others(sum(len(group.places) for group in own) - 1)}: {error}")
     if len(by_error) > SHOWN:
         parts.append(f"... and {counted(len(by_error) - SHOWN, 'other error')}")
     return "\n".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,14 +16,14 @@ from ..observe.timing import Timing
 from ..optimize.descent import best_so_far
 from ..ray_adapter.worker_pool import Workers
 from ..store.attempts import Attempt, pack
-from ..store.columns import BEGUN, ROWS, BatchRows
+from ..store.columns import BEGUN, ROWS, BatchRows, who
 from ..store.files import StorageFull
 from ..store.follower import Event
 from ..store.journal import Journal, line_of
 from ..store.layout import RunFolder
-from ..study.trials import Trial
+from ..study.trial_list import BatchColumns, Trials
+from ..value_columns import Places
 from ..workers.records import numbers_of
-from ..workers.spec import BatchColumns
 from . import messages as m
 from .writer_threads import Interrupts
 
@@ -48,20 +48,20 @@ class Outside:
 
 @dataclass(frozen=True)
 class Inside:
-    """What a run is: its trials by id, what a worker is told of those of a launch, and when a batch gets another budget.
+    """What a run is: its trials, what a worker is told of those of a launch, and when a batch gets another budget.
 
     ``budget``: the ``memory_budget`` of a trial that was granted so many bytes at a relative time; None: what its spec says.
-    ``planned``: bytes by trial, None where they are not known. ``too_large``: trials that are not to be started, each with the reason.
-    ``loose``: trials that may take more than they claim, as their plan is known to lack something. ``device``: about the device of a name,
+    ``planned``: bytes of a trial, None where they are not known. ``too_large``: why a trial is not to be started; empty where it is.
+    ``loose``: whether a trial may take more than it claims, as its plan is known to lack something. ``device``: about the device of a name,
     for the journal. ``may_use``: the devices that there are for the run now.
     """
 
-    trials: Mapping[str, Trial]
-    columns: Callable[[Sequence[str]], BatchColumns]
-    planned: Mapping[str, int | None]
+    trials: Trials
+    columns: Callable[[Places], BatchColumns]
+    planned: Callable[[int], int | None] = lambda place: None
     budget: Callable[[m.Launch], int | None] = lambda launch: None
-    too_large: Mapping[str, str] = field(default_factory=dict)
-    loose: frozenset[str] = frozenset()
+    too_large: Callable[[int], str] = lambda place: ""
+    loose: Callable[[int], bool] = lambda place: False
     device: Callable[[str], Mapping[str, Any]] = lambda name: {}
     may_use: Callable[[], set[str]] = set
 
@@ -84,7 +84,9 @@ def with_best(inside: Inside, journal: Journal, row: Event) -> Event:
     """The row of a trial whose attempt was killed, with the best point of its descent; any other row as it is. Reads the store."""
     if row["status"] == "done" or not row["attempt"] or row.get("loss") is not None:
         return row
-    optimize = inside.columns((row["trial"],)).optimize
+    if inside.columns(range(1)).optimize is None:
+        return row
+    optimize = inside.columns((inside.trials.places[row["trial"]],)).optimize
     found = best_so_far(journal.folder.files, row["trial"], optimize) if optimize else None
     if found is None:
         return row
@@ -102,9 +104,9 @@ class Book:
         self._noted: list[m.Action] = []
         self._writes: list[tuple[str, Event]] = []
         self._shows: list[Callable[[], None]] = []  # what the board is told once all that was written is in the journal
-        self._short: dict[str, m.Record] = {}  # began and ended since the last write: one event
+        self._short: dict[int, m.Record] = {}  # began and ended since the last write: one event
         self._short_batches: dict[int, m.Record] = {}  # the same for batches all of whose trials have ended well
-        self._batches: dict[int, frozenset[str]] = {}  # that run: the bytes of their trials are shares
+        self._batches: dict[int, Places] = {}  # that run: the bytes of their trials are shares
         self._notes = 0
         self._failures: set[str] = set()
         self._devices: set[str] = set()  # about which the journal says what they are
@@ -154,15 +156,14 @@ class Book:
             case m.WriteStarted():
                 self._write("started", action.trial, action.number, action.place)
                 place = action.place
-                shown = action.trial, self._label(action.trial), str(place["device"]), int(place["bytes"])
+                shown = self._id(action.trial), self._label(action.trial), str(place["device"]), int(place["bytes"])
                 self._shows.append(partial(self.board.started, *shown))
             case m.WriteBegun():
                 place, count = action.place, len(action.trials)
-                self._batches[action.launch] = frozenset(action.trials)
-                named = {"trials": list(action.trials), "attempts": list(action.numbers), "launch": action.launch}
-                self._writes.append((BEGUN, {**named, **place}))
+                self._batches[action.launch] = action.trials
+                self._writes.append((BEGUN, {**who(action.trials, action.numbers), "launch": action.launch, **place}))
                 first = action.trials[0]
-                shown = action.launch, first, count, self._label(first), str(place["device"]), int(place["bytes"])
+                shown = action.launch, self._id(first), count, self._label(first), str(place["device"]), int(place["bytes"])
                 self._shows.append(partial(self.board.batch_started, *shown))
             case m.WriteRows():
                 place = self._short_batches.get(action.launch)
@@ -175,7 +176,7 @@ class Book:
             case m.WriteRetry():
                 fields = {"failure": action.failure, "error": dict(action.error), "charged": action.charged}
                 self._write("retry", action.trial, action.number, fields)
-                self._shows.append(partial(self.board.retried, action.trial, action.failure, action.charged))
+                self._shows.append(partial(self.board.retried, self._id(action.trial), action.failure, action.charged))
             case m.WriteRetired():
                 place = {"device": action.worker.device, "slot": action.worker.slot}
                 self._writes.append(("retired", place | {"why": action.why}))
@@ -193,34 +194,37 @@ class Book:
                 wait = f", waiting for {action.running} running trials; Ctrl-C again stops them now"
                 self.screen.note(action.why + (wait if action.running and action.state != "cancelled" else ""))
 
-    def _write(self, event: str, trial: str, number: int, fields: Mapping[str, Any]) -> None:
-        self._writes.append((event, {"trial": trial, "attempt": number, **fields}))
+    def _write(self, event: str, trial: int, number: int, fields: Mapping[str, Any]) -> None:
+        self._writes.append((event, {"trial": self._id(trial), "attempt": number, **fields}))
 
-    def _label(self, trial: str) -> str:
+    def _id(self, trial: int) -> str:
+        return self.inside.trials.ids[trial]
+
+    def _label(self, trial: int) -> str:
         return self.inside.trials[trial].label
 
     def _ended(self, action: m.WriteEnded) -> None:
         place = self._short.pop(action.trial, None)
-        own = {"trial": action.trial, "attempt": action.number, **action.record}
+        own = {"trial": self._id(action.trial), "attempt": action.number, **action.record}
         if place is not None:
             own["place"] = place
         self._writes.append(("ended", own))
         shared = any(action.trial in trials for trials in self._batches.values())
         self._shows.append(partial(self._show_end, action.trial, action.record, short=place is not None, shared=shared))
 
-    def _show_end(self, trial: str, record: m.Record, *, short: bool, shared: bool) -> None:
+    def _show_end(self, trial: int, record: m.Record, *, short: bool, shared: bool) -> None:
         """``short``: the board was not told of its start. ``shared``: its bytes are its share of a batch."""
         if short:
-            self.board.passed(trial)
+            self.board.passed(self._id(trial))
         for warning in record.get("warnings", ()):
             if warning not in self.board.warnings:
                 self.board.warnings.append(warning)
                 self._say(f"warning: {warning}")
         status, loss = record["status"], record.get("loss")
-        planned, own = self.inside.planned.get(trial), record.get("planned_bytes")
+        planned, own = self.inside.planned(trial), record.get("planned_bytes")
         grown = own is not None and planned is not None and own > planned and not shared
         label = self._label(trial) if grown or self.board.shows(status, loss) else ""
-        self.board.stopped(trial, status, label, loss, record)
+        self.board.stopped(self._id(trial), status, label, loss, record)
         if grown:
             self._say(f"{label}: planned {planned} bytes, its own plan says {own}; see Job.shape_key")
         if status in ("failed", "poisoned"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ..packing import Claim
 from ..store.attempts import Failure
+from ..value_columns import Places
 
 GROWTH, SPARE = 1.5, 16
 STATUS = {"crash": "poisoned", "cancelled": "cancelled"}
@@ -69,7 +70,7 @@ def decide(failure: Failure, charged: Mapping[str, int], rules: Rules) -> Decisi
     return Decision(None, alone=failure is Failure.crash)
 
 
-def halves(trials: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def halves(trials: Places) -> tuple[Places, ...]:
     """A batch in two."""
     middle = (len(trials) + 1) // 2
     return trials[:middle], trials[middle:]

@@ -16,6 +16,7 @@ from ..ray_adapter.cluster import NoWorker
 from ..ray_adapter.head_watch import ClusterLost
 from ..store.files import StorageFull
 from ..store.owner import check_owner
+from ..value_columns import Places
 from ..workers.spec import BatchSpec
 from . import messages as m
 from .event_writer import Book, Inside, Outside, with_best
@@ -59,6 +60,7 @@ class Runner:
         self._paused_t = 0.0
         self._stepped = self.clock()
         self._cancelled = self._saving = frozenset[str]()
+        self._sent: dict[int, tuple[Places, tuple[str, ...]]] = {}  # the trials of launches that are not over, and their ids
         self._observed: dict[str, tuple[int, int]] = {}
 
     def run(self) -> str:
@@ -102,7 +104,7 @@ class Runner:
             self._exchange()
         self._flush()
         wait_s = 0.0 if self._done or self._asked else min(WAIT_S, max(0.0, self.state.next_deadline() - self.clock()))
-        events = self.workers.poll(wait_s, self._listen())
+        events = [self._placed(event) for event in self.workers.poll(wait_s, self._listen())]
         self._awake()
         for event in events:
             self._heard(event)
@@ -134,7 +136,8 @@ class Runner:
         new = requests.trials - self._cancelled
         if new:
             self._cancelled |= new
-            self._tell(m.Cancelled(new))
+            known = self.inside.trials.places
+            self._tell(m.Cancelled(frozenset(known[name] for name in new if name in known)))
         if self.state.paused and self._watch.room and self._writer.settle(0.0) and self._writer.refusal is None:
             self.outside.screen.note("the store takes lines again: the run goes on")
             self._tell(m.Storage(full=False))
@@ -143,7 +146,8 @@ class Runner:
         saving = frozenset(lane.trial for one in seen.values() for lane in one.lanes if lane.trial and lane.phase == "save")
         if saving != self._saving:
             self._saving = saving
-            self._tell(m.Saving(saving))
+            firsts = {names[0]: places[0] for places, names in self._sent.values()}
+            self._tell(m.Saving(frozenset(firsts[name] for name in saving if name in firsts)))
         if self.clock() - self._shown >= SNAPSHOT_EVERY_S:
             self._shown = self.clock()
             found = {row.id: row for row in self.ledger.devices()}
@@ -259,7 +263,7 @@ class Runner:
             if key not in known:
                 found = misfit(request, pools, devices) if devices else None  # none: the ledger cannot be reached now
                 known[key] = found and f"{found}; the trial was not started"
-            why = next((self.inside.too_large[name] for name in one.trials if name in self.inside.too_large), known[key])
+            why = self.inside.too_large(one.trials[0]) or known[key]
             if why is None:
                 requests.append(request)
             else:
@@ -276,6 +280,17 @@ class Runner:
             return
         if self.ledger.withdraw([action.request]):
             self._tell(m.GoesOn(action.lease, action.request))
+
+    def _placed(self, event: m.Event) -> m.Event:
+        """News of a worker, which knows trials by their ids, with their places."""
+        if not isinstance(event, m.LaunchEnded) or event.launch not in self._sent:
+            return event
+        places, names = self._sent.pop(event.launch)
+        if not event.ends and all(rows.trials == names for rows in event.rows):
+            return event._replace(rows=tuple(rows._replace(trials=places) for rows in event.rows))
+        of = dict(zip(names, places, strict=True))
+        rows = tuple(one._replace(trials=tuple(of[str(name)] for name in one.trials)) for one in event.rows)
+        return event._replace(ends={of[str(name)]: end for name, end in event.ends.items()}, rows=rows)
 
     def _heard(self, event: m.Event) -> None:
         if isinstance(event, m.LaunchEnded) and (event.ends or event.rows):
@@ -329,7 +344,7 @@ class Runner:
                 case m.Withdraw():
                     self.ledger.withdraw(action.requests)
                 case m.AskToStop():
-                    self.workers.ask_to_stop(action.worker, action.trials)
+                    self.workers.ask_to_stop(action.worker, [self.inside.trials.ids[place] for place in action.trials])
                 case m.Kill():
                     self.workers.kill(action.worker)
                 case m.NoRoom():
@@ -357,9 +372,12 @@ class Runner:
     def _batches(self, launches: Sequence[m.Launch]) -> tuple[BatchSpec, ...]:
         """The message to a worker with the launches of a lease."""
         inside, alone, out = self.inside, self.state.alone, []
+        self._sent = {launch: sent for launch, sent in self._sent.items() if self.state.lease_of(launch)}
         for launch in launches:
             id, _, trials, numbers, size, _, lease, behind, may_fail, checked = launch
-            strict = not alone(trials) and inside.loose.isdisjoint(trials)
-            head = lease, trials, numbers, inside.columns(trials), size or None, strict, inside.budget(launch)
+            names = inside.trials.ids_at(trials)
+            self._sent[id] = trials, names
+            strict = not alone(trials) and not inside.loose(trials[0])
+            head = lease, names, numbers, inside.columns(trials), size or None, strict, inside.budget(launch)
             out.append(BatchSpec(*head, id, behind, may_fail, checked))
         return tuple(out)

@@ -1,4 +1,4 @@
-"""The events and actions of a run's state machine: plain values without Ray or a clock.
+"""The events and actions of a run's state machine: plain values without Ray or a clock. A trial is its place in the sweep.
 
 Messages that exist once per trial are named tuples: creating a frozen dataclass of that size takes ten times as long.
 """
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..packing import Claim
 from ..store.attempts import Failure
 from ..store.columns import BatchRows
+from ..value_columns import Places
 from ..workers.spec import LaunchEnded
 
 Record = Mapping[str, Any]
@@ -112,7 +113,7 @@ class NotReady:
 class Saving:
     """The trials that are over, and whose results their workers write down: a store may take its time, which is not theirs."""
 
-    trials: frozenset[str]
+    trials: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Interrupted:
 class Cancelled:
     """A request to cancel ``trials``, or with None the whole run."""
 
-    trials: frozenset[str] | None = None
+    trials: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +170,10 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A request to the ledger: ``id`` is that of the trial where it carries one and asks for the first time."""
+    """A request to the ledger."""
 
     id: str
-    trials: tuple[str, ...]
+    trials: Places
     claims: Mapping[str, Claim] = field(hash=False)
     since: float = 0.0
 
@@ -222,7 +223,7 @@ class Launch(NamedTuple):
 
     id: int
     worker: WorkerId
-    trials: tuple[str, ...]
+    trials: Places
     numbers: tuple[int, ...]
     bytes: int
     time: float
@@ -253,7 +254,7 @@ class AskToStop:
 
     launch: int
     worker: WorkerId
-    trials: tuple[str, ...]
+    trials: Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +267,7 @@ class Kill:
 class WriteStarted(NamedTuple):
     """Write down that an attempt runs."""
 
-    trial: str
+    trial: int
     number: int
     place: Record
 
@@ -274,7 +275,7 @@ class WriteStarted(NamedTuple):
 class WriteEnded(NamedTuple):
     """Write the row of a trial: it is over."""
 
-    trial: str
+    trial: int
     number: int
     record: Record
 
@@ -283,7 +284,7 @@ class WriteBegun(NamedTuple):
     """Write down that the attempts of a batch run."""
 
     launch: int
-    trials: tuple[str, ...]
+    trials: Places
     numbers: tuple[int, ...]
     place: Record
 
@@ -305,7 +306,7 @@ class BatchOver(NamedTuple):
 class WriteRetry:
     """Write down that an attempt failed and the trial waits again. ``charged``: it counts against the retries of its class."""
 
-    trial: str
+    trial: int
     number: int
     failure: Failure
     error: Error = field(hash=False)
@@ -324,7 +325,7 @@ class WriteRetired:
 class WritePardon:
     """Write down that a retry is not counted after all: the attempt died together with another one."""
 
-    trial: str
+    trial: int
     number: int
 
 

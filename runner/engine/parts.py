@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from ..packing import Claim
 from ..store.attempts import Failure
 from ..store.files import StorageDenied, StorageFull, StorageUnreachable
+from ..value_columns import Places
 from . import messages as m
 
 Claims = Mapping[str, Claim]
@@ -24,7 +28,7 @@ class Asked:
     """The requests that wait in the ledger, in order. Batches of several trials with the same claims are found without a look at all."""
 
     def __init__(self) -> None:
-        self._batches: dict[str, tuple[str, ...]] = {}
+        self._batches: dict[str, Places] = {}
         self._claims: dict[str, Claims] = {}
         # ordered: a dict looks for its first key among all that were deleted before it
         self._alike: dict[int, OrderedDict[str, None]] = {}
@@ -38,17 +42,17 @@ class Asked:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __getitem__(self, name: str) -> tuple[str, ...]:
+    def __getitem__(self, name: str) -> Places:
         return self._batches[name]
 
-    def add(self, name: str, batch: tuple[str, ...], claims: Claims) -> None:
+    def add(self, name: str, batch: Places, claims: Claims) -> None:
         """A request waits."""
         self._batches[name] = batch
         if len(batch) > 1:
             self._claims[name] = claims  # which keeps its id
             self._alike.setdefault(id(claims), OrderedDict())[name] = None
 
-    def pop(self, name: str) -> tuple[str, ...] | None:
+    def pop(self, name: str) -> Places | None:
         """A request waits no more; its batch, None where it did not wait."""
         if name in self._claims:
             key = id(self._claims.pop(name))
@@ -93,30 +97,54 @@ class Crash:
     record: m.Record = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class TrialAt:
-    """A trial that is to run, or was until a moment ago.
-
-    ``number``: of its last attempt; ``charged``: failures so far, of owners before, too; ``alone``: it may be what killed others.
-    ``tries``: attempts that began; ``asks``: for places; ``claims``: its own, if any. ``signal``: by which its process has died just now;
-    ``crash``: what its next attempt looks into; ``found``: what that said, empty before.
+class TrialAt(NamedTuple):
+    """A trial that is to run, by its place in the sweep: the number of its last attempt, its failures so far, and whether it may be what
+    killed others.
     """
 
-    id: str
+    place: int
     number: int = 0
-    charged: Charges = field(default_factory=lambda: NOT_CHARGED)
+    charged: Charges = NOT_CHARGED
     alone: bool = False
-    tries: int = field(init=False)
-    since: float = 0.0
-    asks: int = 0
-    ended: bool = False
-    claims: Claims | None = None
-    signal: str = ""
-    crash: Crash | None = None
-    found: str = ""
 
-    def __post_init__(self) -> None:
-        self.tries = self.number
+
+class Work:
+    """The trials that are to run, or were until a moment ago: arrays by place, and maps of what few trials have.
+
+    Attributes:
+        number: of the last attempt.
+        tries: attempts that began.
+        asks: for places.
+        open: no row yet.
+        charged: failures so far, of owners before, too.
+        alone: those that may be what killed others.
+        claims: of their own.
+        signal: by which the process has died just now.
+        crash: what the next attempt looks into.
+        found: what that said.
+    """
+
+    def __init__(self, work: Sequence[TrialAt] | int) -> None:
+        """``work``: the trials; or their number, none of which ran before."""
+        known = () if isinstance(work, int) else work
+        count = work if isinstance(work, int) else max((one.place + 1 for one in work), default=0)
+        self.open = np.full(count, isinstance(work, int))
+        self.number, self.asks = np.zeros(count, np.int32), np.zeros(count, np.int32)
+        for one in known:
+            self.open[one.place], self.number[one.place] = True, one.number
+        self.tries = self.number.copy()
+        self.charged = {one.place: one.charged for one in known if one.charged}
+        self.alone = {one.place for one in known if one.alone}
+        self.claims, self.signal = dict[int, Claims](), dict[int, str]()
+        self.crash, self.found = dict[int, Crash](), dict[int, str]()
+
+    def left(self, places: Iterable[int]) -> tuple[int, ...]:
+        """Those without a row."""
+        return tuple(place for place in places if place < len(self.open) and self.open[place])
+
+    def waiting(self) -> list[int]:
+        """All without a row."""
+        return np.flatnonzero(self.open).tolist()
 
 
 @dataclass
@@ -140,7 +168,7 @@ class DroppedLaunch:
     its time.
     """
 
-    names: frozenset[str]
+    places: frozenset[int]
     why: str
     grace_s: float | None
     failure: Failure = Failure.cancelled
@@ -168,7 +196,7 @@ class Flight:
     place: m.Record
     begun: bool = False
     since: float | None = None
-    ending: dict[str, tuple[Failure, m.Error]] = field(default_factory=dict)
+    ending: dict[int, tuple[Failure, m.Error]] = field(default_factory=dict)
     kill_at: float = float("inf")
     drop: DroppedLaunch | None = None
 
@@ -186,7 +214,7 @@ class DeviceAt:
     flights: dict[int, Flight] = field(default_factory=dict)
     generations: Counter[int] = field(default_factory=Counter)
     retiring: set[m.WorkerId] = field(default_factory=set)
-    crashed: tuple[float, int, tuple[tuple[str, int], ...]] = (-float("inf"), 0, ())
+    crashed: tuple[float, int, tuple[tuple[int, int], ...]] = (-float("inf"), 0, ())
     losses: int = 0
     lost: tuple[float, int] = (-float("inf"), 0)
     rests: int = 0

@@ -114,7 +114,7 @@ def work_of(state: Replay, plan: ResumePlan) -> list[TrialAt]:
     """The trials that run again, with the facts about their earlier attempts."""
     charged, suspects = state.charged, state.suspects
     return [
-        TrialAt(name, state.trials[name].next_number - 1, Charges(charged.get(name, {})), name in suspects)
+        TrialAt(state.places[name], state.trials[name].next_number - 1, Charges(charged.get(name, {})), name in suspects)
         for name in plan.retried
     ]
 

@@ -54,7 +54,7 @@ from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
 from ..study.target import notes_of
 from ..study.trial_list import Trials
-from ..study.trials import Trial, counted
+from ..study.trials import counted
 from ..upkeep import space
 from ..upkeep.caches import trim
 from ..upkeep.removal import discarding
@@ -65,8 +65,6 @@ from .start import RunCancelled, check_device, run_trials, user, warm
 from .writer_threads import Patience, patiently, storage_lost
 
 ROOM_EVERY_S = 0.5
-
-
 Stage = Callable[[Journal], tuple[Sequence[TrialAt] | None, Kept]]
 """Returns the trials to run after the claim of the journal (None: all), and what earlier owners have left."""
 
@@ -178,6 +176,8 @@ def submit(
     else:
         plans = EarlyPlans(prepared, job)
         plans.wait(local=address is None)
+    if prepared.trials.names is not None:
+        prepared.trials.names.later = prepared.may_list_later
     folder = create(prepared, output, more, lambda made: record(made, prepared, job, files or {}))
     with discarding(folder, CannotPlan):
         done = attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, Kept()), plans)
@@ -216,7 +216,7 @@ def attend(
     timing, state, ours, why, board = how.timing, "failed", True, "", Board(run=folder.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
     with (
-        Journal(folder, gone=gone, reader=reader, ids=Trials.of(prepared.trials).ids) as journal,
+        Journal(folder, gone=gone, reader=reader) as journal,
         display(board, quiet=how.quiet) as screen,
         ThreadPoolExecutor(1) as ray_thread,
         HeadWatch(screen.note, lambda: _last_words(journal)) as head,
@@ -311,7 +311,7 @@ def _planned(
         planned = plan or plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)
     groups = [group for group, _ in planned]
     how.timing.planned_t = now()
-    folder.save_plan(groups, prepared.trials.places)
+    folder.save_plan(groups)
     record_data(folder.files, prepared, [name for group in groups for name in group.data])
     if prepared.choice is not None:
         screen.note(prepared.choice.text)
@@ -319,7 +319,7 @@ def _planned(
         screen.note(f"warning: {text}")
     failed = [group for group in groups if group.plan is None]
     if failed:
-        count = sum(len(group.trials) for group in failed)
+        count = sum(len(group.places) for group in failed)
         others = "the others run" if len(failed) < len(groups) else "they are tried where they run"
         screen.note(f"{counted(count, 'trial')} cannot be planned, {others}\n{failures_text(failed)}")
     warning = space.check_room(folder.files, space.estimate(prepared.trials, groups, prepared.gradients))
@@ -385,7 +385,7 @@ def _account(folder: RunFolder, note: Callable[[str], None]) -> Account | None:
 
 
 def _end(
-    ours: bool, journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str, trials: Sequence[Trial]
+    ours: bool, journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str, trials: Trials
 ) -> tuple[str, Sequence[table.Row]]:
     """``_finish``, unless the run or its store is lost (``ours``); bounds how long the store is waited for.
 
@@ -415,18 +415,20 @@ def _finish(
     state: str,
     timing: Timing,
     why: str,
-    trials: Sequence[Trial],
+    trials: Trials,
     written: Callable[[str], object] = lambda state: None,
 ) -> tuple[str, Sequence[table.Row]]:
     """Write the last line of the journal, and the table, and let the run go; wait for a store that refuses as ``Patience`` says.
 
-    ``why``: the reason why the run ended before its trials, for remote followers. ``trials``: of the run. ``written``: called once the
-    state of the run is in the journal. Gives the state, and the rows if the table was made.
+    ``why``: the reason why the run ended before its trials, for remote followers. ``trials``: of the run; all of them are listed before.
+    ``written``: called once the state of the run is in the journal. Gives the state, and the rows if the table was made.
 
     Raises:
         StorageLost: the store has not taken the last lines.
     """
     try:
+        if not (trials.listed() or _room(trials.listed, stops)):
+            raise storage_lost(journal.folder.uri, "the list of trials waits for room")
         journal.write("finished", sync=True, state=state, timing=timing.summary(), **({"error": why} if why else {}))
     except OwnerLost as error:
         screen.note(str(error))
@@ -441,7 +443,7 @@ def _finish(
     return state, made
 
 
-def _made_table(journal: Journal, screen: Display, stops: Stops, state: str, trials: Sequence[Trial]) -> Sequence[table.Row]:
+def _made_table(journal: Journal, screen: Display, stops: Stops, state: str, trials: Trials) -> Sequence[table.Row]:
     """Write the table, and remove what is of no use any more. Every row is in the journal: the table can be made at any time."""
     files = journal.folder.files
     if state == "done":
@@ -466,7 +468,7 @@ def _room(works: Callable[[], bool], stops: Stops) -> bool:
     return True
 
 
-def _table(journal: Journal, trials: Sequence[Trial]) -> bool:
+def _table(journal: Journal, trials: Trials) -> bool:
     with suppress(StorageFull):
         table.write_table(journal.folder, trials=trials)
         return True

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ...jobs.base import Job
@@ -22,13 +21,14 @@ from ..store.attempts import Failure
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.owner import Owner
-from ..study.batches import Batches, columns_of, compile_batch, groups_of, why_not
+from ..study.batches import Batches, compile_batch, groups_of, why_not
 from ..study.placement import at_most, usable
-from ..study.plan import Planned, Prepared, opened, plan_all, planned_bytes
+from ..study.plan import Planned, PlannedBytes, PlannedGroup, Prepared, opened, plan_all
 from ..study.requests import Claims, claim_of
 from ..study.target import load
+from ..value_columns import Places, group_numbers
 from ..workers.preload import MOST_SHAPES
-from ..workers.spec import BatchColumns, BatchSpec, WorkerSpec
+from ..workers.spec import BatchSpec, WorkerSpec
 from . import messages as m
 from .event_writer import Inside, Outside
 from .failures import Rules
@@ -48,7 +48,6 @@ def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], ov
 
     On the CPU alone, and small trials alone: the last one is still open when the first trials run, and no lease covers its bytes.
     """
-    trials = prepared.trials.named
     here = prepared.backend == "cpu" and job.needs_compiler
 
     def work() -> None:
@@ -56,9 +55,9 @@ def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], ov
             if over() or not here:
                 return
             if group.plan is not None and group.plan.bytes <= WARM_BYTES:
-                first = trials[group.trials[0]]
+                first = prepared.trials[group.first]
                 with suppress(BaseException):  # a user's code
-                    if len(group.trials) > 1 and not why_not(prepared, job, group, first):
+                    if len(group.places) > 1 and not why_not(prepared, job, group, first):
                         compile_batch(prepared, job, first)
                         continue
                     with opened(prepared, job, first, prepared.loaded.config.budget_bytes) as made:
@@ -77,15 +76,15 @@ def claims_of(prepared: Prepared, planned: Sequence[Planned], found: Iterable[Fo
     """
     own, seconds = prepared.loaded.config.device.threads, prepared.loaded.config.limits.timeout_s
     ways = {row.kind: (row.backend, row.threads if row.backend == "cpu" else own) for row in found}
-    plans = {(prepared.backend, own): {group.trials[0]: (group, points) for group, points in planned}}
+    plans = {(prepared.backend, own): {group.first: (group, points) for group, points in planned}}
     for backend, threads in sorted(set(ways.values()) - set(plans)):
         again = plan_all(prepared.each[backend], load(prepared.target), seconds, threads=threads)
-        plans[backend, threads] = {group.trials[0]: (group, points) for group, points in again}
+        plans[backend, threads] = {group.first: (group, points) for group, points in again}
     made = []
     for one in planned:
-        of_class = {way: plan.get(one[0].trials[0], one) for way, plan in plans.items()}
+        of_class = {way: plan.get(one[0].first, one) for way, plan in plans.items()}
         claims = {way: claim_of(group.plan, points, seconds) for way, (group, points) in of_class.items()}
-        made.append((one[0].trials, {kind: claims[way] for kind, way in sorted(ways.items())}))
+        made.append((one[0].places, {kind: claims[way] for kind, way in sorted(ways.items())}))
     return Claims(made)
 
 
@@ -139,11 +138,11 @@ def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, r
     """The shapes with code that is preloaded for the lanes of a GPU; none for a device with one lane, where loading delays no lane."""
     if row.backend == "cpu" or row.lanes < 2 or not load(prepared.target).needs_compiler:
         return ()
-    firsts = [group.trials[0] for group, _ in planned if group.plan is not None][:MOST_SHAPES]
+    firsts = [group.first for group, _ in planned if group.plan is not None][:MOST_SHAPES]
     return tuple(
-        BatchSpec("", (name,), (1,), batch_columns(prepared, (name,)), claim.points[0].bytes)
-        for name in firsts
-        if (claim := claims(name).get(row.kind)) is not None
+        BatchSpec("", prepared.trials.ids_at((place,)), (1,), prepared.columns((place,)), claim.points[0].bytes)
+        for place in firsts
+        if (claim := claims(place).get(row.kind)) is not None
     )
 
 
@@ -194,20 +193,20 @@ def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, ro
         return launch.bytes if fastest is not None and launch.bytes < fastest else None
 
     groups = [group for group, _ in planned]
-    trials = prepared.trials.named
+    numbers, limits = group_numbers([group.places for group in groups]), prepared.byte_limits
+    large = [too_large(group, limits) for group in groups]
     # without launches a plan lacks what gradients need: a trial that takes it is not at fault
-    loose = {name for group in groups if group.plan is not None and not group.plan.whole for name in group.trials}
-    large = too_large(prepared, planned)
-    planned_of = planned_bytes(groups)
-    columns = partial(batch_columns, prepared)
-    return Inside(trials, columns, planned_of, budget, large, frozenset(loose), roster.about, roster.now)
-
-
-def batch_columns(prepared: Prepared, names: Sequence[str]) -> BatchColumns:
-    """What a worker is told of the trials of a launch."""
-    own = prepared.own_spec(prepared.trials.named[names[0]])
-    columns = columns_of(names, prepared.trials) if len(names) > 1 else (own["params"], {}, [own["seed"]])
-    return BatchColumns(*columns, own["optimize"])
+    loose = [group.plan is not None and not group.plan.whole for group in groups]
+    return Inside(
+        prepared.trials,
+        prepared.columns,
+        PlannedBytes(groups).__getitem__,
+        budget,
+        lambda place: large[numbers[place]],
+        lambda place: loose[numbers[place]],
+        roster.about,
+        roster.now,
+    )
 
 
 def run_trials(
@@ -240,15 +239,15 @@ def run_trials(
     found = list(roster.values())
     claims = claims_of(prepared, planned, found)
     pools, devices = pools_and_devices(found)
-    names = [one.id for one in work] if work is not None else prepared.trials.ids
+    places = range(len(prepared.trials)) if work is None else tuple(one.place for one in work)
     here = pools_and_devices(at_most(found, prepared))
-    claims.settle(names, *here)
+    claims.settle(places, *here)
     batches = batches_of(prepared, planned, found, *here)
 
     def spec(worker: m.WorkerId) -> WorkerSpec:
         row = roster[worker.device]
         made = numbered(specs_of(prepared, folder, owner, [row])[row.id], worker, row.lanes)
-        alone = [one for one in planned if not batches.has(one[0].trials[0])]
+        alone = [one for one in planned if not batches.has(one[0].first)]
         return replace(made, shapes=to_preload(prepared, alone, claims, row))
 
     workers = RayWorkers(folder.name, spec, ledger.options)
@@ -256,6 +255,8 @@ def run_trials(
     most = largest(pools, devices)
     with paused():
         state = state_of(prepared, claims, work, before, most, batches)
+    if prepared.trials.names is not None:
+        prepared.trials.names.begin()
     return Runner(state, inside, outside(workers)).run()
 
 
@@ -280,40 +281,35 @@ def state_of(
     ``most``: see ``SweepState``. ``batches``: those that run together; None: none do.
     """
     together = batches or Batches()
-    todo = [TrialAt(name) for name in prepared.trials.ids] if work is None else work
     job, debug = load(prepared.target), prepared.loaded.config.debug
     rules = rules_of(prepared, len(prepared.trials))
     # a trial that checks its indices already, or has no kernels, would say no more if it ran again
     checks = job.needs_compiler and not prepared.place.interpreted and not (debug and (debug.bounds or debug.asserts))
     options = {"before": before, "most": most, "curves": claims.curves, "checks": checks}
-    options["batches"] = batched(todo, together)
+    options["batches"] = together.of(range(len(prepared.trials))) if work is None else batched(work, together)
 
-    def asked(names: tuple[str, ...]) -> Mapping[str, Claim]:
-        first, *others = names
-        return together.claims(names) if others else claims(first)
+    def asked(batch: Places) -> Mapping[str, Claim]:
+        return together.claims(batch) if len(batch) > 1 else claims(batch[0])
 
-    return SweepState(todo, rules, asked, **options)
+    return SweepState(len(prepared.trials) if work is None else work, rules, asked, **options)
 
 
-def batched(work: Sequence[TrialAt], batches: Batches) -> list[tuple[str, ...]]:
+def batched(work: Sequence[TrialAt], batches: Batches) -> list[Places]:
     """Trials in the batches that they run in. Suspects of a crash come last and among themselves, as all but one may be innocent: a batch
     that crashes is halved. A trial that was charged with a crash runs by itself.
     """
-    guilty = {one.id for one in work if one.charged and one.charged[Failure.crash]}
-    suspects = [one.id for one in work if one.alone and one.id not in guilty]
+    guilty = {one.place for one in work if one.charged and one.charged[Failure.crash]}
+    suspects = tuple(one.place for one in work if one.alone and one.place not in guilty)
     known = set(suspects)
-    return batches.of([one.id for one in work if one.id not in known], guilty) + batches.of(suspects)
+    return batches.of([one.place for one in work if one.place not in known], guilty) + batches.of(suspects)
 
 
-def too_large(prepared: Prepared, planned: Sequence[Planned]) -> dict[str, str]:
-    """Trials whose plan is larger than the config allows, each with the arithmetic: they are not started."""
-    why = {}
-    for group, _ in planned:
-        for name, limit in prepared.byte_limits.items():
-            if group.plan is not None and limit is not None and group.plan.bytes > limit:
-                text = f"the plan needs {group.plan.bytes} bytes, {name} is {limit}; the trial was not started"
-                why |= dict.fromkeys(group.trials, text)
-    return why
+def too_large(group: PlannedGroup, limits: Mapping[str, int | None]) -> str:
+    """Why the trials of a shape are not started: their plan is larger than the config allows; empty where it is not."""
+    for name, limit in limits.items():
+        if group.plan is not None and limit is not None and group.plan.bytes > limit:
+            return f"the plan needs {group.plan.bytes} bytes, {name} is {limit}; the trial was not started"
+    return ""
 
 
 def user() -> str:

@@ -86,9 +86,7 @@ class SweepState(Flights):
 
     def start(self, now: float) -> list[m.Action]:
         """Ask for places for all batches."""
-        self._now = now
-        for trial in self.trials.values():
-            trial.since = now
+        self._began = self._now = now
         self._ask(self.batches)
         return self._take()
 
@@ -177,9 +175,9 @@ class SweepState(Flights):
 
     def _refused(self, event: m.Refused) -> None:
         for name, why in event.why.items():
-            for trial in self._asked.pop(name) or ():
+            for place in self._asked.pop(name) or ():
                 error = error_of("OutOfMemory", why)
-                self._verdicts.end(trial, {"status": "failed", "failure": Failure.out_of_memory, "error": error})
+                self._verdicts.end(place, {"status": "failed", "failure": Failure.out_of_memory, "error": error})
 
     def _started(self, event: m.Started) -> None:
         flight = self._flights.get(event.launch)
@@ -191,19 +189,18 @@ class SweepState(Flights):
         self._begin(flight)
         drop, flight.drop = flight.drop, None
         if drop is not None and drop.grace_s is not None:
-            self._stop_flight(flight, drop.names, drop.why, drop.grace_s, drop.failure)
+            self._stop_flight(flight, drop.places, drop.why, drop.grace_s, drop.failure)
 
     def _ended(self, event: m.LaunchEnded) -> None:
         flight = self._flights.get(event.launch)
         if flight is None:
             return
         lease = flight.launch.lease
-        crashes = {name: record for name, record in event.ends.items() if failure_of(record) is Failure.crash}
+        crashes = {place: record for place, record in event.ends.items() if failure_of(record) is Failure.crash}
         charged = not crashes or self._one_suspect(
             [other for other in self._on(flight.launch.worker) if other is flight or other.since is not None]
         )
-        for name, record in crashes.items():
-            self.trials[name].signal = record["error"]["message"].partition("\n")[0]
+        self.trials.signal |= {place: one["error"]["message"].partition("\n")[0] for place, one in crashes.items()}
         self._close_flight(flight)
         if event.begun:
             if not crashes:
@@ -263,8 +260,8 @@ class SweepState(Flights):
         unheard = error_of("ResultLost", "its worker died before it had told the result")
         blame: dict[int, Blame] = {flight.launch.id: (Failure.infrastructure, unheard, False) for flight in lost}
         blame |= {flight.launch.id: (failure, event.error, charged) for flight in guilty}
-        for name in [name for flight in guilty for name in flight.launch.trials]:
-            self.trials[name].signal = event.signal if failure is Failure.crash else ""
+        for flight in guilty:
+            self.trials.signal |= dict.fromkeys(flight.launch.trials, event.signal if failure is Failure.crash else "")
         self._bury(worker, blame, kill=False, sure=event.begun is not None)
 
     def _one_suspect(self, guilty: Sequence[Flight]) -> bool:
@@ -327,18 +324,18 @@ class SweepState(Flights):
             self._deadline = self._now
             self._stop_flights(f"the run was {self.stopping}", self.rules.grace_s)
             return
-        wanted = {name for name in event.trials if name in self.trials and not self.trials[name].ended}
+        wanted = set(self.trials.left(event.trials))
         for flight in list(self._flights.values()):
             self._stop_flight(flight, wanted, "the trial was cancelled", self.rules.grace_s, Failure.cancelled)
-        flying = {name for flight in self._flights.values() for name in flight.launch.trials}
-        self._drop_waiting({name for name in wanted - flying if not self.trials[name].ended}, "the trial was cancelled")
+        flying = {place for flight in self._flights.values() for place in flight.launch.trials}
+        self._drop_waiting(set(self.trials.left(wanted - flying)), "the trial was cancelled")
 
     def _stop(self, state: str, finish_s: float, why: str) -> None:
         self._verdicts.stopping, self._deadline = state, self._now + finish_s
         soft = {id: flight for id, flight in self._flights.items() if flight.drop is None or flight.drop.grace_s is None}
         self._drop({id: DroppedLaunch(frozenset(flight.launch.trials), "", None) for id, flight in soft.items()})
-        flying = {name for flight in self._flights.values() for name in flight.launch.trials}
-        waiting = {name for name, trial in self.trials.items() if not trial.ended} - flying
+        flying = {place for flight in self._flights.values() for place in flight.launch.trials}
+        waiting = set(self.trials.waiting()) - flying
         self._out.append(m.Stopping(state, self.running, why))
         self._drop_waiting(waiting, "")
 
@@ -364,9 +361,9 @@ class SweepState(Flights):
                 told.setdefault(flight.launch.worker, []).append(id)
         self._out += [m.Drop(worker, tuple(ids)) for worker, ids in told.items()]
 
-    def _drop_waiting(self, names: set[str], why: str) -> None:
+    def _drop_waiting(self, places: set[int], why: str) -> None:
         """End trials that wait. Requests that carry others as well are asked for anew without them."""
-        hit = lambda batch: any(name in names for name in batch)  # noqa: E731
+        hit = lambda batch: not places.isdisjoint(batch)  # noqa: E731
         gone = [request for request in self._asked if hit(self._asked[request])]
         rest = [batch for request in gone if (batch := self._asked.pop(request))]
         if gone:
@@ -379,26 +376,26 @@ class SweepState(Flights):
             if dropped and not lease.queue and not lease.flights:
                 self._devices[lease.grant.device].pending.remove(name)
                 self._next_of(name)
-        for name in [name for name in self.trials if name in names]:
-            self._verdicts.cancel(name, why)
-        self._ask([tuple(name for name in batch if name not in names) for batch in rest])
+        for place in sorted(places):
+            self._verdicts.cancel(place, why)
+        self._ask([tuple(place for place in batch if place not in places) for batch in rest])
 
     def _stop_flights(self, why: str, grace_s: float) -> None:
         for flight in list(self._flights.values()):
             self._stop_flight(flight, set(flight.launch.trials), why, grace_s, Failure.cancelled)
 
-    def _stop_flight(self, flight: Flight, names: Iterable[str], why: str, grace_s: float, failure: Failure) -> None:
+    def _stop_flight(self, flight: Flight, places: Iterable[int], why: str, grace_s: float, failure: Failure) -> None:
         """Ask a launch to end if all of its trials are to, and set when its worker is killed; an earlier time stands."""
         launch = flight.launch
-        hit = frozenset(launch.trials).intersection(names)
+        hit = frozenset(launch.trials).intersection(places)
         if not hit or launch.id not in self._flights:
             return
         if not flight.begun:
             self._stop_before(flight, DroppedLaunch(hit, why, grace_s, failure))
             return
         kind = "Timeout" if failure is Failure.timeout else "Stopped"
-        for name in hit:
-            flight.ending.setdefault(name, (failure, error_of(kind, why)))
+        for place in hit:
+            flight.ending.setdefault(place, (failure, error_of(kind, why)))
         if len(flight.ending) < len(launch.trials):
             return
         if flight.kill_at == float("inf") and grace_s:
@@ -410,13 +407,13 @@ class SweepState(Flights):
     def _stop_before(self, flight: Flight, drop: DroppedLaunch) -> None:
         """Tell a worker not to begin with a launch. Where nothing is waited for, and it has its turn already, the worker is killed."""
         old = flight.drop
-        if old is None or old.grace_s is None or not drop.names <= old.names:
-            names = drop.names | (frozenset() if old is None else old.names)
-            self._drop({flight.launch.id: DroppedLaunch(names, drop.why, drop.grace_s, drop.failure)})
+        if old is None or old.grace_s is None or not drop.places <= old.places:
+            places = drop.places | (frozenset() if old is None else old.places)
+            self._drop({flight.launch.id: DroppedLaunch(places, drop.why, drop.grace_s, drop.failure)})
         if not drop.grace_s and self._leases[flight.launch.lease].flights[0] == flight.launch.id:
             self._bury(flight.launch.worker, {}, kill=True)
 
-    def _saves(self, trials: frozenset[str]) -> None:
+    def _saves(self, trials: frozenset[int]) -> None:
         """Time in which results are written is no time of their trials. One that was taken for too long meanwhile was not."""
         self._saving = trials
         for flight in self._heads():

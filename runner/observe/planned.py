@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -107,7 +107,7 @@ class SweepPlan:
                 {"id": t.id, "label": t.label, "replicate": t.replicate, "seed": t.seed, "params": t.params}
                 for t in prepared.trials
             ],
-            "memory": [_shape_data(group, prepared.byte_limits) for group in self.groups],
+            "memory": [_shape_data(group, prepared.trials.ids, prepared.byte_limits) for group in self.groups],
             "batch": config.batch,
             "batches": [group.data() for group in self.together],
             "memory_budget": config.memory_budget,
@@ -131,10 +131,10 @@ class SweepPlan:
         return text_html(self.text)
 
 
-def _shape_data(group: PlannedGroup, limits: Mapping[str, int | None]) -> ShapeData:
+def _shape_data(group: PlannedGroup, ids: Sequence[str], limits: Mapping[str, int | None]) -> ShapeData:
     plan = group.plan
     return {
-        "trials": list(group.trials),
+        "trials": [ids[place] for place in group.places],
         "example": group.example,
         "error": group.error or None,
         "arch": plan and plan.arch,

@@ -41,7 +41,7 @@ def keep_remarks(folder: RunFolder, rows: Sequence[Row], told: Iterable[str] = (
     if not rows:  # the run is lost, or its table waits for room
         return
     with suppress(OSError, ValueError, KeyError, Damaged, QdrunError):
-        groups, optimize = folder.plan(column_of(rows, "trial")), folder.config().get("optimize") or {}
+        groups, optimize = folder.plan(), folder.config().get("optimize") or {}
         found = [*warnings_of(groups), *told, *zeros(rows, causes_of(groups)), *_fruitless(rows, optimize.get("learning_rate"))]
         kept = list(dict.fromkeys([*remarks_of(folder), *found] if told else found))
         if kept or folder.files.exists(REMARKS):

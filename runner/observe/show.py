@@ -122,7 +122,7 @@ def plan_text(
     lines += [f"  {trial.id}  {trial.label}" for trial in trials[:SHOWN_TRIALS]]
     lines += [f"  ... and {len(trials) - SHOWN_TRIALS} more"] if len(trials) > SHOWN_TRIALS else []
     for group in groups:
-        lines += ["", f"memory of one trial ({counted(len(group.trials), 'trial')} like {group.example})"]
+        lines += ["", f"memory of one trial ({counted(len(group.places), 'trial')} like {group.example})"]
         lines += _group_lines(group, prepared.byte_limits)
     lines += _batch_lines(together)
     return "\n".join(lines + ([] if placed is None else _placement_lines(placed)))
@@ -138,12 +138,12 @@ def _batch_lines(together: Sequence[BatchGroup]) -> list[str]:
             held = ", ".join(f"{amount(bytes)} each on {kind}" for kind, bytes in data["bytes"].items())
             count = f"{data['batches']} batch{'' if data['batches'] == 1 else 'es'} of up to {group.size}"
             count += f" in groups of {group.width}"
-            lines.append(f"  {counted(len(group.trials), 'trial')} like {group.example}: {count}, {held}")
+            lines.append(f"  {counted(len(group.places), 'trial')} like {group.example}: {count}, {held}")
         else:
             alone.setdefault(group.why, []).append(group)
     for why, groups in alone.items():
         first, *more = why.splitlines()
-        count = counted(sum(len(group.trials) for group in groups), "trial")
+        count = counted(sum(len(group.places) for group in groups), "trial")
         lines += [f"  {count} one by one: {first}", *(f"    {line.strip()}" for line in more)]
     return lines
 

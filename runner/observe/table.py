@@ -7,7 +7,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -42,7 +42,7 @@ from ..store.interface import why_of
 from ..store.layout import NoPlace, RunFolder
 from ..store.replay import RUNNING, STATUSES, Block, Replay, replay, run_state
 from ..store.summary import Hashing, keep, unfinished_word
-from ..study.plan import planned_bytes
+from ..study.plan import PlannedBytes
 from ..study.trial_file import TrialList
 from ..study.trial_list import Trial, Trials
 from ..value_columns import ABSENT, ValueColumn, columns_of_rows, repeated
@@ -200,7 +200,7 @@ def _arrays_of(block: Block) -> dict[str, Array | Large]:
     }
 
 
-def _of_unended(found: Replay, planned: Mapping[str, int | None]) -> _Piece:
+def _of_unended(found: Replay, planned: PlannedBytes) -> _Piece:
     """The trials that wait, or run for the first time."""
     places, devices = np.flatnonzero(found.unended()), dict[int, Any]()
     for event, running in found.begun():
@@ -208,29 +208,29 @@ def _of_unended(found: Replay, planned: Mapping[str, int | None]) -> _Piece:
     listed: list[int] = places.tolist()
     columns = {"attempts": [int(place in devices) for place in listed], "device": list(map(devices.get, listed))}
     if planned:
-        columns["planned_bytes"] = [planned.get(found.ids[place]) for place in listed]
+        columns["planned_bytes"] = [planned[place] for place in listed]
     return _Piece(places, {name: as_column(values, name) for name, values in columns.items()})
 
 
-def _of_rows(found: Replay, places: Array, ids: Sequence[str], planned: Mapping[str, int | None]) -> _Piece:
+def _of_rows(found: Replay, places: Array, ids: Sequence[str], planned: PlannedBytes) -> _Piece:
     """Trials with a line of their own, or that were tried again."""
     table = []
     for place in map(int, places):
         name = ids[place]
         state = found.state_at(place) if place < len(found.ids) else found.strays[name]
-        row = {"attempts": len(state.attempts)} | _values({} if state.entry is None else state.entry.event, planned.get(name))
+        row = {"attempts": len(state.attempts)} | _values({} if state.entry is None else state.entry.event, planned[place])
         if not row.get("device") and state.attempts:  # it has not ended, died without a word, or has no program
             row["device"] = state.attempts[-1].place.get("device")
         table.append(row)
     return _Piece(places, {name: column for name, column in RunTable.of(table).columns.items() if name not in _OF_TRIAL})
 
 
-def _planned(folder: RunFolder, found: Replay) -> dict[str, int | None]:
+def _planned(folder: RunFolder, found: Replay) -> PlannedBytes:
     try:
-        return planned_bytes(folder.plan(found.ids))
+        return PlannedBytes(folder.plan(found.ids))
     except Damaged as error:
         found.wrong.append(str(error).partition("\n")[0].removeprefix(f"{folder.uri}/"))
-        return {}
+        return PlannedBytes()
 
 
 def each_row(folder: RunFolder, found: Replay, table: RunTable) -> Iterator[Row]:

@@ -140,7 +140,7 @@ class RunWatch:
     """
 
     def __init__(self, folder: RunFolder, trials: Sequence[Trial] | None = None, reader: Replayer | None = None) -> None:
-        ids = folder.lazy_ids() if trials is None else Trials.of(trials).ids
+        ids = None if trials is None else Trials.of(trials).ids
         self.folder, self._trials, self._reader = folder, trials, reader or Replayer(folder, ids=ids)
         self._created, self._optimizes = float(folder.info()["created"]), None
         self._labels = dict[int, str]()

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..value_columns import array_of, places_in, ranges_of
+
 Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
 ROWS, BEGUN = "rows", "begun"
@@ -34,7 +36,7 @@ class BatchRows(NamedTuple):
     """Trials of a batch that succeeded.
 
     Attributes:
-        trials: their ids.
+        trials: their ids; in the runner their places in the sweep.
         attempts: the numbers of their attempts.
         shared: the parts that all records have in common.
         columns: ``loss``, and ``gradient_norm`` if there are gradients.
@@ -42,7 +44,7 @@ class BatchRows(NamedTuple):
         best: index of the smallest loss, and that loss.
     """
 
-    trials: tuple[str, ...]
+    trials: Sequence[Any]
     attempts: tuple[int, ...]
     shared: dict[str, Any]
     columns: dict[str, StoredColumn]
@@ -54,7 +56,7 @@ class BatchRows(NamedTuple):
         """The fields of the event ``rows``."""
         named = {name: getattr(self, name) for name in ("columns", *ARRAYS)}
         arrays = {name: {key: column._asdict() for key, column in found.items()} for name, found in named.items()}
-        return {"trials": list(self.trials), "attempts": list(self.attempts), **self.shared, **arrays}
+        return who(self.trials, self.attempts) | self.shared | arrays
 
     def outputs_of(self, row: int) -> dict[str, Any]:
         """The outputs of one trial, as its record would have them."""
@@ -74,7 +76,7 @@ def decoded(column: Mapping[str, Any]) -> Array:
 
 
 def made(
-    trials: tuple[str, ...],
+    trials: Sequence[Any],
     attempts: tuple[int, ...],
     shared: dict[str, Any],
     losses: Array,
@@ -93,32 +95,17 @@ def made(
         yield BatchRows(trials[part], attempts[part], shared, *named, best=(at, float(losses[start + at])))
 
 
-def placed(event: Event, places: Mapping[str, int]) -> Event:
-    """An event of a batch as the journal has it: with the places of its trials for their ids; as it is where one is not known."""
-    found = places_of(event["trials"], places)
-    if not len(found) or (found < 0).any():
-        return event
-    numbers = list(event["attempts"])
-    equal = numbers.count(numbers[0]) == len(numbers)
-    rest = {name: value for name, value in event.items() if name not in ("trials", "attempts")}
-    return {"at": ranges_of(found), "attempts": numbers[0] if equal else numbers, **rest}
+def who(trials: Sequence[Any], attempts: Sequence[int]) -> Event:
+    """What an event of a batch says of its trials, known by id or by place, and of their attempts."""
+    if isinstance(trials[0], str):
+        return {"trials": list(trials), "attempts": list(attempts)}
+    equal = attempts.count(attempts[0]) == len(attempts)
+    return {"at": ranges_of(array_of(trials)), "attempts": attempts[0] if equal else list(attempts)}
 
 
-def places_of(names: Sequence[str], places: Mapping[str, int]) -> Array:
+def named_at(names: Sequence[str], places: Mapping[str, int]) -> Array:
     """The places of trials; of one that has none, -1."""
     return np.fromiter((places.get(name, -1) for name in names), np.int64, len(names))
-
-
-def ranges_of(places: Array) -> list[int]:
-    """Places as half-open ranges, one after the other: 0, 1, 2, 7 are ``[0, 3, 7, 8]``."""
-    ends = np.flatnonzero(np.diff(places) != 1)
-    starts, stops = places[np.append(0, ends + 1)], places[np.append(ends, len(places) - 1)] + 1
-    return np.stack([starts, stops], axis=1).ravel().tolist()
-
-
-def places_in(ranges: Sequence[int]) -> Array:
-    """The places of ``ranges_of``."""
-    return np.concatenate([np.arange(a, b) for a, b in zip(ranges[::2], ranges[1::2], strict=True)])
 
 
 def attempts_of(event: Event, count: int) -> Array:
@@ -176,9 +163,9 @@ __all__ = [
     "encoded",
     "expanded",
     "made",
+    "named_at",
     "names_of",
-    "placed",
     "places_in",
-    "places_of",
     "ranges_of",
+    "who",
 ]

@@ -324,8 +324,10 @@ class Events:
 
 def read(folder: RunFolder, detail: Detail = Detail.FULL) -> Events:
     """Read all events of a run; works while another process writes."""
-    follower, ids = Follower(folder, detail), folder.lazy_ids()
-    made = [one for entry in follower.look().entries for one in each_trial(entry, ids)]
+    follower = Follower(folder, detail)
+    entries = follower.look().entries
+    ids = folder.trial_ids() if any(entry.event["event"] in (ROWS, BEGUN) for entry in entries) else ()
+    made = [one for entry in entries for one in each_trial(entry, ids)]
     return Events(made, follower.damage, follower.refused, follower.lengths)
 
 

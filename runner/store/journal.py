@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 
 from ..clock import now
-from .columns import BEGUN, ROWS, placed
+from .columns import BEGUN, ROWS
 from .encoding import document, plain, readable, sealed, writable
 from .files import FolderGone, Growing, StorageFull
 from .follower import EVENTS, Event, Follower, cut_name, owner_of
@@ -77,16 +77,13 @@ class Journal:
     Locally a line can be read as soon as ``write`` returns. On an object store it can after the next sync.
     """
 
-    def __init__(
-        self, folder: RunFolder, *, gone: int = 0, reader: JournalReader | None = None, ids: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, folder: RunFolder, *, gone: int = 0, reader: JournalReader | None = None) -> None:
         """Claim the run and begin this owner's part of its journal.
 
         Args:
             folder: the run.
             gone: see ``take``.
             reader: has read the journal, which is then not read again.
-            ids: of the trials, where they are known: lines of batches have their places.
 
         Raises:
             RunAlive: another process runs it.
@@ -96,7 +93,6 @@ class Journal:
         self.owner: Owner = take(folder, gone=gone)
         self.full = self.closed = False
         self._lock = threading.RLock()
-        self._ids, self._places = ids, dict[str, int]()
         self._pending: list[bytes] = []
         self._unsynced = 0
         self._number, self._synced, self._wanted, self._lost = 1, time.monotonic(), False, False
@@ -149,7 +145,6 @@ class Journal:
         with self._lock:
             spoiled = []
             for event, fields in events:
-                fields = self._placed(fields) if event in (BEGUN, ROWS) and "trials" in fields else fields
                 said = {"seq": self._seq, "t": now(), "event": event, **fields}
                 try:
                     line = line_of(said)
@@ -163,14 +158,6 @@ class Journal:
             self._wanted |= sync
             self._flush()
             return spoiled
-
-    def _placed(self, fields: Event) -> Event:
-        """The fields of an event of a batch, with the places of its trials."""
-        if not self._places:
-            with suppress(OSError):  # then the event names its trials
-                ids = self.folder.trial_ids() if self._ids is None else self._ids
-                self._places = {name: place for place, name in enumerate(ids)}
-        return placed(fields, self._places)
 
     def retry(self) -> bool:
         """Write what waits for room, and sync when it is time; whether there is room. To be called every half second or so.

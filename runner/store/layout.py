@@ -34,9 +34,10 @@ from ..clock import now
 from ..config.values import differing
 from ..processes import alive, pid_space
 from ..study.plan import PlannedGroup
-from ..study.trial_file import TrialIds, TrialList, ids_of, read_trials, trial_lines, trial_of
+from ..study.trial_file import TrialList, ids_of, of_growing, read_trials, trial_lines, trial_of, write_as_made
 from ..study.trial_list import Trial, Trials
-from .columns import names_of, places_of, ranges_of
+from ..value_columns import ranges_of
+from .columns import named_at
 from .encoding import Damaged, crc_of, document, read_document
 from .files import Files, LocalFiles, StorageDenied, StorageFull, StorageUnknown, escaped, full_said, open_files
 from .interface import why_of
@@ -168,7 +169,7 @@ class RunFolder:
         """The trials of the run as far as they can be read: of a damaged line come trials without parameters."""
         found = read_trials(self.files.read("trials.jsonl"))
         self._not_empty(found.trials, found.problems)
-        return found
+        return found.so_far() if found.problems and self.silent_s() < LOST_AFTER_S else found
 
     def trial_ids(self) -> list[str]:
         """The ids of its trials, in the order of the sweep; a tenth of the time of ``trials``. Those of damaged lines as far as
@@ -176,13 +177,10 @@ class RunFolder:
         """
         return self.found_ids()[0]
 
-    def lazy_ids(self) -> TrialIds:
-        """``trial_ids``, each read when it is asked for."""
-        return TrialIds(lambda: self.files.read("trials.jsonl"))
-
     def found_ids(self) -> tuple[list[str], list[str]]:
         """``trial_ids``, and the damage of the lines."""
-        return self._not_empty(*ids_of(self.files.read("trials.jsonl")))
+        ids, problems = self._not_empty(*ids_of(self.files.read("trials.jsonl")))
+        return ids, of_growing(problems)[0] if problems and self.silent_s() < LOST_AFTER_S else problems
 
     def _not_empty(self, found: Listed, problems: list[str]) -> tuple[Listed, list[str]]:
         """What was found in ``trials.jsonl``, and its damage; it is empty for a run without trials only."""
@@ -198,33 +196,35 @@ class RunFolder:
         """One trial of the run, by its id; None where its line is damaged or gone."""
         return trial_of(self.files.read("trials.jsonl"), name)
 
-    def save_trials(self, trials: Sequence[Trial]) -> None:
-        """Write the trials. Raises ``StorageFull``."""
-        self.files.put("trials.jsonl", trial_lines(trials))
+    def save_trials(self, trials: Trials) -> None:
+        """Write the trials, or their first block, see ``TrialNames.later``. Raises ``StorageFull``."""
+        if trials.names is not None and trials.names.later and isinstance(self.files, LocalFiles):
+            write_as_made(self.files, trials, trials.names)
+        else:
+            self.files.put("trials.jsonl", trial_lines(trials))
 
     def plan(self, ids: Sequence[str] | None = None) -> list[PlannedGroup]:
-        """The memory plan of the run; empty while it is still being made. ``ids``: of its trials, if read. Raises ``Damaged``."""
+        """The memory plan of the run; empty while it is still being made. Raises ``Damaged``.
+
+        ``ids``: of its trials, if read: an older file names them.
+        """
         if not self.files.exists("plan.json"):
             return []
         groups = self._checked("plan.json", self.files.read("plan.json"))["groups"]
-        ids = self.trial_ids() if ids is None and any("at" in group for group in groups) else ids or ()
-        named = [{"trials": names_of(group, ids)} | {k: v for k, v in group.items() if k != "at"} for group in groups]
-        return [PlannedGroup.model_validate(group) for group in named]
+        if any("trials" in group for group in groups):
+            known = {name: place for place, name in enumerate(self.trial_ids() if ids is None else ids)}
+            for group in groups:
+                found = named_at(group.pop("trials"), known)
+                group["at"] = ranges_of(found[found >= 0])
+        return [PlannedGroup.of(group) for group in groups]
 
-    def save_plan(self, groups: list[PlannedGroup], places: Mapping[str, int] | None = None) -> None:
-        """Write the memory plan. It is written once: a later call changes nothing.
-
-        Args:
-            groups: the plan.
-            places: of the trials in the sweep, which the file has as ranges then; None: it names the trials.
+    def save_plan(self, groups: list[PlannedGroup]) -> None:
+        """Write the memory plan, with the places of trials as ranges, that of the planned one first. A later call changes nothing.
 
         Raises:
             StorageFull: no room; nothing was written.
         """
-        said = [group.model_dump(mode="json", exclude={"trials"} if places else None) for group in groups]
-        if places:
-            said = [one | {"at": ranges_of(places_of(group.trials, places))} for group, one in zip(groups, said, strict=True)]
-        self.files.claim("plan.json", document({"groups": said}, indent=1))
+        self.files.claim("plan.json", document({"groups": [group.stored() for group in groups]}, indent=1))
 
     def check_config(self, resolved: Mapping[str, Any]) -> None:
         """Refuse to go on with another config than the run was made from.

@@ -96,6 +96,12 @@ class Replay:
         """The place of each trial in the sweep, by its id."""
         return {name: place for place, name in enumerate(self.ids)}
 
+    def named(self, ids: Sequence[str], wrong: Sequence[str]) -> None:
+        """``trials.jsonl`` has more lines now."""
+        self.ids, self.wrong = ids, list(wrong)
+        self.__dict__.pop("places", None)
+        self._made.clear()
+
     @property
     def trials(self) -> Mapping[str, TrialState]:
         """The trials by their ids, in the order of the sweep."""
@@ -423,6 +429,8 @@ class Replayer:
             self._state = Replay(ids, wrong)
             if self._given is not None:
                 self._given.clear()
+        elif self._ids is None and self._state.ids[-1:] == [f"line-{len(self._state.ids)}"]:  # it was being written
+            self._state.named(*self.folder.found_ids())
         if self._given is not None:
             self._given += news.entries
         for entry in news.entries:

@@ -16,12 +16,13 @@ from ...jobs.base import Job, MemoryPlan
 from ...jobs.planning.parallel_width import parallel_width
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, Request, misfit
+from ..value_columns import Places
 from .batches import side_by_side
 from .devices import AutoChoice, Candidate, ChosenDevice
 from .placement import OUT_OF_MEMORY, at_most, devices_of, usable
-from .plan import Hung, Prepared, each_within, group_of, opened, planned_for, shapes
+from .plan import Hung, PlannedGroup, Prepared, each_within, opened, planned_for, shapes
 from .requests import claim_of, curve
-from .trials import Trial
+from .trial_list import Trial, Trials
 
 MOST_SHAPES = 16
 """Maximum number of planned shapes. Of more, evenly spaced ones represent all."""
@@ -42,9 +43,10 @@ class _Seen:
 
 @dataclass
 class _ShapeCosts:
-    """Trials of one shape, how many of them run at once in a batch, and what they are on each backend."""
+    """Trials of one shape: one of them with its place, their number, how many run at once in a batch, and what they are on each backend."""
 
     example: Trial
+    first: int
     trials: int
     seen: Mapping[str, _Seen] = field(default_factory=dict)
     together: float = 1.0
@@ -62,7 +64,7 @@ def chosen(
         there: the devices of the cluster that the trials will run on; None: those of this machine.
     """
     groups = shapes(prepared, job)
-    sample = _sample(groups)
+    sample = _sample(prepared.trials, groups)
     limit = prepared.loaded.config.limits.timeout_s
     backends = [place.backend for place in places]
     for shape, found in zip(
@@ -106,24 +108,24 @@ def _best(candidates: Sequence[Candidate], width: float | None) -> tuple[str, st
     return taken.backend, f"as its launches have {width:,.0f} iterations side by side: {how}"
 
 
-def _find_batches(
-    prepared: Prepared, job: type[Job[Any]], groups: Sequence[Sequence[Trial]], sample: Sequence[_ShapeCosts]
-) -> None:
+def _find_batches(prepared: Prepared, job: type[Job[Any]], groups: Sequence[Places], sample: Sequence[_ShapeCosts]) -> None:
     """Set how many trials of each shape run at once; 1 where that cannot be told."""
-    examples = {group[0].id: group for group in groups}
+    examples = {group[0]: group for group in groups}
     for shape in sample:
         plan = next((seen.plan for seen in shape.seen.values() if seen.plan is not None), None)
         with suppress(Exception, SystemExit):  # of a user's code; the plans of batches report it
-            shape.together = side_by_side(prepared, job, group_of(examples[shape.example.id], shape.example, plan))
+            head = {"places": examples[shape.first], "first": shape.first, "example": shape.example.label}
+            shape.together = side_by_side(prepared, job, PlannedGroup(**head, plan=plan))
 
 
-def _sample(groups: Sequence[Sequence[Trial]]) -> list[_ShapeCosts]:
+def _sample(trials: Trials, groups: Sequence[Places]) -> list[_ShapeCosts]:
     """The planned shapes, each with the trials that it represents."""
     many = min(len(groups), MOST_SHAPES)
     out: list[_ShapeCosts] = []
     for k in range(many):
         first, after = k * len(groups) // many, (k + 1) * len(groups) // many
-        out.append(_ShapeCosts(groups[first][0], sum(map(len, groups[first:after]))))
+        place = groups[first][0]
+        out.append(_ShapeCosts(trials[place], place, sum(map(len, groups[first:after]))))
     return out
 
 

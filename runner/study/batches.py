@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -22,13 +23,13 @@ from ...jobs.planning.groups import found_of, group_key, why_not_batched
 from ..config.optimize_section import OptimizeSection
 from ..config.values import INTERPRETER
 from ..fields import about
-from ..optimize.descent import section_data
 from ..optimize.points import optimizer_of
 from ..packing import Claim, DeviceSpec, Pool
 from ..user_lines import described
+from ..value_columns import Places, array_of, group_numbers, places_of
 from .devices import emulated
 from .plan import PlannedGroup, Prepared, all_reals, all_same, built_on, planned_for
-from .trial_list import Trial, Trials
+from .trial_list import Trial
 
 MOST_ON_CPU, MOST_ON_GPU = 1024, 1 << 17
 """Trials of a batch, at most, if the config does not say: more are not faster, and a batch that is lost runs again."""
@@ -55,14 +56,14 @@ class BatchGroup:
     """Trials that may run in one program, or (``why``) each in its own.
 
     Attributes:
-        trials: their ids, in the order of the sweep.
+        places: theirs in the sweep.
         example: the label of one of them.
         size: trials of one batch, at most; 1: one by one.
         plans: the memory of batches, by class of devices.
         why: why they run one by one; empty where they do not.
     """
 
-    trials: tuple[str, ...]
+    places: Places
     example: str
     size: int = 1
     plans: Mapping[str, BatchPlan] = field(default_factory=dict)
@@ -71,12 +72,12 @@ class BatchGroup:
     def data(self) -> BatchGroupData:
         """The group as plain data."""
         return {
-            "trials": len(self.trials),
+            "trials": len(self.places),
             "example": self.example,
             "size": self.size,
             "why": self.why or None,
             "width": self.width,
-            "batches": len(chunks(self.trials, self.size, self.width)),
+            "batches": len(chunks(self.places, self.size, self.width)),
             "bytes": {kind: plan.bytes(self.size) for kind, plan in self.plans.items()},
         }
 
@@ -111,9 +112,9 @@ def why_not(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup, trial:
 
 def side_by_side(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup) -> float:
     """Trials of a shape that run at once in batches, the mean over its trials, if memory sets no limit; 1: they run one by one."""
-    if why_not(prepared, job, group, prepared.trials.named[group.trials[0]]):
+    if why_not(prepared, job, group, prepared.trials[group.first]):
         return 1.0
-    wanted, sizes = prepared.loaded.config.batch, [len(names) for names in _alike(prepared, job, group.trials)]
+    wanted, sizes = prepared.loaded.config.batch, [len(places) for places in _alike(prepared, job, group.places)]
     most = wanted if isinstance(wanted, int) else MOST_ON_GPU
     return sum(size * min(size, most) for size in sizes) / sum(sizes)
 
@@ -148,19 +149,20 @@ def groups_of(
         devices: of the run.
         arch: the backend to plan for; None: that of the config.
     """
-    trials, out = prepared.trials.named, []
+    trials, out = prepared.trials, []
     for shape in planned:
-        why = why_not(prepared, job, shape, trials[shape.trials[0]])
+        first = trials[shape.first]
+        why = why_not(prepared, job, shape, first)
         if why:
-            out.append(BatchGroup(shape.trials, shape.example, why=why))
+            out.append(BatchGroup(shape.places, shape.example, why=why))
             continue
         try:
-            plans = _plans(prepared, job, trials[shape.trials[0]], threads, arch)
+            plans = _plans(prepared, job, first, threads, arch)
         except (Exception, SystemExit) as error:  # a user's code, or what it asks for
-            out.append(BatchGroup(shape.trials, shape.example, why=f"a batch cannot be planned: {described(error)}"))
+            out.append(BatchGroup(shape.places, shape.example, why=f"a batch cannot be planned: {described(error)}"))
             continue
-        for names in _alike(prepared, job, shape.trials):
-            out.append(_sized(prepared, names, trials[names[0]].label, plans, pools, devices))
+        for places in _alike(prepared, job, shape.places):
+            out.append(_sized(prepared, places, trials[places[0]].label, plans, pools, devices))
     return out
 
 
@@ -182,37 +184,37 @@ def _plans(
 def _optimizer(prepared: Prepared, trial: Trial, params: BaseModel) -> OptimizerSpec | None:
     """The optimiser of the batches of a config, which runs in their programs."""
     config = prepared.loaded.config
-    data = section_data(config.optimize, prepared.gradients, trial.params)
+    data = prepared.descent(trial.params)
     section = None if data is None else OptimizeSection.model_validate(data)
     return optimizer_of(section, params, debug=config.debug is not None)
 
 
-def _alike(prepared: Prepared, job: type[Job[Any]], trials: Sequence[str]) -> list[tuple[str, ...]]:
+def _alike(prepared: Prepared, job: type[Job[Any]], places: Places) -> list[Places]:
     """The trials of a shape in groups that differ in inputs alone."""
-    files, found = prepared.inputs, dict[str, list[str]]()
-    places, columns = prepared.trials.picked(trials)
-    first = located(job.Params.model_validate(prepared.trials.params(places[0])), files)
+    trials, files, found = prepared.trials, prepared.inputs, dict[str, list[int]]()
+    columns = trials.columns_at(places)
+    first = located(job.Params.model_validate(trials.params(places[0])), files)
     inputs = found_of(job, first, prepared.gradients).inputs
     same = [all_reals(column) if name in inputs else all_same(column) for name, column in columns.items()]
     if all(same):
-        return [tuple(trials)]  # as in most sweeps: no key is needed
-    for name, place in zip(trials, places, strict=True):
-        params = located(job.Params.model_validate(prepared.trials.params(place)), files)
-        found.setdefault(group_key(job, params, wanted=prepared.gradients), []).append(name)
-    return [tuple(names) for names in found.values()]
+        return [places]  # as in most sweeps: no key is needed
+    for place in places:
+        params = located(job.Params.model_validate(trials.params(place)), files)
+        found.setdefault(group_key(job, params, wanted=prepared.gradients), []).append(place)
+    return [places_of(np.array(own)) for own in found.values()]
 
 
 def _sized(
     prepared: Prepared,
-    names: tuple[str, ...],
+    places: Places,
     example: str,
     plans: Mapping[str, BatchPlan],
     pools: Sequence[Pool],
     devices: Sequence[DeviceSpec],
 ) -> BatchGroup:
     """A group with the size of its batches: as many trials as fit on each device, and no more than keep all lanes busy."""
-    if len(names) == 1:
-        return BatchGroup(names, example, why="no other trial differs from it in inputs alone")
+    if len(places) == 1:
+        return BatchGroup(places, example, why="no other trial differs from it in inputs alone")
     wanted, capacity = prepared.loaded.config.batch, {pool.id: pool.capacity for pool in pools}
     here = [device for device in devices if device.kind in plans]
     on_host = prepared.backend == "cpu"
@@ -224,24 +226,24 @@ def _sized(
     # a device that has no room for two would make all others run one by one
     most = min((count for count in fit if count > 1), default=1)
     most = min([most, *(plan.most for plan in plans.values() if plan.most is not None)])
-    most = min(most, len(names))
+    most = min(most, len(places))
     if isinstance(wanted, int):
         size = most = min(wanted, most)
     else:
         lanes = sum(device.lanes for device in here) * ROUNDS if on_host else len(here) * GPU_ROUNDS
         width = max(plan.width for plan in plans.values())
-        busy = width * math.ceil(len(names) / (max(1, lanes) * width))
+        busy = width * math.ceil(len(places) / (max(1, lanes) * width))
         most = min(most, MOST_ON_CPU if on_host else MOST_ON_GPU)
         size = min(busy, most)
     if size < 2:
-        return BatchGroup(names, example, why="two of them do not fit into the memory of a device")
+        return BatchGroup(places, example, why="two of them do not fit into the memory of a device")
     budget = prepared.loaded.config.budget_bytes
     if budget is not None and _share(plans, size) > budget:
         size = most  # more trials share the adstack heap, which has a row for each worker
     if budget is not None and _share(plans, size) > budget:
         why = f"`memory_budget` is {budget:,} bytes, a trial of a batch takes {_share(plans, size):,}"
-        return BatchGroup(names, example, why=why)
-    return BatchGroup(names, example, size, plans)
+        return BatchGroup(places, example, why=why)
+    return BatchGroup(places, example, size, plans)
 
 
 def _share(plans: Mapping[str, BatchPlan], size: int) -> int:
@@ -249,13 +251,13 @@ def _share(plans: Mapping[str, BatchPlan], size: int) -> int:
     return max(-(-plan.bytes(size) // size) for plan in plans.values())
 
 
-def chunks(names: Sequence[str], size: int, width: int = 1) -> list[tuple[str, ...]]:
+def chunks(places: Places, size: int, width: int = 1) -> list[Places]:
     """Trials in batches of nearly equal size, which is a multiple of ``width`` where there are several and they are not smaller."""
-    count = math.ceil(len(names) / size)
-    each = math.ceil(len(names) / count)
+    count = math.ceil(len(places) / size)
+    each = math.ceil(len(places) / count)
     if count > 1:
         each = min(size, width * math.ceil(each / width))
-    return [tuple(names[start : start + each]) for start in range(0, len(names), each)]
+    return [places[start : start + each] for start in range(0, len(places), each)]
 
 
 class Batches:
@@ -269,36 +271,32 @@ class Batches:
     def __init__(self, groups: Sequence[BatchGroup] = (), seconds: float | None = None) -> None:
         self.groups = groups
         self._seconds = seconds
-        self._of = {name: index for index, group in enumerate(groups) if group.size > 1 for name in group.trials}
+        self._of = group_numbers([group.places for group in groups])
         self._claims: dict[tuple[int, int], Mapping[str, Claim]] = {}
 
-    def has(self, name: str) -> bool:
+    def has(self, place: int) -> bool:
         """Whether a trial is to run with others."""
-        return name in self._of
+        return place < len(self._of) and self._of[place] >= 0 and self.groups[self._of[place]].size > 1
 
-    def of(self, names: Sequence[str], alone: Iterable[str] = ()) -> list[tuple[str, ...]]:
+    def of(self, places: Places, alone: Iterable[int] = ()) -> list[Places]:
         """Trials as they are to run, in the order of their first ones. ``alone``: those that run by themselves."""
-        single, together = set(alone), dict[int, list[str]]()
-        order: dict[str, tuple[str, ...] | int] = {}
-        for name in names:
-            index = self._of.get(name)
-            if index is None or name in single:
-                order[name] = (name,)
+        rows, single = array_of(places), list(alone)
+        numbers = self._of[rows] if self.groups else np.full(len(rows), -1)
+        if single:
+            numbers[np.isin(rows, single)] = -1
+        out = list[tuple[int, Places]]()
+        for number in np.unique(numbers).tolist():
+            at = np.flatnonzero(numbers == number)
+            if number < 0 or self.groups[number].size < 2:
+                out += [(k, (place,)) for k, place in zip(at.tolist(), rows[at].tolist(), strict=True)]
             else:
-                if index not in together:
-                    order[name] = index
-                together.setdefault(index, []).append(name)
-        out: list[tuple[str, ...]] = []
-        for one in order.values():
-            if isinstance(one, tuple):
-                out.append(one)
-            else:
-                out += chunks(together[one], self.groups[one].size, self.groups[one].width)
-        return out
+                group = self.groups[number]
+                out += [(int(at[0]), batch) for batch in chunks(places_of(rows[at]), group.size, group.width)]
+        return [batch for _, batch in sorted(out, key=lambda one: one[0])]
 
-    def claims(self, batch: tuple[str, ...]) -> Mapping[str, Claim]:
+    def claims(self, batch: Places) -> Mapping[str, Claim]:
         """The claims of a batch, by class of devices: equal batches have the same object."""
-        index, size = self._of[batch[0]], len(batch)
+        index, size = int(self._of[batch[0]]), len(batch)
         if (index, size) not in self._claims:
             plans = self.groups[index].plans
             made = {kind: Claim.of([(plan.bytes(size), 1.0)], self._seconds) for kind, plan in plans.items()}
@@ -306,11 +304,4 @@ class Batches:
         return self._claims[index, size]
 
 
-def columns_of(names: Sequence[str], trials: Trials) -> tuple[Mapping[str, Any], dict[str, list[Any]], list[int]]:
-    """A batch as columns: the parameters of its first trial, those that are not the same in all of them, and their seeds."""
-    places, columns = trials.picked(names)
-    inputs = {name: column.tolist() for name, column in columns.items() if not all_same(column)}
-    return trials.params(places[0]), inputs, [trials.seeds[place] for place in places]
-
-
-__all__ = ["BatchGroup", "Batches", "chunks", "columns_of", "compile_batch", "groups_of", "why_not"]
+__all__ = ["BatchGroup", "Batches", "chunks", "compile_batch", "groups_of", "why_not"]

@@ -14,6 +14,7 @@ from ...jobs.planning.memory_plan import BESIDE
 from ..fields import Data, about
 from ..text_grid import amount, grid
 from ..user_lines import described
+from ..value_columns import Places
 from .plan import Prepared, opened, planned_for, shapes
 from .trials import Trial, counted
 
@@ -43,16 +44,17 @@ def explain(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) ->
     return [_explain(prepared, job, group, arch) for group in shapes(prepared, job)]
 
 
-def _explain(prepared: Prepared, job: type[Job[Any]], group: Sequence[Trial], arch: str | None) -> Explained:
-    head = {"trials": tuple(trial.id for trial in group), "example": group[0].label}
+def _explain(prepared: Prepared, job: type[Job[Any]], group: Places, arch: str | None) -> Explained:
+    trials, first = prepared.trials, prepared.trials[group[0]]
+    head = {"trials": tuple(trials.ids[place] for place in group), "example": first.label}
     error = ""
     for budget in (prepared.loaded.config.budget_bytes, None):
         try:
-            with opened(prepared, job, group[0], budget, arch) as made:
+            with opened(prepared, job, first, budget, arch) as made:
                 found = made.explain(arch=planned_for(prepared, arch))
                 own = made.program is not None and found.plan.arch == made.program.arch.value
             if own:
-                found = _with_smallest(prepared, job, group[0], made, found, arch)
+                found = _with_smallest(prepared, job, first, made, found, arch)
             return Explained(**head, explanation=found, error=error)
         except MemoryError as refused:
             error = str(refused)

@@ -307,16 +307,15 @@ def plans_beside(prepared: Prepared, job: type[Job[Any]]) -> dict[str, Sequence[
     return {backend: make_plan(one, job) for backend, one in prepared.each.items() if backend != prepared.backend}
 
 
-def curves(prepared: Prepared, job: type[Job[Any]], groups: Sequence[PlannedGroup], arch: str | None) -> dict[str, Points]:
+def curves(prepared: Prepared, job: type[Job[Any]], groups: Sequence[PlannedGroup], arch: str | None) -> dict[int, Points]:
     """With ``memory_budget: auto``: the points that trials of each shape may be placed at, by the first trial of the shape; else none."""
     if not prepared.loaded.config.elastic:
         return {}
-    trials = prepared.trials.named
-    found: dict[str, Points] = {}
+    found: dict[int, Points] = {}
     for group in groups:
         if group.plan is not None:
-            with opened(prepared, job, trials[group.trials[0]], None, arch, machine_code=False) as made:
-                found[group.trials[0]] = curve(made, group.plan, planned_for(prepared, arch))
+            with opened(prepared, job, prepared.trials[group.first], None, arch, machine_code=False) as made:
+                found[group.first] = curve(made, group.plan, planned_for(prepared, arch))
     return found
 
 
@@ -331,7 +330,7 @@ def predict(
     prepared: Prepared,
     groups: Sequence[PlannedGroup],
     park: Park,
-    points: Mapping[str, Points] | None = None,
+    points: Mapping[int, Points] | None = None,
     batches: Batches | None = None,
     beside: Mapping[str, Sequence[PlannedGroup]] | None = None,
 ) -> Predicted:
@@ -345,27 +344,27 @@ def predict(
         batches: trials that run together; None: none do.
         beside: the plans for the other backends of ``device.together``.
     """
-    others = {backend: {group.trials[0]: group.plan for group in more} for backend, more in (beside or {}).items()}
+    others = {backend: {group.first: group.plan for group in more} for backend, more in (beside or {}).items()}
     together, config = batches or Batches(), prepared.loaded.config
     requests: list[Request] = []
     misfits: list[Misfit] = []
     for group in groups:
         if group.plan is None:
             if not fits(group, {}):
-                misfits.append(Misfit(len(group.trials), group.example, None, group.error))
+                misfits.append(Misfit(len(group.places), group.example, None, group.error))
             continue
-        claim = claim_of(group.plan, (points or {}).get(group.trials[0], ()), seconds=1.0)
-        of_backend = {backend: claim_of(plans.get(group.trials[0]), seconds=1.0) for backend, plans in others.items()}
+        claim = claim_of(group.plan, (points or {}).get(group.first, ()), seconds=1.0)
+        of_backend = {backend: claim_of(plans.get(group.first), seconds=1.0) for backend, plans in others.items()}
         need, claims = claim.smallest, {d.kind: of_backend.get(inventory.backend_of(d.kind), claim) for d in park.devices}
         made = [
-            Request(names[0], "you", config.name, together.claims(names) if len(names) > 1 else claims, 0.0, len(names))
-            for names in (together.of(group.trials) if claims else ())
+            Request(str(own[0]), "you", config.name, together.claims(own) if len(own) > 1 else claims, 0.0, len(own))
+            for own in (together.of(group.places) if claims else ())
         ]
         why = _too_large(group, prepared.byte_limits) or (misfit(made[0], park.pools, park.devices) if made else "no device")
         if why is None:
             requests += made
         else:
-            misfits.append(Misfit(len(group.trials), group.example, need, why))
+            misfits.append(Misfit(len(group.places), group.example, need, why))
     bound = lower_bound(requests, park.pools, park.devices)
     forecast, _ = choose(requests, park.pools, park.devices)
     placed = sum(request.trials for request in requests)

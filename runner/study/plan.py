@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Annotated, Any, TypeVar
 
@@ -19,11 +19,11 @@ from ..config.model import Loaded
 from ..optimize.descent import optimized, section_data
 from ..optimize.jacobian import Jacobian, choose
 from ..user_lines import described
-from ..value_columns import ValueColumn
+from ..value_columns import Places, ValueColumn, array_of, group_numbers, places_in, places_of, ranges_of
 from .devices import AutoChoice, ChosenDevice, emulated
 from .requests import Points, curve
 from .target import Target
-from .trial_list import Trial, Trials
+from .trial_list import BatchColumns, Trial, Trials
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,7 +34,7 @@ TOO_SLOW = "Timeout: "
 
 
 class PlannedGroup(BaseModel):
-    """Trials of one shape and their common plan, which is that of the first one.
+    """Trials of one shape, by their places in the sweep, and their common plan, which is that of ``first``.
 
     ``plan`` is None where the job could not be built for any trial that was tried; ``error`` says why, with the user's line. ``data``: the
     names of the files that the job was built from, see ``Job.data``. ``gradients``: what is known of gradients that something cuts.
@@ -42,12 +42,26 @@ class PlannedGroup(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    trials: tuple[str, ...]
+    places: Annotated[Places, SkipValidation]
+    first: int
     example: str
     plan: MemoryPlan | None
     error: str = ""
     data: tuple[str, ...] = ()
     gradients: tuple[GradientNote, ...] = ()
+
+    def stored(self) -> dict[str, Any]:
+        """The group as plain data: its places as ranges, ``first`` before the others."""
+        others = array_of(self.places)
+        at = np.append(self.first, others[others != self.first])
+        return self.model_dump(mode="json", exclude={"places", "first"}) | {"at": ranges_of(at)}
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> PlannedGroup:
+        """The group of what ``stored`` gives."""
+        at = places_in(data["at"])
+        rest = {name: value for name, value in data.items() if name != "at"}
+        return cls(places=places_of(np.sort(at)), first=int(at[0]), **rest)
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True).encode
@@ -96,6 +110,12 @@ class Prepared(BaseModel):
         return sum(place.devices for place in (self.place, *self.beside))
 
     @property
+    def may_list_later(self) -> bool:
+        """Whether the list of trials may be written while they run: nothing reads it meanwhile, and the config alone gives it again."""
+        config = self.loaded.config
+        return not (config.export or config.callbacks or (config.sweep is not None and config.sweep.files))
+
+    @property
     def byte_limits(self) -> dict[str, int | None]:
         """The limits of a trial's plan in bytes, by the name of the key in the config."""
         config = self.loaded.config
@@ -111,12 +131,23 @@ class Prepared(BaseModel):
         }
         data["device"]["backend"] = list(self.each) if self.beside else self.arch
         if config.optimize is not None:
-            data["optimize"] = section_data(config.optimize, self.gradients, self.trials.params(0))
+            data["optimize"] = self.descent(self.trials.params(0))
         return data | ({"overrides": list(self.loaded.overrides)} if self.loaded.overrides else {})
 
     def spec(self, trial: Trial) -> dict[str, Any]:
         """The spec of ``trial`` for a worker, as plain data."""
-        return self.shared_spec() | self.own_spec(trial)
+        own = BatchColumns(trial.params, {}, [trial.seed], self.descent(trial.params))
+        return self.shared_spec() | own.own_spec(trial.id, 0)
+
+    def columns(self, places: Places) -> BatchColumns:
+        """What a worker is told of trials that differ in inputs alone."""
+        params, columns = self.trials.params(places[0]), self.trials.columns_at(places) if len(places) > 1 else {}
+        inputs = {name: column.tolist() for name, column in columns.items() if not all_same(column)}
+        return BatchColumns(params, inputs, self.trials.seeds_at(places), self.descent(params))
+
+    def descent(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What trials with such parameters descend by, see ``section_data``; None: they run once."""
+        return section_data(self.loaded.config.optimize, self.gradients, params)
 
     def shared_spec(self) -> dict[str, Any]:
         """The part of ``spec`` that all trials have in common."""
@@ -132,11 +163,6 @@ class Prepared(BaseModel):
             "debug": None if config.debug is None else config.debug.model_dump(),
             **self.inputs.as_spec(),
         }
-
-    def own_spec(self, trial: Trial) -> dict[str, Any]:
-        """The part of ``spec`` that is the trial's own."""
-        optimize = section_data(self.loaded.config.optimize, self.gradients, trial.params)
-        return {"trial": trial.id, "params": trial.params, "seed": trial.seed, "optimize": optimize}
 
 
 def learns_frames(prepared: Prepared) -> bool:
@@ -179,11 +205,11 @@ def plan_each(
         threads: of the CPU; None: those of the config.
         curves: with ``memory_budget: auto``, find the curve of each shape.
     """
-    groups = shapes(prepared, job)
+    groups, trials = shapes(prepared, job), prepared.trials
     learns = learns_frames(prepared) and arch in (None, prepared.backend)
     other, config = planned_for(prepared, arch), prepared.loaded.config
 
-    def work(group: Sequence[Trial]) -> Planned:
+    def work(group: Places) -> Planned:
         code = learns and group is groups[0]
 
         def plan_of(trial: Trial) -> tuple[MemoryPlan, Points, tuple[str, ...], tuple[GradientNote, ...]]:
@@ -192,8 +218,9 @@ def plan_each(
                 points = curve(made, plan, other) if curves and config.elastic else ()
                 return plan, points, tuple(made.asked), notes_of(made)
 
-        example, (plan, points, data, notes) = first_that_works(group, plan_of)
-        return group_of(group, example, plan, data=data).model_copy(update={"gradients": notes}), points
+        first, (plan, points, data, notes) = first_that_works(group, lambda place: plan_of(trials[place]))
+        head = {"places": group, "first": first, "example": trials[first].label}
+        return PlannedGroup(**head, plan=plan, data=data, gradients=notes), points
 
     for group, found in zip(groups, each_within(work, groups, limit_s), strict=True):
         if isinstance(found, KeyboardInterrupt):
@@ -202,7 +229,8 @@ def plan_each(
             found, BaseException
         ):  # a user's code: shown by `plan`, and met again, as the trial's own error, by `submit`
             error = f"{TOO_SLOW}planning this shape: {found}" if isinstance(found, Hung) else described(found)
-            found = group_of(group, group[0], None, error), ()
+            head = {"places": group, "first": group[0], "example": trials[group[0]].label}
+            found = PlannedGroup(**head, plan=None, error=error), ()
         yield found
 
 
@@ -241,31 +269,22 @@ def all_reals(column: ValueColumn) -> bool:
     return numbers is not None and numbers.dtype.kind == "f" and numbers.ndim <= 2
 
 
-def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[Sequence[Trial]]:
+def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[Places]:
     """The trials in groups that need equal memory, see ``Job.shape_key``."""
-    groups: dict[str, list[Trial]] = {}
+    groups: dict[str, list[int]] = {}
     trials, files = prepared.trials, prepared.inputs
     own = getattr(job.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
     alike = [all_reals(column) or all_same(column) for column in trials.columns.values()]
     if not own and trials.uneven is None and all(alike):
-        return [trials]  # as of most sweeps: values of floats decide no shape
-    for trial in prepared.trials:
-        key = job.shape_key(located(job.Params.model_validate(trial.params), files))
-        groups.setdefault(_CANONICAL(key), []).append(trial)
-    return list(groups.values())
+        return [range(len(trials))]  # as of most sweeps: values of floats decide no shape
+    for place in range(len(trials)):
+        key = job.shape_key(located(job.Params.model_validate(trials.params(place)), files))
+        groups.setdefault(_CANONICAL(key), []).append(place)
+    return [places_of(np.array(group)) for group in groups.values()]
 
 
-def group_of(
-    group: Sequence[Trial], example: Trial, plan: MemoryPlan | None, error: str = "", data: tuple[str, ...] = ()
-) -> PlannedGroup:
-    """The planned group of trials of one shape; ``example`` is the one that was planned, and comes first."""
-    ids = group.ids if isinstance(group, Trials) else [trial.id for trial in group]
-    names = (example.id, *(name for name in ids if name != example.id))
-    return PlannedGroup(trials=names, example=example.label, plan=plan, error=error, data=data)
-
-
-def first_that_works(group: Sequence[Trial], work: Callable[[Trial], T]) -> tuple[Trial, T]:
-    """The first trial of one shape with which ``work`` succeeds, and what it returns.
+def first_that_works(group: Places, work: Callable[[int], T]) -> tuple[int, T]:
+    """The first trial of one shape with which ``work`` succeeds, by its place, and what it returns.
 
     Up to ``TRIED`` trials, spread evenly, are tried while their errors differ. Equal errors of the first two end the search, as does a
     lack of memory, which is that of the shape.
@@ -277,9 +296,9 @@ def first_that_works(group: Sequence[Trial], work: Callable[[Trial], T]) -> tupl
     picked = [group[k * (len(group) - 1) // max(1, count - 1)] for k in range(count)]
     order = [picked[0], picked[-1], *picked[1:-1]][:count]
     first: BaseException | None = None
-    for trial in order:
+    for place in order:
         try:
-            return trial, work(trial)
+            return place, work(place)
         except (Exception, SystemExit) as error:
             same = first is not None and (type(error), str(error)) == (type(first), str(first))
             first = first or error
@@ -331,12 +350,19 @@ def opened(
     )
 
 
-def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:
-    """Planned bytes of each trial by id; None where its job could not be built."""
-    found: dict[str, int | None] = {}
-    for group in groups:
-        found |= dict.fromkeys(group.trials, group.plan.bytes if group.plan else None)
-    return found
+class PlannedBytes:
+    """The planned bytes of each trial, by its place; None where its job could not be built, or is in no group."""
+
+    def __init__(self, groups: Sequence[PlannedGroup] = ()) -> None:
+        self._numbers = group_numbers([group.places for group in groups])
+        self._bytes = [None if group.plan is None else group.plan.bytes for group in groups]
+
+    def __bool__(self) -> bool:
+        return bool(self._bytes)
+
+    def __getitem__(self, place: int) -> int | None:
+        number = self._numbers[place] if place < len(self._numbers) else -1
+        return None if number < 0 else self._bytes[number]
 
 
 class Hung(Exception):

@@ -8,7 +8,7 @@ not promised. Before a run begins, ``Claims.settle`` finds out on virtual time w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from ...jobs.base import Job, MemoryPlan
 from ...jobs.planning.explain import windows_within
 from ...jobs.planning.plan import differentiated, gradient_plan, heap_planes, launches_of
 from ..packing import Claim, DeviceSpec, Forecast, Placement, Pool, Request, simulate
+from ..value_columns import Places, group_numbers
 
 SHARES = (2, 4, 10)
 """The parts of the heap, and of the whole in time steps, that are tried."""
@@ -70,30 +71,30 @@ class Claims:
         shapes: trials of each shape, with the claim of one of them by class of devices.
     """
 
-    def __init__(self, shapes: Sequence[tuple[Sequence[str], Mapping[str, Claim]]]) -> None:
-        self._of = {name: index for index, (names, _) in enumerate(shapes) for name in names}
+    def __init__(self, shapes: Sequence[tuple[Places, Mapping[str, Claim]]]) -> None:
+        self._of = group_numbers([places for places, _ in shapes])
         self._plans = [claims for _, claims in shapes]
         self._claims = list(self._plans)
 
-    def __call__(self, trial: str) -> Mapping[str, Claim]:
+    def __call__(self, trial: int) -> Mapping[str, Claim]:
         """The claims of a trial that runs alone."""
         return self._claims[self._of[trial]]
 
-    def curves(self, trial: str) -> Mapping[str, Claim]:
+    def curves(self, trial: int) -> Mapping[str, Claim]:
         """All points of a trial, also those that ``settle`` has given up."""
         return self._plans[self._of[trial]]
 
-    def fastest(self, trial: str, kind: str) -> int | None:
+    def fastest(self, trial: int, kind: str) -> int | None:
         """Bytes of the plan of a trial without a budget; None where it has no claim for this class."""
         claim = self._plans[self._of[trial]].get(kind)
         return None if claim is None else claim.points[0].bytes
 
-    def settle(self, trials: Collection[str], pools: Sequence[Pool], devices: Sequence[DeviceSpec]) -> int | None:
+    def settle(self, trials: Places, pools: Sequence[Pool], devices: Sequence[DeviceSpec]) -> int | None:
         """Take the claims with which these trials are predicted to end first, see ``choose``; returns what that gives."""
         if all(len(claim.points) == 1 for claims in self._claims for claim in claims.values()):
             return None
         step = -(-len(trials) // MOST_FORECAST) or 1
-        wanted = [Request(name, "", "", self(name), 0.0) for name in list(trials)[::step]]
+        wanted = [Request(str(place), "", "", self(place), 0.0) for place in trials[::step]]
         _, level = choose(wanted, pools, devices)
         if level:
             self._claims = [lowered(claims, level) for claims in self._claims]

@@ -9,22 +9,24 @@ from __future__ import annotations
 import base64
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from ..store.encoding import Damaged, is_sealed, lossless, read_document, sealed
+from ..store.files import Files, StorageFull
 from ..value_columns import ABSENT, ValueColumn, joined
-from .trial_list import Trial, Trials
+from .trial_list import Trial, TrialNames, Trials
 from .trials import trial_id
 
 LINE_BYTES, MOST_OF_LINE = 1 << 16, 1 << 13
 """About the bytes of a line, and the most trials of one: a damaged line loses the parameters of all of them."""
 PROBE = 32
+TRIALS_FILE, ENDS = "trials.jsonl", "trials.jsonl: it ends after trial"
 DIGITS = 12
 _FIRST = b'{"ids":'
 _IDS, _EACH = re.compile(rb'^\{"ids":"([^"]*)'), re.compile(rb'^\{"ids":\[((?:"[^"\\\\]{1,200}",?)*)')
@@ -39,14 +41,62 @@ class TrialList:
     problems: list[str]
     damaged: frozenset[str] = frozenset()
 
+    def so_far(self) -> TrialList:
+        """The same of a file that is still being written, if it ends early."""
+        problems, there = of_growing(self.problems)
+        return self if there is None else TrialList(self.trials, problems, self.damaged.difference(self.trials.ids[there:]))
+
+
+def of_growing(problems: list[str]) -> tuple[list[str], int | None]:
+    """The damage of a file but for its early end, and how many trials are before that; None: it does not end early."""
+    if not problems or not problems[-1].startswith(ENDS):
+        return problems, None
+    return problems[:-1], int(problems[-1].removeprefix(ENDS).split()[0])
+
 
 def trial_lines(trials: Sequence[Trial]) -> bytes:
     """The text of ``trials.jsonl``. Each line says which trials it has, as ``at``, and how many there are, as ``of``."""
     made = Trials.of(trials)
-    few = min(PROBE, len(made))
-    each = (len(_line(made, 0, few)) - len(_line(made, 0, 1))) // max(1, few - 1) if few else 1
-    step = max(1, min(MOST_OF_LINE, LINE_BYTES // max(1, each)))
-    return b"".join(_line(made, start, min(start + step, len(made))) for start in range(0, len(made), step))
+    return _lines_of(made, 0, len(made), _step(made, len(made)))
+
+
+def _step(trials: Trials, known: int) -> int:
+    """Trials of a line. ``known``: of so many the ids are made."""
+    few = min(PROBE, known)
+    each = (len(_line(trials, 0, few)) - len(_line(trials, 0, 1))) // max(1, few - 1) if few else 1
+    return max(1, min(MOST_OF_LINE, LINE_BYTES // max(1, each)))
+
+
+def _lines_of(trials: Trials, begin: int, end: int, step: int) -> bytes:
+    return b"".join(_line(trials, start, min(start + step, end)) for start in range(begin, end, step))
+
+
+def write_as_made(files: Files, trials: Trials, names: TrialNames) -> None:
+    """Write the first block of ``trials.jsonl``, and the others when ``names`` makes them.
+
+    Raises:
+        StorageFull: no room.
+    """
+    names.before(1)
+    file, step, written = files.grow(TRIALS_FILE), _step(trials, len(names.made_ids)), 0
+
+    def more() -> None:
+        nonlocal written
+        stop = len(names.made_seeds)
+        if written < stop:
+            file.append(_lines_of(trials, written, stop, step))
+            written = stop
+            if stop == len(trials):
+                file.close()
+
+    def write() -> bool:
+        with suppress(StorageFull):  # it is tried again with the next block, and at the end of the run
+            more()
+        return written == len(trials)
+
+    more()
+    file.sync()
+    names.write = write
 
 
 def _line(trials: Trials, start: int, stop: int) -> bytes:
@@ -175,7 +225,8 @@ def _lines(data: bytes, problems: list[str]) -> list[tuple[list[str], int, bytes
             problems.append(f"trials.jsonl, line {number}: {_why(line)}; the parameters of {_said(names)} are lost")
         place += len(names)
     if place < of:
-        problems.append(f"trials.jsonl: it ends after trial {place} of {of}; the trials behind are lost")
+        problems.append(f"{ENDS} {place} of {of}; the trials behind are lost")
+        found.append(([f"line-{k + 1}" for k in range(place, of)], place, None))
     return found
 
 
@@ -226,31 +277,6 @@ def is_complete(data: bytes) -> bool:
     """Whether all lines are there, as they were written; nothing of them is decoded."""
     ids, problems = ids_of(data)
     return bool(ids) and not problems
-
-
-class TrialIds(Sequence[str]):
-    """The ids of the trials, read when one of them is asked for.
-
-    Args:
-        read: gives the bytes of ``trials.jsonl``.
-    """
-
-    def __init__(self, read: Callable[[], bytes]) -> None:
-        self._read = read
-
-    @cached_property
-    def _ids(self) -> list[str]:
-        return ids_of(self._read())[0]
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        return self._ids[place]
 
 
 # Formats 3 and 4 of run folders: each line has one trial, with all of its parameters.
@@ -307,4 +333,4 @@ def _old_lines(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
     return found, problems
 
 
-__all__ = ["TrialIds", "TrialList", "ids_of", "is_complete", "read_trials", "trial_lines", "trial_of"]
+__all__ = ["TrialList", "ids_of", "is_complete", "of_growing", "read_trials", "trial_lines", "trial_of", "write_as_made"]

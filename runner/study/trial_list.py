@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import threading
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from operator import eq
-from typing import Any, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
-from ..value_columns import ABSENT, ValueColumn, columns_of_rows
+from ...compiler.errors import QdrunError
+from ..value_columns import ABSENT, Places, ValueColumn, columns_of_rows
 
+T = TypeVar("T")
+BLOCK = 1 << 15
+"""So many ids and seeds are made at once."""
 PLAIN = (int, str, bool, type(None))
 
 
@@ -45,6 +51,100 @@ def short(value: Any) -> str:
     return text if len(text) <= 24 else text[:21] + "..."
 
 
+class TrialNames:
+    """The ids and seeds of trials, made in blocks, in order, when they are asked for and by the thread that asks.
+
+    Args:
+        count: of the trials.
+        make: the ids and seeds from one place to another.
+
+    Raises:
+        SameId: two trials have one id; of all that ask.
+    """
+
+    def __init__(self, count: int, make: Callable[[int, int], tuple[list[str], Sequence[int]]]) -> None:
+        self.count, self.made_ids, self.made_seeds = count, list[str](), array("q")
+        self.ids, self.seeds = Made[str](self, self.made_ids), Made[int](self, self.made_seeds)
+        self.later = False
+        """Whether the list of the run is written in blocks, too."""
+        self.write: Callable[[], bool] = lambda: True
+        """Writes to the list what was made since; whether there was room."""
+        self._make, self._lock, self._known = make, threading.RLock(), set[str]()
+
+    def before(self, stop: int) -> None:
+        """Make those before a place."""
+        while len(self.made_seeds) < min(stop, self.count):
+            with self._lock:
+                start = len(self.made_seeds)
+                if start < min(stop, self.count):
+                    self._block(start, min(start + BLOCK, self.count))
+
+    def _block(self, start: int, stop: int) -> None:
+        ids, seeds = self._make(start, stop)
+        self._known.update(ids)
+        if len(self._known) < stop:
+            seen = dict[str, int]()
+            place = next(k for k, name in enumerate([*self.made_ids, *ids]) if seen.setdefault(name, k) != k)
+            raise SameId(seen[ids[place - start]], place, ids[place - start])
+        self.made_ids += ids
+        self.made_seeds.extend(seeds)
+        self.write()
+
+    def finish(self) -> bool:
+        """Make and write all; whether there was room."""
+        self.before(self.count)
+        with self._lock:
+            return self.write()
+
+    def begin(self) -> None:
+        """Make and write all in a thread. What it raises, the end of the run raises as well."""
+
+        def work() -> None:
+            with suppress(SameId, OSError):
+                self.finish()
+
+        threading.Thread(target=work, name="trials", daemon=True).start()
+
+
+class SameId(QdrunError, ValueError):
+    """Two trials have one id."""
+
+    def __init__(self, first: int, second: int, name: str) -> None:
+        super().__init__(
+            f"trials {first} and {second} of the sweep have the same id, {name}, though their parameters differ: it has 12 digits\n"
+            "  do: set another `sweep.seed`, or split the sweep"
+        )
+
+
+class Made(Sequence[T]):
+    """The ids, or the seeds, of ``TrialNames``."""
+
+    def __init__(self, names: TrialNames, made: Sequence[T]) -> None:
+        self._names, self._made = names, made
+
+    def __len__(self) -> int:
+        return self._names.count
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
+        if isinstance(place, slice):
+            self._names.before(max(place.indices(len(self))[:2]))
+        else:
+            self._names.before(place + 1 if place >= 0 else len(self))
+        return self._made[place]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self[:])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
 @dataclass(frozen=True)
 class Trials(Sequence[Trial]):
     """The trials of a run, in the order of the sweep, as columns. A ``Trial`` is made each time one is asked for.
@@ -54,6 +154,7 @@ class Trials(Sequence[Trial]):
         swept: what the sweep sets, by (dotted) name; ``ABSENT`` where it does not.
         columns: the parameters by name: of the names that the first trial has.
         uneven: the parameters of each trial, where not all have the same names.
+        names: what makes ids and seeds, where they are made when they are asked for.
     """
 
     ids: Sequence[str]
@@ -63,6 +164,7 @@ class Trials(Sequence[Trial]):
     swept: Mapping[str, ValueColumn]
     columns: Mapping[str, ValueColumn]
     uneven: Sequence[dict[str, Any]] | None = None
+    names: TrialNames | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Trials:
@@ -97,10 +199,30 @@ class Trials(Sequence[Trial]):
 
     def part(self, start: int, stop: int) -> Trials:
         """Some trials that follow one another."""
-        places = np.arange(start, stop)
-        cut = lambda columns: {name: column.take(places) for name, column in columns.items()}  # noqa: E731
+        places = range(start, stop)
+        swept = {name: column.take(places) for name, column in self.swept.items()}
         heads = (self.ids[start:stop], self.indices[start:stop], self.replicates[start:stop], self.seeds[start:stop])
-        return Trials(*heads, cut(self.swept), cut(self.columns), self.uneven and self.uneven[start:stop])
+        return Trials(*heads, swept, self.columns_at(places), self.uneven and self.uneven[start:stop])
+
+    def columns_at(self, places: Places) -> Mapping[str, ValueColumn]:
+        """The parameters of some trials."""
+        if places == range(len(self)):
+            return self.columns
+        return {name: column.take(places) for name, column in self.columns.items()}
+
+    def ids_at(self, places: Places) -> tuple[str, ...]:
+        """The ids of some trials."""
+        return tuple(_at(self.ids, places))
+
+    def seeds_at(self, places: Places) -> list[int]:
+        """The seeds of some trials."""
+        return list(_at(self.seeds, places))
+
+    def listed(self) -> bool:
+        """Make the ids of all, and write those that the list of the run does not have; whether there was room."""
+        with suppress(SameId):
+            return self.names is None or self.names.finish()
+        return True
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -112,13 +234,9 @@ class Trials(Sequence[Trial]):
         """The trials by their ids."""
         return _Named(self)
 
-    def picked(self, names: Sequence[str]) -> tuple[Sequence[int], Mapping[str, ValueColumn]]:
-        """The places of trials, and the columns of their parameters."""
-        if len(names) == len(self) and all(map(eq, names, self.ids)):
-            return range(len(self)), self.columns
-        places = [self.places[name] for name in names]
-        at = np.array(places, np.int64)
-        return places, {name: column.take(at) for name, column in self.columns.items()}
+
+def _at(values: Sequence[Any], places: Places) -> Sequence[Any]:
+    return values[places.start : places.stop] if isinstance(places, range) else [values[place] for place in places]
 
 
 @dataclass(frozen=True)
@@ -133,6 +251,34 @@ class _Named(Mapping[str, Trial]):
 
     def __len__(self) -> int:
         return len(self.trials)
+
+
+class BatchColumns(NamedTuple):
+    """The trials of a batch as columns: they differ in inputs and seeds alone, and run at once in one program. One trial has a row, too.
+
+    Attributes:
+        params: of the first trial, as plain data.
+        inputs: the parameters that are not the same in all, with a value for each trial.
+        seeds: of each trial.
+        optimize: what each descends by, see ``section_data``; None: they run once.
+    """
+
+    params: Mapping[str, Any]
+    inputs: Mapping[str, list[Any]]
+    seeds: list[int]
+    optimize: Mapping[str, Any] | None = None
+
+    def own_spec(self, trial: str, row: int) -> dict[str, Any]:
+        """What of ``Prepared.spec`` is a trial's own."""
+        return {"trial": trial, "params": self.params_of(row), "seed": self.seeds[row], "optimize": self.optimize}
+
+    def params_of(self, row: int) -> dict[str, Any]:
+        """The parameters of a trial."""
+        return {**self.params, **{name: values[row] for name, values in self.inputs.items()}}
+
+    def part(self, row: int) -> BatchColumns:
+        """The columns of one trial."""
+        return BatchColumns(self.params_of(row), {}, [self.seeds[row]], self.optimize)
 
 
 def texts(column: Sequence[Any], encode: Callable[[Any], str]) -> str | list[str]:
@@ -187,4 +333,4 @@ def members(columns: Mapping[str, Sequence[Any]], encode: Callable[[Any], str]) 
     return [*parts, "}"]
 
 
-__all__ = ["Trial", "Trials", "filled", "members", "short", "texts"]
+__all__ = ["BatchColumns", "SameId", "Trial", "TrialNames", "Trials", "filled", "members", "short", "texts"]

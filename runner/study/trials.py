@@ -17,11 +17,11 @@ from ...jobs.core import paths
 from ..collector import paused
 from ..config.limits import as_numbers, limits_of
 from ..config.model import Loaded, OptimizeSection, explain
-from ..config.sweep import Point, SweepError, SweepPoints, expand
+from ..config.sweep import Point, SweepError, SweepPoints, expand, ranks_of
 from ..config.yaml_lines import ConfigError, ConfigProblem, KeyPath, did_you_mean, dotted
 from ..optimize.descent import optimized
 from ..value_columns import ABSENT, Array, ValueColumn, joined, narrowed
-from .trial_list import PLAIN, Trial, Trials, filled, members, short, texts
+from .trial_list import PLAIN, Trial, TrialNames, Trials, filled, members, short, texts
 
 MAX_PROBLEMS = 8
 MOST_LOOKED_AT = 64
@@ -106,13 +106,32 @@ def _made(loaded: Loaded, job: type[Job[Any]], points: SweepPoints) -> Trials:
         columns = None
     if columns is None:
         return Trials.of(_one_by_one(loaded, job, points, seed))
-    ids = trial_ids(columns, points.replicates)
-    if len(set(ids)) < len(ids):
-        first: dict[str, int] = {}
-        row = next(row for row, identity in enumerate(ids) if first.setdefault(identity, row) != row)
-        raise _equal_error(loaded, points[row], points[first[ids[row]]])
+    equal = _first_equal(columns, points)
+    if equal is not None:
+        raise _equal_error(loaded, *(points[row] for row in equal))
     replicates = array("q", points.replicates.astype(np.int64).tobytes())
-    return Trials(ids, range(len(ids)), replicates, trial_seeds(seed, ids), points.columns, columns)
+
+    def make(start: int, stop: int) -> tuple[list[str], Sequence[int]]:
+        rows = range(start, stop)
+        ids = trial_ids({name: column.take(rows) for name, column in columns.items()}, replicates[start:stop])
+        return ids, trial_seeds(seed, ids)
+
+    names = TrialNames(len(points), make)
+    return Trials(names.ids, range(len(points)), replicates, names.seeds, points.columns, columns, names=names)
+
+
+def _first_equal(columns: Mapping[str, ValueColumn], points: SweepPoints) -> tuple[int, int] | None:
+    """The first trial that is equal to one before it, and that one: the values of points differ, and may be equal as parameters."""
+    if all(name in columns and columns[name].values is column.values for name, column in points.columns.items()):
+        return None
+    known = {name: column for name, column in columns.items() if not column.is_shared}
+    known["replicate of trials"] = ValueColumn(points.replicates.astype(np.int64))
+    again = np.flatnonzero(ranks_of(known, len(points)))
+    if not len(again):
+        return None
+    row = int(again[0])
+    same = np.logical_and.reduce([codes == codes[row] for codes in (column.codes() for column in known.values())])
+    return row, int(np.flatnonzero(same)[0])
 
 
 def _equal_error(loaded: Loaded, one: Point, other: Point) -> ConfigError:
@@ -146,15 +165,18 @@ def trial_ids(columns: Mapping[str, ValueColumn], replicates: Sequence[int] | Ar
     """As ``trial_id``, of trials whose parameters are columns."""
     ids, numbers = list[str](), ValueColumn(np.asarray(replicates, np.int64))
     for start in range(0, len(numbers), AT_ONCE):
-        rows = np.arange(start, min(start + AT_ONCE, len(numbers)))
+        rows = range(start, min(start + AT_ONCE, len(numbers)))
         named = {name: columns[name].take(rows) for name in sorted(columns)}
         parts = ["[", *members(named, _CANONICAL), ",", texts(numbers.take(rows), _CANONICAL), "]"]
         own = next((k for k, part in enumerate(parts) if not isinstance(part, str)), len(parts))
         begun = hashlib.sha256("".join(map(str, parts[:own])).encode())  # the part that is equal in all of them
+        digests = list[bytes]()
         for text in filled(parts[own:], len(rows)):
             one = begun.copy()
             one.update(text.encode())
-            ids.append(one.hexdigest()[:12])
+            digests.append(one.digest()[:6])
+        digits = b"".join(digests).hex()
+        ids += [digits[k : k + 12] for k in range(0, len(digits), 12)]
     return ids
 
 

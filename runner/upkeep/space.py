@@ -6,6 +6,7 @@ gradient only an upper bound is known before the job runs, the plan's ``gradient
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from ..store.attempts import INLINE_BYTES
 from ..store.files import Files, StorageFull
 from ..study.plan import PlannedGroup
 from ..study.trial_list import Trial, Trials
-from ..value_columns import Array
+from ..value_columns import Array, index_of
 
 LINE_BYTES = 1500
 """Bytes of a trial without its arrays: its lines in the journal (measured: 1.1 to 1.4 KB), including its plan by kind, and its row."""
@@ -51,16 +52,17 @@ def estimate(trials: Iterable[Trial], groups: Iterable[PlannedGroup], gradients:
     numbers = np.zeros(len(made), np.int64)
     for name in names:
         column = made.columns[name]
-        counts = np.array(list(map(_numbers, column.distinct())), np.int64)
+        known = column.distinct_numbers()
+        each = list(map(_numbers, column.distinct())) if known is None else [math.prod(known.shape[1:])] * len(known)
+        counts = np.array(each, np.int64)
         numbers += counts if column.places is None else counts[column.places]
     low = _record_bytes(numbers + len(wanted) - len(names))
     least = int(low.sum())
     if len(names) == len(wanted):
         return Estimate(least, least, len(made))
-    bounds: dict[str, int] = {}
+    larger = np.zeros(len(made), np.int64)
     for group in groups:
-        bounds |= dict.fromkeys(group.trials, _bound(group) // NUMBER_BYTES)
-    larger = np.fromiter((bounds.get(name, 0) for name in made.ids), np.int64, len(made))
+        larger[index_of(group.places)] = _bound(group) // NUMBER_BYTES
     return Estimate(least, int(np.maximum(low, _record_bytes(larger)).sum()), len(made))
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ...jobs.core.watch import StepValues
 from ..store.columns import BatchRows
 from ..store.files import escaped
+from ..study.trial_list import BatchColumns
 
 
 def worker_name(run: str, device: str, number: int) -> str:
@@ -66,34 +67,6 @@ class WorkerSpec:
     shapes: tuple[BatchSpec, ...] = ()
 
 
-class BatchColumns(NamedTuple):
-    """The trials of a batch as columns: they differ in inputs and seeds alone, and run at once in one program. One trial has a row, too.
-
-    Attributes:
-        params: of the first trial, as plain data.
-        inputs: the parameters that are not the same in all, with a value for each trial.
-        seeds: of each trial.
-        optimize: what each descends by, see ``section_data``; None: they run once.
-    """
-
-    params: Mapping[str, Any]
-    inputs: Mapping[str, list[Any]]
-    seeds: list[int]
-    optimize: Mapping[str, Any] | None = None
-
-    def own_spec(self, trial: str, row: int) -> dict[str, Any]:
-        """What of ``Prepared.spec`` is a trial's own."""
-        return {"trial": trial, "params": self.params_of(row), "seed": self.seeds[row], "optimize": self.optimize}
-
-    def params_of(self, row: int) -> dict[str, Any]:
-        """The parameters of a trial."""
-        return {**self.params, **{name: values[row] for name, values in self.inputs.items()}}
-
-    def part(self, row: int) -> BatchColumns:
-        """The columns of one trial."""
-        return BatchColumns(self.params_of(row), {}, [self.seeds[row]], self.optimize)
-
-
 class BatchSpec(NamedTuple):
     """One trial, or several that run at once, on one lane.
 
@@ -134,15 +107,15 @@ class LaunchEnded(NamedTuple):
 
     Attributes:
         launch: its number.
-        ends: the records of its trials, by id; see ``runner.workers.records``. Those of a batch that ended well are in ``rows`` instead.
-            A trial without an end did not begin, if others have one; if none has, the worker gave no result.
+        ends: the records of its trials, by id, in the runner by place; see ``runner.workers.records``. Those of a batch that ended well
+            are in ``rows`` instead. A trial without an end did not begin, if others have one; if none has, the worker gave no result.
         rows: the trials that ran together and ended well.
         retire: why the worker must be replaced before it is given more; empty when it need not be.
         begun: False: the worker did not begin with it, and never will.
     """
 
     launch: int
-    ends: Mapping[str, Mapping[str, Any]]
+    ends: Mapping[Any, Mapping[str, Any]]
     rows: tuple[BatchRows, ...] = ()
     retire: str = ""
     begun: bool = True

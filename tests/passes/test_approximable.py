@@ -91,5 +91,5 @@ def test_the_plan_for_a_gpu_has_the_note_and_qdrun_plan_prints_it():
         there, here = job.plan(arch="cuda"), job.plan(arch="cpu")
     assert here.notes == ()
     assert len(there.notes) == 1 and "of kernel `swing`" in there.notes[0]
-    lines = _group_lines(PlannedGroup(trials=("t",), example="t", plan=there), {})
+    lines = _group_lines(PlannedGroup(places=(0,), first=0, example="t", plan=there), {})
     assert any(line.startswith("  note: about") for line in lines)

@@ -15,18 +15,16 @@ from qdrun.jobs.planning.batch_plan import BatchPlan, HeapPiece
 from qdrun.jobs.planning.groups import BuildFacts
 from qdrun.runner.config.model import load_config
 from qdrun.runner.config.yaml_lines import ConfigError
-from qdrun.runner.engine.parts import TrialAt
+from qdrun.runner.engine.parts import NOT_CHARGED, Charges, TrialAt
 from qdrun.runner.engine.start import batched
 from qdrun.runner.observe.planned import SweepPlan
 from qdrun.runner.observe.show import plan_text
 from qdrun.runner.packing import DeviceSpec, Pool
-from qdrun.runner.store.attempts import Failure
 from qdrun.runner.study import batches
-from qdrun.runner.study.batches import Batches, BatchGroup, chunks, columns_of, groups_of
+from qdrun.runner.study.batches import Batches, BatchGroup, chunks, groups_of
 from qdrun.runner.study.plan import all_same, make_plan
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.value_columns import ValueColumn
-from qdrun.runner.workers.spec import BatchColumns
 
 MIB = 1 << 20
 
@@ -77,10 +75,10 @@ def test_trials_that_differ_in_inputs_alone_are_one_group(tmp_path, known):
     sweep = {"x": [float(k) for k in range(40)], "scale": [1.0, 2.0], "size": [4, 5]}
     prepared, found = groups(tmp_path, sweep)
     assert len(known) == 2, "once for each shape"
-    params = {trial.id: trial.params for trial in prepared.trials}
-    assert sorted(len(group.trials) for group in found) == [40] * 4
+    params = [trial.params for trial in prepared.trials]
+    assert sorted(len(group.places) for group in found) == [40] * 4
     for group in found:
-        assert len({(params[name]["scale"], params[name]["size"]) for name in group.trials}) == 1
+        assert len({(params[place]["scale"], params[place]["size"]) for place in group.places}) == 1
         assert not group.why
 
 
@@ -118,7 +116,7 @@ def test_what_runs_one_by_one_is_said_with_the_reason(tmp_path, known, sweep, mo
     prepared, (group,) = groups(tmp_path, sweep, more, where)
     assert group.size == 1 and group.why.startswith(why)
     text = plan_text(prepared, [], None, [group])
-    assert f"{len(group.trials)} trial{'s' if len(group.trials) > 1 else ''} one by one: {why}" in text
+    assert f"{len(group.places)} trial{'s' if len(group.places) > 1 else ''} one by one: {why}" in text
 
 
 def test_the_reason_of_the_job_and_a_batch_that_cannot_be_planned_are_told(tmp_path, known, monkeypatch):
@@ -144,33 +142,33 @@ def test_the_plan_shows_groups_their_batches_and_bytes(tmp_path, known):
 
 
 def test_the_claim_of_a_batch_is_exact_and_equal_ones_share_an_object():
-    names = tuple(f"t{k}" for k in range(20))
-    made = Batches([BatchGroup(names, "t0", 8, {"cpu": PLAN}), BatchGroup(("alone",), "a", why="so")], 3.0)
-    assert made.claims(names[:8]) is made.claims(names[8:16])
-    (point,) = made.claims(names[:3])["cpu"].points
-    assert (point.bytes, made.claims(names[:3])["cpu"].seconds) == (8500, 3.0)
-    assert made.has("t3") and not made.has("alone")
-    order = made.of(["alone", *names], alone=["t2"])
-    assert order == [("alone",), ("t0", "t1", *names[3:9]), names[9:17], names[17:], ("t2",)]
+    places = range(1, 21)
+    made = Batches([BatchGroup(places, "t0", 8, {"cpu": PLAN}), BatchGroup((0,), "a", why="so")], 3.0)
+    assert made.claims(places[:8]) is made.claims(places[8:16])
+    (point,) = made.claims(places[:3])["cpu"].points
+    assert (point.bytes, made.claims(places[:3])["cpu"].seconds) == (8500, 3.0)
+    assert made.has(4) and not made.has(0) and not made.has(99)
+    order = made.of(range(21), alone=[3])
+    assert [tuple(batch) for batch in order] == [(0,), (1, 2, *range(4, 10)), (*range(10, 18),), (18, 19, 20), (3,)]
+    assert made.of(range(1, 21)) == [places[:8], places[8:16], places[16:]], "neighbours are a range"
 
 
 def test_a_resumed_run_has_suspects_of_a_crash_in_batches_of_their_own_and_the_guilty_by_themselves():
-    names = tuple(f"t{k}" for k in range(12))
-    made = Batches([BatchGroup(names, "t0", 4, {"cpu": PLAN})])
-    work = [TrialAt(name, alone=name in ("t1", "t2", "t3", "t5", "t7", "t8")) for name in names]
-    work[8].charged = work[8].charged.more(Failure.crash, 1)
+    places = range(12)
+    made = Batches([BatchGroup(places, "t0", 4, {"cpu": PLAN})])
+    charged = {8: Charges(crash=1)}
+    work = [TrialAt(place, 0, charged.get(place, NOT_CHARGED), place in (1, 2, 3, 5, 7, 8)) for place in places]
     found = batched(work, made)
-    assert ("t8",) in found and [name for batch in found[-2:] for name in batch] == ["t1", "t2", "t3", "t5", "t7"]
-    assert sorted(name for batch in found for name in batch) == sorted(names)
+    assert (8,) in found and [place for batch in found[-2:] for place in batch] == [1, 2, 3, 5, 7]
+    assert sorted(place for batch in found for place in batch) == list(places)
     assert max(map(len, found)) <= 4
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 200), st.integers(1, 70), st.sampled_from((1, 4, 8)))
 def test_chunks_are_all_of_it_none_is_too_large_and_they_are_nearly_equal(count, size, width):
-    names = [str(k) for k in range(count)]
-    found = chunks(names, size, width)
-    assert [name for part in found for name in part] == names
+    found = chunks(range(count), size, width)
+    assert [place for part in found for place in part] == list(range(count))
     assert max(map(len, found)) <= size
     if size % width == 0:
         assert len(found) <= -(-count // size) or len(found[0]) % width == 0
@@ -178,11 +176,11 @@ def test_chunks_are_all_of_it_none_is_too_large_and_they_are_nearly_equal(count,
 
 def test_columns_are_the_parameters_that_differ_in_any_bit(tmp_path, known):
     prepared, found = groups(tmp_path, {"x": [0.0, 1.0, 2.0]})
-    made = BatchColumns(*columns_of(found[0].trials, prepared.trials))
+    made = prepared.columns(found[0].places)
     assert made.inputs == {"x": [0.0, 1.0, 2.0]}
     assert made.params == prepared.trials[0].params
     assert made.seeds == [trial.seed for trial in prepared.trials]
-    assert made.own_spec("t", 2) == prepared.own_spec(prepared.trials[2]) | {"trial": "t"}
+    assert prepared.spec(prepared.trials[2]) == prepared.shared_spec() | made.own_spec(prepared.trials[2].id, 2)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +264,6 @@ def test_batches_of_a_pretended_gpu_are_planned_as_those_of_one_that_is_not_here
     prepared, job = prepare(config)
     pools, devices = park(kind="cuda/emulated/1")
     (group,) = groups_of(prepared, job, make_plan(prepared, job), {"cuda/emulated/1": 1}, pools, devices)
-    assert (group.why, len(group.trials)) == ("", 40)
+    assert (group.why, len(group.places)) == ("", 40)
     plan = group.plans["cuda/emulated/1"]
     assert group.size >= 20 and plan.memory.arch == "cuda" and plan.max_batch(plan.bytes(32)) == 32

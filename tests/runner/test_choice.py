@@ -100,11 +100,11 @@ def test_the_width_is_the_mean_over_all_trials(one_card, tmp_path):
     assert prepare(config(tmp_path, narrow))[0].backend == "cpu"
     assert prepare(config(tmp_path, {"n": [16, 2 * WIDE - 16], "k": [4]}))[0].backend == "cuda"
     sample = [
-        _ShapeCosts(None, 3, {"cpu": _Seen(width=10.0)}),
-        _ShapeCosts(None, 1, {"cuda": _Seen(error="no"), "cpu": _Seen(width=50.0)}),
+        _ShapeCosts(None, 0, 3, {"cpu": _Seen(width=10.0)}),
+        _ShapeCosts(None, 0, 1, {"cuda": _Seen(error="no"), "cpu": _Seen(width=50.0)}),
     ]
     assert _width(sample) == 20.0
-    assert _width([*sample, _ShapeCosts(None, 1, {"cpu": _Seen(error="no")})]) is None
+    assert _width([*sample, _ShapeCosts(None, 0, 1, {"cpu": _Seen(error="no")})]) is None
 
 
 def test_a_trial_that_no_card_holds_goes_to_the_cpu(monkeypatch, tmp_path):
@@ -201,7 +201,7 @@ def test_each_shape_is_built_once_and_of_many_shapes_some(one_card, tmp_path, mo
     monkeypatch.setattr(job, "built", 0)
     prepared, _ = prepare(config(tmp_path, {"k": list(range(1, 41))}))
     assert job.built == backend_choice.MOST_SHAPES
-    assert sum(shape.trials for shape in backend_choice._sample(shapes(prepared, job))) == 40
+    assert sum(shape.trials for shape in backend_choice._sample(prepared.trials, shapes(prepared, job))) == 40
 
 
 def test_of_those_that_hold_every_trial_the_first_that_suits_is_taken():

@@ -24,6 +24,7 @@ from qdrun.runner.optimize.update_rules import RULES, SEARCHES, RuleState
 from qdrun.runner.store.files import LocalFiles
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import write_run
+from qdrun.runner.study.trial_list import Trial, Trials
 from qdrun.runner.workers import BatchColumns
 from qdrun.runner.workers.records import failed_record
 
@@ -233,7 +234,8 @@ def test_the_row_of_a_killed_attempt_has_the_best_point_that_was_kept(files, tmp
     memory = KeptFiles(folder.files, batch_path(1, 7), lambda: None, True)
     assert isinstance(batch_run(given, params, memory, kill), Killed)
     spec = {"optimize": section_data(given, ["x", "y"], {"x": 1.0, "y": [1.0, 2.0]})}
-    inside = Inside({f"t{k}": None for k in range(4)}, lambda names: BatchColumns({}, {}, [0], spec["optimize"]), {})
+    trials = [Trial(id=f"t{k}", index=k, replicate=0, seed=k, swept={}, params={}) for k in range(4)]
+    inside = Inside(Trials.of(trials), lambda places: BatchColumns({}, {}, [0], spec["optimize"]))
     error = {"type": "Timeout", "message": "too long", "traceback": ""}
     with Journal(folder) as journal:
         for k in range(3):

@@ -46,7 +46,7 @@ def test_paths_begin_in_the_folder_of_the_config_and_ids_do_not_depend_on_it(tmp
     assert [trial.id for trial in prepared.trials] == [trial.id for trial in elsewhere.trials]
     assert prepared.trials[0].id == trial_id({"scale": 1.0, "table": "numbers.txt"}, 0)
     groups = make_plan(prepared, job)
-    assert [len(group.trials) for group in groups] == [1, 1] and not any(group.error for group in groups), "3 lines, and 2"
+    assert [len(group.places) for group in groups] == [1, 1] and not any(group.error for group in groups), "3 lines, and 2"
     assert prepared.shared_spec()["folder"] == str(tmp_path / "a" / "configs")
 
 

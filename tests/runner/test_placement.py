@@ -130,7 +130,7 @@ def test_points_of_a_curve_are_what_the_packer_may_choose(tmp_path):
     groups = make_plan(prepared, job)
     park = cards("24GiB", "cpu", 4, 0)
     fixed = predict(prepared, groups, park)
-    bent = predict(prepared, groups, park, {groups[0].trials[0]: ((10 * GIB, 1.0), (5 * GIB // 2, 1.2))})
+    bent = predict(prepared, groups, park, {groups[0].first: ((10 * GIB, 1.0), (5 * GIB // 2, 1.2))})
     assert (fixed.forecast.finish, fixed.at_once) == (2.0, 2)
     assert bent.forecast.finish == pytest.approx(1.2)
     assert bent.at_once == 3
@@ -162,14 +162,19 @@ def test_a_plan_that_lacks_something_says_so(tmp_path):
 
 def test_frames_of_kernels_are_part_of_the_process_of_a_card_and_of_no_host():
     card, host = inventory.Found("g", "", "cuda", process_bytes=PROCESS), inventory.Found("c", "", "cpu", process_bytes=100)
-    groups = [group_of(0), group_of(7 << 20), group_of(3 << 20), PlannedGroup(trials=("x",), example="", plan=None, error="no")]
+    groups = [
+        group_of(0),
+        group_of(7 << 20),
+        group_of(3 << 20),
+        PlannedGroup(places=(9,), first=9, example="", plan=None, error="no"),
+    ]
     assert [row.process_bytes for row in with_frames([card, host], groups)] == [PROCESS + (7 << 20), 100]
     assert with_frames([card], []) == [card]
 
 
 def group_of(frames):
     entries = [PlanEntry(kind="state", bytes=8, source="build()"), PlanEntry(kind="frames", bytes=frames, source="launches()")]
-    return PlannedGroup(trials=(f"t{frames}",), example="", plan=MemoryPlan(entries=tuple(entries), arch="cuda"))
+    return PlannedGroup(places=(0,), first=0, example="", plan=MemoryPlan(entries=tuple(entries), arch="cuda"))
 
 
 @pytest.mark.parametrize(

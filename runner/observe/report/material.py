@@ -15,7 +15,7 @@ from ...store.attempts import ResultMissing, arrays_of
 from ...store.follower import Detail, JournalEntry, each_trial
 from ...store.layout import RunFolder
 from ...store.replay import Replay, Replayer
-from ...study.plan import planned_bytes
+from ...study.plan import PlannedBytes
 from ...study.trials import Trial
 from ...workers.records import gradient_norm
 from ..device_load import Load, loads
@@ -68,6 +68,7 @@ def gather(folder: RunFolder) -> Material:
     rows = list(rows_of(folder, found, trials, view.state))
     for trial, row in zip(trials, rows, strict=True):
         row["gradient_norm"] = _norm(folder, found, trial.id) if row["gradient_norm"] is None else row["gradient_norm"]
+    planned = PlannedBytes(folder.plan(found.ids))
     return Material(
         folder=folder,
         info=info,
@@ -79,7 +80,7 @@ def gather(folder: RunFolder) -> Material:
         loads=loads(
             (one.event for entry in entries for one in each_trial(entry, found.ids)),
             float(info["created"]),
-            planned_bytes(folder.plan(found.ids)),
+            {name: planned[place] for place, name in enumerate(found.ids)},
         ),
         live=live_values(folder),
     )

@@ -154,15 +154,14 @@ def batch_judged(where, *, shift=0.0, twice=False, guilty="failed", charged=Fals
     """The verdict on a batch of three trials as a worker and a runner write it; trial 1 has failed, as it must."""
     folder, trials = made(where, float)
     names = [trial.id for trial in trials]
-    well = [names[0], names[2]]
     found = [batched(ONE.salt, float(k), 4) for k in (0, 2)]
     gradients = {name: np.array([one[1][name] for one in found]) for name in ("number", "pulls")}
     losses = np.array([one[0] for one in found]) * (1.0 + shift)
     outputs = {"path": np.array([one[2]["path"] for one in found])}
-    (rows,) = made_rows(tuple(well), (1, 1), {"status": "done"}, losses, None, gradients, outputs)
+    (rows,) = made_rows((0, 2), (1, 1), {"status": "done"}, losses, None, gradients, outputs)
     (where / "notes").write_text("".join(f"{what} {k} 1 1.0\n" for what in ("begin", "end") for k in range(3)))
     with Journal(folder) as journal:
-        journal.write("begun", trials=names, attempts=[1, 1, 1], device="cpu", bytes=64)
+        journal.write("begun", at=[0, 3], attempts=1, device="cpu", bytes=64)
         for _ in range(1 + twice):
             journal.write("rows", **rows.event())
         if charged:

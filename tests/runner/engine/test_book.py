@@ -35,11 +35,10 @@ def book(tmp_path):
     prepared, _ = prepare(write_config(tmp_path, sweep={"x": [1.0, 2.0, 3.0]}))
     folder = create(prepared, tmp_path / "runs")
     board = Board(run=folder.name, total=3)
-    trials = {trial.id: trial for trial in prepared.trials}
     with Journal(folder) as journal, display(board, quiet=True) as screen:
         outside = Outside(folder, journal, board, screen, None, None, None, None)  # type: ignore[arg-type]
-        made = Book(Inside(trials, lambda names: BatchColumns({}, {}, []), {}), outside)
-        made.folder, made.names, made.journal = folder, list(trials), journal  # type: ignore[attr-defined]
+        made = Book(Inside(prepared.trials, lambda places: BatchColumns({}, {}, [])), outside)
+        made.folder, made.names, made.journal = folder, list(prepared.trials.ids), journal  # type: ignore[attr-defined]
         yield made
 
 
@@ -54,10 +53,10 @@ def lines(book):
 
 def test_a_start_and_an_end_of_one_write_are_one_line_and_an_attempt_all_the_same(book):
     a, b, _ = book.names
-    book.note(m.WriteStarted(a, 1, PLACE))
+    book.note(m.WriteStarted(0, 1, PLACE))
     t = clock.now()
-    book.note(m.WriteEnded(a, 1, ROW | {"started_t": t - 2.0, "ended_t": t - 1.0}))
-    book.note(m.WriteStarted(b, 1, PLACE))
+    book.note(m.WriteEnded(0, 1, ROW | {"started_t": t - 2.0, "ended_t": t - 1.0}))
+    book.note(m.WriteStarted(1, 1, PLACE))
     write(book)
     assert lines(book) == [("ended", a), ("started", b)]
     (tried,) = replay(book.folder).trials[a].attempts
@@ -68,16 +67,15 @@ def test_a_start_and_an_end_of_one_write_are_one_line_and_an_attempt_all_the_sam
 
 
 def test_the_journal_says_once_what_each_device_is_on_which_trials_have_begun(book):
-    a, b, c = book.names
     told = {"cpu:0": {"backend": "cpu", "driver": "Linux"}, "cuda:1": {"uuid": "GPU-1"}}
     book.inside = replace(book.inside, device=lambda name: told.get(name, {}))
-    book.note(m.WriteStarted(a, 1, PLACE))
-    book.note(m.WriteEnded(a, 1, ROW))
-    book.note(m.WriteStarted(b, 1, PLACE | {"device": "cuda:1"}))
+    book.note(m.WriteStarted(0, 1, PLACE))
+    book.note(m.WriteEnded(0, 1, ROW))
+    book.note(m.WriteStarted(1, 1, PLACE | {"device": "cuda:1"}))
     write(book)
-    book.note(m.WriteStarted(c, 1, PLACE))
-    book.note(m.WriteRetry(c, 1, Failure.crash, ERROR))
-    book.note(m.WriteStarted(c, 2, PLACE | {"device": "nowhere"}))
+    book.note(m.WriteStarted(2, 1, PLACE))
+    book.note(m.WriteRetry(2, 1, Failure.crash, ERROR))
+    book.note(m.WriteStarted(2, 2, PLACE | {"device": "nowhere"}))
     write(book)
     assert [event for event, _ in lines(book)] == ["device", "device", "ended", "started", "started", "retry", "started"]
     assert devices_of(book.folder) == told
@@ -86,13 +84,13 @@ def test_the_journal_says_once_what_each_device_is_on_which_trials_have_begun(bo
 
 def test_an_end_in_a_later_write_and_a_retry_have_lines_of_their_own(book):
     a, b, _ = book.names
-    book.note(m.WriteStarted(a, 1, PLACE))
+    book.note(m.WriteStarted(0, 1, PLACE))
     write(book)
-    book.note(m.WriteEnded(a, 1, ROW))
-    book.note(m.WriteStarted(b, 1, PLACE))
-    book.note(m.WriteRetry(b, 1, Failure.crash, ERROR))
-    book.note(m.WriteStarted(b, 2, PLACE))
-    book.note(m.WriteEnded(b, 2, {"status": "failed", "failure": Failure.user_error, "error": ERROR}))
+    book.note(m.WriteEnded(0, 1, ROW))
+    book.note(m.WriteStarted(1, 1, PLACE))
+    book.note(m.WriteRetry(1, 1, Failure.crash, ERROR))
+    book.note(m.WriteStarted(1, 2, PLACE))
+    book.note(m.WriteEnded(1, 2, {"status": "failed", "failure": Failure.user_error, "error": ERROR}))
     write(book)
     assert lines(book) == [("started", a), ("ended", a), ("started", b), ("retry", b), ("ended", b)]
     state = replay(book.folder).trials[b]
@@ -101,17 +99,16 @@ def test_an_end_in_a_later_write_and_a_retry_have_lines_of_their_own(book):
 
 
 def test_a_trial_that_needs_more_than_its_plan_is_told_but_not_a_share_of_a_batch(book):
-    a, b, c = book.names
-    book.inside = replace(book.inside, planned=dict.fromkeys(book.names, 100))
-    book.note(m.WriteBegun(1, (a, b), (1, 1), PLACE))
-    book.note(m.WriteEnded(a, 1, ROW | {"planned_bytes": 120}))
+    book.inside = replace(book.inside, planned=lambda place: 100)
+    book.note(m.WriteBegun(1, (0, 1), (1, 1), PLACE))
+    book.note(m.WriteEnded(0, 1, ROW | {"planned_bytes": 120}))
     write(book)
-    book.note(m.WriteEnded(b, 1, ROW | {"planned_bytes": 120}))
+    book.note(m.WriteEnded(1, 1, ROW | {"planned_bytes": 120}))
     book.note(m.BatchOver(1))
     write(book)
     assert book.board.notes == []
-    book.note(m.WriteStarted(c, 1, PLACE))
-    book.note(m.WriteEnded(c, 1, ROW | {"planned_bytes": 120}))
+    book.note(m.WriteStarted(2, 1, PLACE))
+    book.note(m.WriteEnded(2, 1, ROW | {"planned_bytes": 120}))
     write(book)
     assert book.board.notes == ["x=3: planned 100 bytes, its own plan says 120; see Job.shape_key"]
 
@@ -119,9 +116,9 @@ def test_a_trial_that_needs_more_than_its_plan_is_told_but_not_a_share_of_a_batc
 def test_a_trial_that_was_cancelled_while_it_ran_has_an_attempt_and_one_that_waited_has_none(book):
     a, b, _ = book.names
     record = {"status": "cancelled", "failure": Failure.cancelled, "error": ERROR}
-    book.note(m.WriteStarted(a, 1, PLACE))
-    book.note(m.WriteEnded(a, 1, record))
-    book.note(m.WriteEnded(b, 0, record))
+    book.note(m.WriteStarted(0, 1, PLACE))
+    book.note(m.WriteEnded(0, 1, record))
+    book.note(m.WriteEnded(1, 0, record))
     write(book)
     assert {row["trial"]: row["attempts"] for row in rows(book.folder)} == {a: 1, b: 0, book.names[2]: 0}
     assert all(tried.ended_t <= time.time() for tried in replay(book.folder).trials[a].attempts)
@@ -157,8 +154,8 @@ def test_a_snapshot_is_written_when_it_has_changed_and_a_large_one_rarely(book):
 
 
 def test_equal_failures_are_said_once_while_the_run_goes_on_and_all_are_counted(book):
-    for name, message in zip(book.names, ("no\nmore", "no\nother", "never"), strict=True):
-        book.note(m.WriteEnded(name, 1, {"status": "failed", "failure": "user_error", "error": ERROR | {"message": message}}))
+    for place, message in enumerate(("no\nmore", "no\nother", "never")):
+        book.note(m.WriteEnded(place, 1, {"status": "failed", "failure": "user_error", "error": ERROR | {"message": message}}))
     write(book)
     assert book.board.notes == ["x=1 failed: E: no", "x=3 failed: E: never"] and book.board.counts == {"failed": 3}
 
@@ -167,18 +164,18 @@ def journal_lines(book):
     return [line for path in segments(book.folder) for line in book.folder.files.read(path).splitlines()]
 
 
-def batch_rows(names, losses):
+def batch_rows(places, losses):
     columns = {"loss": encoded(np.array(losses))}
     at = int(np.argmin(losses))
     shared = {"status": "done", "seconds": 0.5, "started_t": time.time() - 2.0, "ended_t": time.time() - 1.0}
-    gradients = {"x": encoded(np.arange(2.0 * len(names)).reshape(len(names), 2))}
-    return BatchRows(tuple(names), (1,) * len(names), shared, columns, gradients, {}, (at, losses[at]))
+    gradients = {"x": encoded(np.arange(2.0 * len(places)).reshape(len(places), 2))}
+    return BatchRows(places, (1,) * len(places), shared, columns, gradients, {}, (at, losses[at]))
 
 
 def test_a_batch_that_began_and_ended_well_since_the_last_write_is_one_line(book):
     names = tuple(book.names)
-    book.note(m.WriteBegun(7, names, (1, 1, 1), PLACE))
-    book.note(m.WriteRows(7, batch_rows(names, [3.0, 1.0, 2.0])))
+    book.note(m.WriteBegun(7, range(3), (1, 1, 1), PLACE))
+    book.note(m.WriteRows(7, batch_rows(range(3), [3.0, 1.0, 2.0])))
     book.note(m.BatchOver(7))
     write(book)
     kinds = [event["event"] for event in map(json.loads, journal_lines(book))][1:]
@@ -194,13 +191,13 @@ def test_a_batch_that_began_and_ended_well_since_the_last_write_is_one_line(book
 
 def test_a_batch_runs_as_one_lane_until_it_is_over_and_failed_trials_have_lines_of_their_own(book):
     a, b, c = names = tuple(book.names)
-    book.note(m.WriteBegun(7, names, (1, 1, 1), PLACE))
+    book.note(m.WriteBegun(7, range(3), (1, 1, 1), PLACE))
     write(book)
     view = book.board.view()
     assert view.counts == {"running": 3} and [lane.label for lane in view.lanes] == ["3 trials from x=1 on"]
     assert replay(book.folder).counts() == {"running": 3}
-    book.note(m.WriteRows(7, batch_rows((a, c), [3.0, 2.0])))
-    book.note(m.WriteEnded(b, 1, {"status": "failed", "failure": Failure.not_finite, "error": ERROR}))
+    book.note(m.WriteRows(7, batch_rows((0, 2), [3.0, 2.0])))
+    book.note(m.WriteEnded(1, 1, {"status": "failed", "failure": Failure.not_finite, "error": ERROR}))
     book.note(m.BatchOver(7))
     write(book)
     assert lines(book) == [("started", name) for name in names] + [("ended", a), ("ended", c), ("ended", b)]
@@ -209,10 +206,9 @@ def test_a_batch_runs_as_one_lane_until_it_is_over_and_failed_trials_have_lines_
 
 
 def test_a_batch_that_is_split_runs_no_more_and_its_trials_wait(book):
-    names = tuple(book.names)
-    book.note(m.WriteBegun(7, names, (1, 1, 1), PLACE))
-    for name in names:
-        book.note(m.WriteRetry(name, 1, Failure.crash, ERROR, charged=False))
+    book.note(m.WriteBegun(7, range(3), (1, 1, 1), PLACE))
+    for place in range(3):
+        book.note(m.WriteRetry(place, 1, Failure.crash, ERROR, charged=False))
     book.note(m.BatchOver(7))
     write(book)
     assert book.board.view().counts == {"waiting": 3} and not book.board.view().lanes

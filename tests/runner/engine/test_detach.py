@@ -349,7 +349,7 @@ def test_a_large_sweep_is_asked_for_on_a_terminal(answer, wanted, tmp_path, monk
     monkeypatch.setattr(confirmation, "on_terminal", lambda: True)
     if wanted:
         (planned,) = confirmation.asked(prepared, kind)
-        assert len(planned[0].trials) == 1001
+        assert len(planned[0].places) == 1001
     else:
         with pytest.raises(confirmation.NotWanted, match="nothing was started\n  do: `qdrun submit --yes` does not ask"):
             confirmation.asked(prepared, kind)

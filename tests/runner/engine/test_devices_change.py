@@ -28,7 +28,7 @@ from qdrun.runner.store.follower import read
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.store.replay import replay
-from qdrun.runner.study.trials import Trial
+from qdrun.runner.study.trial_list import Trial, Trials
 from qdrun.runner.upkeep.space import SPARE_BYTES
 from qdrun.runner.workers.spec import BatchColumns, BatchSpec, WorkerSpec
 
@@ -85,7 +85,7 @@ class Instant:
 
 
 def done(launch):
-    return [m.LaunchEnded(launch.id, {name: {"status": "done", "loss": 1.0} for name in launch.trials})]
+    return [m.LaunchEnded(launch.id, {f"t{place}": {"status": "done", "loss": 1.0} for place in launch.trials})]
 
 
 def died(launch, failure=Failure.infrastructure):
@@ -102,9 +102,9 @@ def run(tmp_path, ledger, after, *, bytes_=GIB, kinds=(SMALL.kind, LARGE.kind), 
     made = [Trial(id=f"t{k}", index=k, replicate=0, seed=k, swept={"x": k}, params={"x": k}) for k in range(trials)]
     folder = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, made, {})
     claims = dict.fromkeys(kinds, Claim.of([(bytes_, 1.0)]))
-    state = SweepState([TrialAt(one.id) for one in made], Rules(), lambda batch: claims)
+    state = SweepState(len(made), Rules(), lambda batch: claims)
     workers = Instant(after)
-    inside = Inside({one.id: one for one in made}, lambda names: BatchColumns({}, {}, []), {})
+    inside = Inside(Trials.of(made), lambda places: BatchColumns({}, {}, []))
     board = Board(run=folder.name, total=trials)
     with Journal(folder) as journal, display(board, quiet=True) as screen:
         outside = Outside(folder, journal, board, screen, Timing(time.time(), time.time()), ledger, workers, NoInterrupts())
@@ -182,7 +182,7 @@ def unsaved(launch):
         "failure": Failure.infrastructure,
         "error": {"type": "OSError", "message": "read-only", "traceback": ""},
     }
-    return [m.LaunchEnded(launch.id, {name: record for name in launch.trials})]
+    return [m.LaunchEnded(launch.id, {f"t{place}": record for place in launch.trials})]
 
 
 @pytest.mark.parametrize(("bad", "why"), [(broken, "DeviceError: fallen off the bus"), (unsaved, "OSError: read-only")])
@@ -256,7 +256,7 @@ def test_results_that_find_no_room_pause_the_run_until_there_is_some(tmp_path, m
             return done(launch)
         error = {"type": "StorageFull", "message": "no room left in runs\nmore", "traceback": ""}
         record = {"status": "failed", "failure": Failure.infrastructure, "error": error}
-        return [m.LaunchEnded(launch.id, {name: record for name in launch.trials})]
+        return [m.LaunchEnded(launch.id, {f"t{place}": record for place in launch.trials})]
 
     monkeypatch.setattr(LocalFiles, "free_bytes", free_bytes)
     monkeypatch.setattr(loop, "LOOK_EVERY_S", 0.01)
@@ -269,14 +269,14 @@ def test_results_that_find_no_room_pause_the_run_until_there_is_some(tmp_path, m
 
 
 def test_a_trial_whose_time_is_up_while_its_result_waits_for_room_is_no_timeout():
-    state = SweepState([TrialAt("t0")], Rules(timeout_s=10.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = SweepState([TrialAt(0)], Rules(timeout_s=10.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 1.0)
     assert any(isinstance(action, m.AskToStop) for action in state.handle(m.Tick(), 11.5))
     error = {"type": "StorageFull", "message": "no room left in runs", "traceback": ""}
     record = {"status": "failed", "failure": Failure.infrastructure, "error": error}
-    actions = state.handle(m.LaunchEnded(1, {"t0": record}), 12.0)
+    actions = state.handle(m.LaunchEnded(1, {0: record}), 12.0)
     (retry,) = [action for action in actions if isinstance(action, m.WriteRetry)]
     assert (retry.failure, retry.charged) == (Failure.infrastructure, False)
     assert m.NoRoom("no room left in runs") in actions and not any(isinstance(action, m.WriteEnded) for action in actions)
@@ -294,7 +294,7 @@ def test_the_roster_asks_again_for_a_device_that_it_does_not_know():
 
 def test_a_worker_whose_device_was_lost_a_moment_ago_is_down_and_the_run_goes_on():
     worker = m.WorkerId("cuda:7", 0, 0)
-    launch = m.Launch(4, worker, ("t0",), (1,), GIB, 1.0, "l1")
+    launch = m.Launch(4, worker, (0,), (1,), GIB, 1.0, "l1")
     spec = WorkerSpec(run="r", owner=1, token="", device="cuda:7", backend="cuda")
 
     def options(device):

@@ -99,7 +99,7 @@ def test_with_auto_smaller_points_let_more_trials_run_and_change_no_result(worke
     smaller = {size for size, _ in points if size < full}
 
     claims = start.claims_of(prepared, [(group, points)], [host])
-    wanted = [Request(name, "", "", claims(name), 0.0) for name in group.trials]
+    wanted = [Request(str(place), "", "", claims(place), 0.0) for place in group.places]
     pools, devices = pools_and_devices([host])
     without = simulate(wanted, pools, devices).finish
     forecast, _ = choose(wanted, pools, devices)
@@ -135,7 +135,7 @@ def test_trials_on_several_backends_at_once_claim_what_each_backend_plans(tmp_pa
     assert placement.usable(prepared, found) == found
     assert placement.usable(prepared.each["vulkan"], found) == [card]
     (one,) = plan_all(prepared, job)
-    name = one[0].trials[0]
+    name = one[0].first
     claims = start.claims_of(prepared, [one], found)(name)
     own, other = (claims[row.kind].points[0].bytes for row in found)
     heap = {kind: make_plan(prepared.each[kind], job)[0].plan.by_kind()["adstack"] for kind in ("cpu", "vulkan")}
@@ -154,11 +154,10 @@ def test_a_trial_is_told_the_bytes_of_a_smaller_point_and_no_others(tmp_path):
     host = cpu(1 << 20)
     claims = start.claims_of(prepared, [(group, points)], [host])
     inside = start.inside_of(prepared, [(group, points)], claims, start.Roster(lambda: [replace(host, id="cpu")]))
-    name = group.trials[0]
     worker = start.m.WorkerId("cpu")
 
     def budget(size):
-        return inside.budget(start.m.Launch(1, worker, (name,), (1,), size, 1.0, "l"))
+        return inside.budget(start.m.Launch(1, worker, (group.first,), (1,), size, 1.0, "l"))
 
     assert budget(group.plan.bytes) is None
     assert [budget(size) for size, _ in points[1:]] == [size for size, _ in points[1:]]
@@ -169,34 +168,34 @@ KIND = "cpu/a/1"
 
 
 def settled(shapes, room, lanes, trials=None):
-    claims = Claims([(names, {KIND: Claim.of(points)}) for names, points in shapes])
+    claims = Claims([(places, {KIND: Claim.of(points)}) for places, points in shapes])
     pools, devices = pools_and_devices([replace(cpu(room, lanes=lanes), kind=KIND)])
-    level = claims.settle(trials or [name for names, _ in shapes for name in names], pools, devices)
+    level = claims.settle(trials or [place for places, _ in shapes for place in places], pools, devices)
     return claims, level
 
 
 def test_where_lanes_bind_and_not_bytes_trials_keep_their_fastest_point_that_fits():
-    some, large = [f"a{k}" for k in range(8)], ["c"]
+    some, large = range(8), (8,)
     claims, level = settled([(some, [(50, 1.0), (20, 1.5)]), (large, [(900, 1.0), (100, 3.0)])], 200, 2)
     assert level == 0
-    assert claims("a1") is claims("a2")
+    assert claims(1) is claims(2)
     pools, devices = pools_and_devices([replace(cpu(200, lanes=2), kind=KIND)])
-    ran = simulate([Request(name, "", "", claims(name), 0.0) for name in ("a1", "c")], pools, devices)
-    assert {placement.request.id: placement.point.bytes for placement in ran.placements} == {"a1": 50, "c": 100}
-    assert claims.fastest("c", KIND) == 900, "so that a worker is told the budget"
-    assert claims.curves("a1")[KIND] == Claim.of([(50, 1.0), (20, 1.5)]), "for when it runs out of memory"
+    ran = simulate([Request(str(place), "", "", claims(place), 0.0) for place in (1, 8)], pools, devices)
+    assert {placement.request.id: placement.point.bytes for placement in ran.placements} == {"1": 50, "8": 100}
+    assert claims.fastest(8, KIND) == 900, "so that a worker is told the budget"
+    assert claims.curves(1)[KIND] == Claim.of([(50, 1.0), (20, 1.5)]), "for when it runs out of memory"
 
 
 def test_where_bytes_bind_many_small_trials_at_once_end_before_few_large_ones():
-    trials = [f"a{k}" for k in range(12)]
+    trials = range(12)
     claims, level = settled([(trials, [(100, 1.0), (50, 1.3), (40, 4.0)])], 170, 4)
     assert level == 1, "three at once, each for 1.3, instead of one after the other"
-    assert claims("a1")[KIND] == Claim.of([(50, 1.0), (40, 4.0 / 1.3)])
-    assert claims.fastest("a1", KIND) == 100
+    assert claims(1)[KIND] == Claim.of([(50, 1.0), (40, 4.0 / 1.3)])
+    assert claims.fastest(1, KIND) == 100
 
 
 def test_little_is_not_enough_to_give_up_the_fastest_points():
-    trials = [f"a{k}" for k in range(12)]
+    trials = range(12)
     assert settled([(trials, [(100, 1.0), (50, 1.95)])], 110, 2)[1] in (None, 0)
     assert settled([(trials, [(100, 1.0), (50, 1.8)])], 110, 2)[1] == 1
 
@@ -227,7 +226,7 @@ def test_what_is_chosen_never_ends_later_than_without_smaller_points(data):
 def test_of_many_trials_some_are_tried(monkeypatch):
     seen = []
     monkeypatch.setattr(requests, "choose", lambda requests, *_: seen.append(len(requests)) or (None, 1))
-    trials = [f"a{k}" for k in range(5001)]
+    trials = range(5001)
     settled([(trials, [(100, 1.0), (50, 1.3)])], 170, 4)
     assert seen == [1667]
 
@@ -235,7 +234,7 @@ def test_of_many_trials_some_are_tried(monkeypatch):
 def test_without_curves_nothing_is_predicted(monkeypatch):
     monkeypatch.setattr(requests, "choose", lambda *_: pytest.fail("predicted"))
     pools, devices = pools_and_devices([cpu(200)])
-    assert not Claims([(("a",), {"cpu/pretended/1": Claim.of([(100, 1.0)])})]).settle(["a"], pools, devices)
+    assert not Claims([((0,), {"cpu/pretended/1": Claim.of([(100, 1.0)])})]).settle((0,), pools, devices)
 
 
 def test_planning_a_sweep_and_its_curves_compiles_nothing(tmp_path, monkeypatch):
@@ -276,7 +275,7 @@ def test_each_class_of_devices_has_the_claim_of_its_own_plan(threads, tmp_path):
     )
     prepared, ((group, points),) = planned(config)
     small, large = cpu(1 << 20, lanes=1, name="small"), cpu(1 << 20, lanes=1, threads=2, name="large")
-    claims = start.claims_of(prepared, [(group, points)], [small, large])(group.trials[0])
+    claims = start.claims_of(prepared, [(group, points)], [small, large])(group.first)
     heap = 8 * 3000
     assert claims[large.kind].smallest == group.plan.bytes
     assert claims[small.kind].smallest == group.plan.bytes - heap

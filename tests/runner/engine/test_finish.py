@@ -12,6 +12,7 @@ from qdrun.runner.store.files import StorageFull
 from qdrun.runner.store.follower import read
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import write_run
+from qdrun.runner.study.trial_list import Trials
 
 FULL = "no room left in runs: No space left on device\n  do: make room there"
 
@@ -46,7 +47,7 @@ def ending(tmp_path, monkeypatch, tries, stops):
 def test_a_table_without_room_waits_for_it_and_the_run_is_done_all_the_same(tmp_path, monkeypatch, tries, count):
     stops, screen = session.Stops(), Screen()
     with ending(tmp_path, monkeypatch, tries, stops) as (journal, calls):
-        state, _ = session._finish(journal, screen, stops, "done", Timing(time.time(), time.time()), "", ())
+        state, _ = session._finish(journal, screen, stops, "done", Timing(time.time(), time.time()), "", Trials.of([]))
         last = read(journal.folder).events[-1]
     assert (state, last["event"], last["state"], len(calls)) == ("done", "finished", "done", count)
     waits = "no room left in runs: No space left on device: the table waits until there is room; Ctrl-C leaves it to `qdrun results`"
@@ -60,7 +61,7 @@ def test_a_run_whose_last_line_is_written_is_over_though_its_table_hangs(tmp_pat
     monkeypatch.setattr(writer_threads, "HURRY_S", 0.2)
     screen = Screen()
     with Journal(folder) as journal:
-        found = session._end(True, journal, screen, session.Stops(asked=2), "done", Timing(1.0, 1.0), "", ())
+        found = session._end(True, journal, screen, session.Stops(asked=2), "done", Timing(1.0, 1.0), "", Trials.of([]))
     door.set()
     assert found == ("done", ()) and screen.said[-1] == "the run is over, and its table is left to `qdrun results`"
 

@@ -12,8 +12,8 @@ def many(moods=("good",) * 4, rules=RULES):
     """A lease of all trials on one worker, and its launches."""
     world = World(list(moods), rules, random.Random(0), told=False)
     world.waiting.clear()
-    world.leases["l"] = tuple(world.moods)
-    world.tell(m.Granted("l", "d0", tuple(world.moods), 100))
+    world.leases["l"] = tuple(f"t{place}" for place in world.moods)
+    world.tell(m.Granted("l", "d0", world.leases["l"], 100))
     (call,) = world.calls
     return world, [world.flights[name] for name in call.order]
 
@@ -41,13 +41,13 @@ def test_a_crash_in_a_lease_charges_the_trial_that_ran_and_no_other_and_the_othe
     down(world, launches[0], frozenset([launches[2].id]))
     retries = [(e.trial, e.failure, e.charged, e.error["type"]) for e in world.journal if isinstance(e, m.WriteRetry)]
     assert retries == [
-        ("t1", Failure.infrastructure, False, "ResultLost"),
-        ("t2", Failure.crash, True, "WorkerCrashedError"),
+        (1, Failure.infrastructure, False, "ResultLost"),
+        (2, Failure.crash, True, "WorkerCrashedError"),
     ]
-    assert notes(world, m.WriteStarted) == [("t0", 1), ("t1", 1), ("t2", 1)]
+    assert notes(world, m.WriteStarted) == [(0, 1), (1, 1), (2, 1)]
     assert set(world.waiting) == {"t1.2", "t2.2", "t3.2"}
-    assert (world.state.trials["t3"].number, world.state.trials["t3"].tries) == (0, 0)
-    assert world.state.trials["t2"].alone and not world.state.trials["t1"].alone
+    assert (world.state.trials.number[3], world.state.trials.tries[3]) == (0, 0)
+    assert world.state.trials.alone >= {2} and 1 not in world.state.trials.alone
 
 
 def test_where_nobody_knows_what_a_worker_had_begun_all_that_it_had_are_suspects_and_none_is_charged():
@@ -55,8 +55,8 @@ def test_where_nobody_knows_what_a_worker_had_begun_all_that_it_had_are_suspects
     done(world, launches[0])
     down(world, launches[0], None)
     retries = [(e.trial, e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)]
-    assert retries == [(f"t{k}", Failure.crash, False) for k in (1, 2, 3)]
-    assert all(world.state.trials[f"t{k}"].alone for k in (1, 2, 3))
+    assert retries == [(k, Failure.crash, False) for k in (1, 2, 3)]
+    assert world.state.trials.alone >= {1, 2, 3}
 
 
 def test_a_node_that_is_lost_charges_those_that_are_known_to_have_begun():
@@ -65,7 +65,7 @@ def test_a_node_that_is_lost_charges_those_that_are_known_to_have_begun():
     world.tell(m.Started(launches[1].id))
     down(world, launches[0], None, Failure.infrastructure)
     retries = [(e.trial, e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)]
-    assert retries == [("t1", Failure.infrastructure, True)]
+    assert retries == [(1, Failure.infrastructure, True)]
     assert set(world.waiting) == {"t1.2", "t2.2", "t3.2"}
 
 
@@ -83,34 +83,34 @@ def test_the_time_of_each_trial_of_a_lease_counts_from_its_own_start():
     world.now = 12.5
     world.tell(m.Tick())
     assert world.kills == 1
-    assert world.status("t1") == "failed"
+    assert world.status(1) == "failed"
     assert notes(world, m.WriteRetry) == []  # the two behind it had not begun
     assert set(world.waiting) == {"t2.2", "t3.2"}
 
 
 def test_a_trial_that_waits_in_a_lease_is_cancelled_without_an_attempt_and_its_worker_lives():
     world, launches = many()
-    world.tell(m.Cancelled(frozenset(["t2"])))
+    world.tell(m.Cancelled(frozenset([2])))
     assert world.dropped == {launches[2].id}
     assert not world.asked_to_stop
     world.finish()
-    assert [world.status(f"t{k}") for k in range(4)] == ["done", "done", "cancelled", "done"]
-    assert ("t2", 1) not in notes(world, m.WriteStarted)
-    (row,) = world.rows()["t2"]
+    assert [world.status(k) for k in range(4)] == ["done", "done", "cancelled", "done"]
+    assert (2, 1) not in notes(world, m.WriteStarted)
+    (row,) = world.rows()[2]
     assert row["error"]["message"] == "the trial was cancelled"
     assert world.kills == 0
 
 
 def test_a_trial_that_had_begun_when_it_was_taken_for_waiting_is_asked_to_stop():
     world, launches = many()
-    world.tell(m.Cancelled(frozenset(["t1"])))
+    world.tell(m.Cancelled(frozenset([1])))
     done(world, launches[0])
     world.tell(m.Started(launches[1].id))
     assert world.asked_to_stop == {launches[1].id}
     world.now += 2.0
     world.tell(m.Tick())
     assert world.kills == 1
-    assert world.status("t1") == "cancelled"
+    assert world.status(1) == "cancelled"
 
 
 def test_ctrl_c_lets_the_trial_of_a_lease_that_runs_finish_and_the_others_do_not_begin():
@@ -121,7 +121,7 @@ def test_ctrl_c_lets_the_trial_of_a_lease_that_runs_finish_and_the_others_do_not
     assert stopping.running == 1
     world.finish()
     assert world.state.counts == {"done": 1, "cancelled": 3}
-    assert notes(world, m.WriteStarted) == [("t0", 1)]
+    assert notes(world, m.WriteStarted) == [(0, 1)]
 
 
 def test_on_a_full_disk_what_has_not_begun_comes_back_and_runs_when_there_is_room():
@@ -129,18 +129,18 @@ def test_on_a_full_disk_what_has_not_begun_comes_back_and_runs_when_there_is_roo
     world.tell(m.Storage(full=True))
     while world.calls:
         world.progress()
-    assert notes(world, m.WriteStarted) == [("t0", 1)]
+    assert notes(world, m.WriteStarted) == [(0, 1)]
     assert not world.leases and not world.waiting, "others can have the place"
     world.finish()
     assert world.state.counts == {"done": 4}
-    assert sorted(notes(world, m.WriteStarted)) == [(f"t{k}", 1) for k in range(4)]
+    assert sorted(notes(world, m.WriteStarted)) == [(k, 1) for k in range(4)]
 
 
 def test_a_worker_that_dies_between_two_launches_charges_those_that_had_their_turn_with_infrastructure():
     world, launches = many()
     down(world, launches[0], frozenset())
     retries = [(e.trial, e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)]
-    assert retries == [("t0", Failure.infrastructure, True)]
+    assert retries == [(0, Failure.infrastructure, True)]
 
 
 def test_a_suspect_gets_a_launch_of_its_own_out_of_its_lease():
@@ -153,4 +153,4 @@ def test_a_suspect_gets_a_launch_of_its_own_out_of_its_lease():
     world.tell(m.Granted("n", "d0", again, 100))
     world.finish()
     own = [launches for launches in world.runs if launches[0].lease == "n"]
-    assert [tuple(one.trials[0] for one in launches) for launches in own] == [("t1",), ("t0",), ("t2",)]
+    assert [tuple(one.trials[0] for one in launches) for launches in own] == [(1,), (0,), (2,)]

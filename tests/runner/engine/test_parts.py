@@ -98,9 +98,9 @@ def test_without_a_limit_slow_work_is_waited_for():
 
 def test_trials_of_one_shape_share_one_claims_object():
     one = {"cpu": Claim.of([(100, 1.0), (50, 2.0)])}
-    claims = Claims([(("a", "b", "c"), one)])
-    assert claims("a") is claims("c") is one
-    assert (claims.fastest("b", "cpu"), claims.fastest("b", "cuda")) == (100, None)
+    claims = Claims([((0, 1, 2), one)])
+    assert claims(0) is claims(2) is one
+    assert (claims.fastest(1, "cpu"), claims.fastest(1, "cuda")) == (100, None)
 
 
 SPRINGS = """version: 1
@@ -205,7 +205,7 @@ def test_resume_keeps_retries_and_skips_by_what_the_journal_says(tmp_path):
     assert set(look(folder, failed=True).retried) == set(names[1:])
     with Journal(folder) as journal:
         state = recover(folder, journal)
-        work = {one.id: one for one in work_of(state, plan)}
+        work = {names[one.place]: one for one in work_of(state, plan)}
     assert (work[names[5]].number, dict(work[names[5]].charged), work[names[5]].alone) == (2, {"crash": 1}, True)
     assert (work[names[7]].number, dict(work[names[7]].charged), work[names[7]].alone) == (0, {}, False)
     assert state.suspects == {names[5]}

@@ -43,7 +43,7 @@ def actor_of(workers, generation, shapes):
     spec = WorkerSpec(run="run", owner=1, token="", device="gpu0", lanes=2, shapes=shapes)
     actor = workers._actors[place] = _Actor(handle, spec)
     for k, claim in enumerate((3, 4)):
-        launch = m.Launch(k, place, (f"t{k}",), (1,), claim, 1.0, f"lease{k}")
+        launch = m.Launch(k, place, (k,), (1,), claim, 1.0, f"lease{k}")
         actor.queue.append(([launch], [one(f"t{k}", claim)._replace(launch=k)]))
     return place, handle, actor
 

@@ -128,7 +128,8 @@ def test_a_build_that_hangs_costs_its_own_trials_and_no_others(local_ray, tmp_pa
     found = {row["param.size"]: row for row in rows(folder)}
     assert state == "failed"
     assert (found[1]["status"], found[2]["status"], found[2]["error_type"]) == ("done", "failed", "Timeout")
-    groups = {group.trials[0]: group for group in folder.plan()}
+    ids = folder.trial_ids()
+    groups = {ids[group.first]: group for group in folder.plan()}
     assert groups[found[2]["trial"]].error == "Timeout: planning this shape: it took longer than 1.5 s"
     assert groups[found[1]["trial"]].plan is not None
 

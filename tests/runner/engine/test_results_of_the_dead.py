@@ -34,7 +34,7 @@ def done(number):
 
 
 def launch(number, worker=WORKER):
-    return m.Launch(number, worker, (f"t{number}",), (1,), 1, 1.0, f"l{number}")
+    return m.Launch(number, worker, (number,), (1,), 1, 1.0, f"l{number}")
 
 
 @pytest.fixture

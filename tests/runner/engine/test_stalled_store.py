@@ -165,7 +165,7 @@ def test_a_trial_is_shown_as_done_once_its_row_is_in_the_journal(tmp_path, disk,
 
 def test_a_worker_that_starts_while_the_run_waits_for_its_store_has_its_time_afterwards():
     rules = Rules(start_s=300.0)
-    state = SweepState([TrialAt("t0")], rules, lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = SweepState([TrialAt(0)], rules, lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Storage(full=True), 10.0)
@@ -178,30 +178,30 @@ def test_a_worker_that_starts_while_the_run_waits_for_its_store_has_its_time_aft
 @pytest.mark.parametrize("told", ["before", "after"])
 def test_a_trial_whose_result_is_written_for_minutes_is_no_timeout(told):
     """``after``: its time was up before its worker was asked again what it does."""
-    state = SweepState([TrialAt("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = SweepState([TrialAt(0)], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 0.0)
     if told == "before":
-        state.handle(m.Saving(frozenset(["t0"])), 9.0)
+        state.handle(m.Saving(frozenset([0])), 9.0)
         assert state.next_deadline() == float("inf")
     asked = [a for a in state.handle(m.Tick(), 10.5) if isinstance(a, m.AskToStop)]
     assert bool(asked) == (told == "after")
     if told == "after":
-        state.handle(m.Saving(frozenset(["t0"])), 12.0)
+        state.handle(m.Saving(frozenset([0])), 12.0)
     assert not state.handle(m.Tick(), 500.0) and state.next_deadline() == float("inf")
     (row,) = [
-        a for a in state.handle(m.LaunchEnded(1, {"t0": {"status": "done", "loss": 1.0}}), 600.0) if isinstance(a, m.WriteEnded)
+        a for a in state.handle(m.LaunchEnded(1, {0: {"status": "done", "loss": 1.0}}), 600.0) if isinstance(a, m.WriteEnded)
     ]
     assert row.record["status"] == "done"
 
 
 def test_a_trial_that_goes_on_after_its_result_was_written_has_its_time_limit():
-    state = SweepState([TrialAt("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = SweepState([TrialAt(0)], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 0.0)
-    state.handle(m.Saving(frozenset(["t0"])), 9.0)
+    state.handle(m.Saving(frozenset([0])), 9.0)
     state.handle(m.Saving(frozenset()), 11.0)
     assert [a for a in state.handle(m.Tick(), 11.5) if isinstance(a, m.AskToStop)]
     assert [a for a in state.handle(m.Tick(), 17.0) if isinstance(a, m.Kill)]

@@ -144,9 +144,9 @@ def test_a_trial_that_dies_by_a_signal_is_checked_once_and_only_its_crashes_are_
     world = World(moods, Rules(crash=retries), random.Random(seed), processes=True, most=most, checks=True)
     world.finish()
     assert [world.status(name) for name in world.moods] == [EXPECTED[mood] for mood in moods]
-    attempts = [launch.checked for call in world.runs for launch in call if launch.trials == ("t0",)]
-    started = sum(isinstance(e, m.WriteStarted) and e.trial == "t0" for e in world.journal)
-    error, charged = world.rows()["t0"][0]["error"]["message"], world.retries("t0", Failure.crash)
+    attempts = [launch.checked for call in world.runs for launch in call if launch.trials == (0,)]
+    started = sum(isinstance(e, m.WriteStarted) and e.trial == 0 for e in world.journal)
+    error, charged = world.rows()[0][0]["error"]["message"], world.retries(0, Failure.crash)
     signal = STRAY if mood in STRAYS else "Segmentation fault"
     if mood in ("bounds", "stray bounds"):
         assert attempts[-2:] == [False, True] and started == 2 and charged == 1
@@ -167,7 +167,7 @@ def test_a_pardon_takes_back_the_end_that_waits_for_the_check():
         begun = frozenset(launch.id for launch in world.flights.values() if launch.worker.slot == k)
         world._die(m.WorkerId("d0", k))
         world.tell(m.WorkerDown(m.WorkerId("d0", k), Failure.crash, {"type": "E", "message": "gone"}, begun, "Aborted"))
-    assert [world.retries(f"t{k}", Failure.crash) for k in (0, 1)] == [0, 0]
+    assert [world.retries(k, Failure.crash) for k in (0, 1)] == [0, 0]
     world.finish()
     assert world.state.counts == {"done": 2}
 
@@ -179,10 +179,10 @@ def test_bisection_finds_the_guilty_trial_of_a_batch_and_charges_no_other(size, 
     moods = ["crash" if k == guilty else "good" for k in range(size)]
     world = World(moods, RULES, random.Random(seed), batch=size, processes=processes)
     world.finish()
-    assert {name for name in world.moods if world.status(name) != "done"} == {f"t{guilty}"}
-    assert world.status(f"t{guilty}") == "poisoned"
-    assert all(world.retries(name, Failure.crash) == 0 for name in world.moods if name != f"t{guilty}")
-    crashes = sum(isinstance(e, m.WriteRetry) and e.trial == f"t{guilty}" for e in world.journal)
+    assert {name for name in world.moods if world.status(name) != "done"} == {guilty}
+    assert world.status(guilty) == "poisoned"
+    assert all(world.retries(name, Failure.crash) == 0 for name in world.moods if name != guilty)
+    crashes = sum(isinstance(e, m.WriteRetry) and e.trial == guilty for e in world.journal)
     assert crashes <= (size - 1).bit_length() + RULES.crash
 
 
@@ -194,10 +194,10 @@ def test_trials_of_a_batch_that_did_not_begin_as_the_one_before_lost_the_device_
     lost = {"status": "failed", "error": {"type": "DeviceError", "message": "lost"}, "failure": Failure.infrastructure}
     world.calls.clear()
     world.flights.clear()
-    world.tell(m.LaunchEnded(launch.id, {"t0": {"status": "done", "loss": 1.0}, "t1": lost | {"restart": True}}))
+    world.tell(m.LaunchEnded(launch.id, {0: {"status": "done", "loss": 1.0}, 1: lost | {"restart": True}}))
     retries = [(e.trial, e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)]
-    assert sorted(retries) == [("t1", "infrastructure", True), ("t2", "infrastructure", False), ("t3", "infrastructure", False)]
-    assert world.status("t0") == "done"
+    assert sorted(retries) == [(1, "infrastructure", True), (2, "infrastructure", False), (3, "infrastructure", False)]
+    assert world.status(0) == "done"
     world.finish()
     assert world.state.counts == {"done": 4}
 
@@ -218,7 +218,7 @@ def test_when_a_worker_with_several_trials_dies_nobody_is_charged_and_each_runs_
     world._die(worker)
     world.tell(m.WorkerDown(worker, Failure.crash, {"type": "E", "message": "gone"}))
     retries = [e for e in world.journal if isinstance(e, m.WriteRetry)]
-    assert [(e.trial, e.failure, e.charged) for e in retries] == [(f"t{k}", Failure.crash, False) for k in range(3)]
+    assert [(e.trial, e.failure, e.charged) for e in retries] == [(k, Failure.crash, False) for k in range(3)]
     assert set(world.waiting) == {"t0.2", "t1.2", "t2.2"}
     for k in range(3):
         del world.waiting[f"t{k}.2"]
@@ -236,7 +236,7 @@ def test_two_processes_of_a_device_that_die_within_a_second_are_not_charged():
         world.now += after
         world._die(m.WorkerId("d0", k))
         world.tell(m.WorkerDown(m.WorkerId("d0", k), Failure.crash, {"type": "E", "message": "gone"}))
-    assert [world.retries(f"t{k}", Failure.crash) for k in (0, 1)] == [0, 0]
+    assert [world.retries(k, Failure.crash) for k in (0, 1)] == [0, 0]
 
 
 def test_an_illegal_address_on_a_gpu_that_lanes_share_charges_nobody_and_each_runs_alone():
@@ -246,13 +246,13 @@ def test_an_illegal_address_on_a_gpu_that_lanes_share_charges_nobody_and_each_ru
     for flight in (stray, beside):
         world.tell(m.Started(flight.id))
     error = {"type": "DeviceError", "message": STRAY}
-    world.tell(m.LaunchEnded(stray.id, {"t0": {"status": "failed", "error": error, "failure": Failure.crash, "restart": True}}))
+    world.tell(m.LaunchEnded(stray.id, {0: {"status": "failed", "error": error, "failure": Failure.crash, "restart": True}}))
     retries = {e.trial: (e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)}
-    assert retries == {"t0": (Failure.crash, False)} | dict.fromkeys(("t1", "t2"), (Failure.infrastructure, False))
-    assert world.kills == 1 and [world.state.trials[f"t{k}"].alone for k in range(3)] == [True, True, False]
+    assert retries == {0: (Failure.crash, False)} | dict.fromkeys((1, 2), (Failure.infrastructure, False))
+    assert world.kills == 1 and world.state.trials.alone == {0, 1}
     world.finish()
-    assert [world.status(f"t{k}") for k in range(3)] == ["failed", "done", "done"]
-    assert world.rows()["t0"][0]["error"]["message"].startswith(f"stray bounds\n  its process died before: {STRAY}; ")
+    assert [world.status(k) for k in range(3)] == ["failed", "done", "done"]
+    assert world.rows()[0][0]["error"]["message"].startswith(f"stray bounds\n  its process died before: {STRAY}; ")
 
 
 def test_a_trial_whose_time_is_up_is_not_looked_into_when_its_process_dies_meanwhile():
@@ -263,7 +263,7 @@ def test_a_trial_whose_time_is_up_is_not_looked_into_when_its_process_dies_meanw
     world.tell(m.Tick())
     begun = world._die(hang.worker)
     world.tell(m.WorkerDown(hang.worker, Failure.crash, {"type": "E", "message": "gone"}, begun, "Aborted"))
-    (row,) = world.rows()["t0"]
+    (row,) = world.rows()[0]
     assert (row["status"], row["failure"], row["error"]["type"]) == ("failed", "timeout", "Timeout")
 
 
@@ -273,7 +273,7 @@ def test_two_processes_that_die_more_than_a_second_apart_are_charged():
         world.now += after
         world._die(m.WorkerId("d0", k))
         world.tell(m.WorkerDown(m.WorkerId("d0", k), Failure.crash, {"type": "E", "message": "gone"}))
-    assert [world.retries(f"t{k}", Failure.crash) for k in (0, 1)] == [1, 1]
+    assert [world.retries(k, Failure.crash) for k in (0, 1)] == [1, 1]
 
 
 def test_a_trial_that_hangs_is_asked_to_stop_and_then_its_worker_is_killed_and_its_neighbour_runs_again():
@@ -292,13 +292,13 @@ def test_a_trial_that_hangs_is_asked_to_stop_and_then_its_worker_is_killed_and_i
     world.now = 7.0
     world.tell(m.Tick())
     assert world.kills == 1
-    (row,) = world.rows()["t0"]
+    (row,) = world.rows()[0]
     assert (row["status"], row["failure"], row["error"]["type"]) == ("failed", "timeout", "Timeout")
     assert row["error"]["message"] == "the trial ran longer than limits.trial_timeout, 5 s"
     beside = [e for e in world.journal if isinstance(e, m.WriteRetry)]
-    assert [(e.trial, e.failure, e.charged) for e in beside] == [("t1", Failure.infrastructure, False)]
+    assert [(e.trial, e.failure, e.charged) for e in beside] == [(1, Failure.infrastructure, False)]
     world.finish()
-    assert world.status("t1") == "done"
+    assert world.status(1) == "done"
 
 
 def test_time_is_counted_from_the_start_of_the_trial_and_not_while_it_waits():
@@ -410,22 +410,22 @@ def test_who_is_asked_to_stop_by_a_second_ctrl_c_has_a_moment_for_it():
 
 def test_a_trial_can_be_cancelled_while_it_waits_and_while_it_runs():
     world = World(["good"] * 3, RULES, random.Random(0))
-    world.tell(m.Cancelled(frozenset(["t2", "nobody"])))
-    assert world.status("t2") == "cancelled"
+    world.tell(m.Cancelled(frozenset([2, 99])))
+    assert world.status(2) == "cancelled"
     assert "t2" not in world.waiting
     world.waiting.pop("t0")
     world.leases["l"] = ("t0",)
     world._device_of["l"] = "d0"
     world.tell(m.Granted("l", "d0", ("t0",), 100))
-    world.tell(m.Cancelled(frozenset(["t0"])))
-    (launch,) = [one.id for one in world.flights.values() if one.trials == ("t0",)]
+    world.tell(m.Cancelled(frozenset([0])))
+    (launch,) = [one.id for one in world.flights.values() if one.trials == (0,)]
     assert launch in world.asked_to_stop
-    world.tell(m.LaunchEnded(launch, {"t0": {"status": "cancelled", "failure": Failure.cancelled}}))
+    world.tell(m.LaunchEnded(launch, {0: {"status": "cancelled", "failure": Failure.cancelled}}))
     world.flights.pop(launch)
-    assert world.status("t0") == "cancelled"
+    assert world.status(0) == "cancelled"
     world.finish()
     assert world.state.outcome == "failed"
-    assert world.status("t1") == "done"
+    assert world.status(1) == "done"
 
 
 def test_a_trial_that_succeeds_while_it_is_asked_to_stop_has_succeeded():
@@ -433,8 +433,8 @@ def test_a_trial_that_succeeds_while_it_is_asked_to_stop_has_succeeded():
     (launch,) = world.flights
     world.tell(m.Cancelled())
     world.flights.pop(launch)
-    world.tell(m.LaunchEnded(launch, {"t0": {"status": "done", "loss": 2.0}}))
-    assert world.status("t0") == "done"
+    world.tell(m.LaunchEnded(launch, {0: {"status": "done", "loss": 2.0}}))
+    assert world.status(0) == "done"
     assert world.state.outcome == "done"
 
 
@@ -446,9 +446,9 @@ def test_nothing_is_launched_while_the_store_is_full_and_no_place_is_held_that_o
     world.leases["late"] = [late]  # it was granted before the ledger heard of it
     world.tell(m.Granted("late", "d0", (late,), 100))
     assert not world.flights and not world.leases
-    world.tell(m.Cancelled(frozenset({"t1"})))
+    world.tell(m.Cancelled(frozenset({1})))
     world.tell(m.Storage(full=False))
-    assert [wanted.trials for wanted in world.waiting.values()] == [("t0",), ("t2",)]
+    assert [wanted.trials for wanted in world.waiting.values()] == [(0,), (2,)]
     world.grant()
     assert world.flights
     world.finish()
@@ -456,15 +456,15 @@ def test_nothing_is_launched_while_the_store_is_full_and_no_place_is_held_that_o
 
 
 def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
-    state = SweepState([TrialAt("a"), TrialAt("b")], Rules(oom=2), lambda batch: CLAIM)
+    state = SweepState([TrialAt(0), TrialAt(1)], Rules(oom=2), lambda batch: CLAIM)
     (ask,) = state.start(0.0)
     seen = []
     for k in range(3):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
-        seen.append((flight.launch.bytes, state.trials["a"].alone))
+        seen.append((flight.launch.bytes, 0 in state.trials.alone))
         end = {"status": "failed", "error": {"type": "OutOfMemory", "message": "no"}, "failure": Failure.out_of_memory}
-        actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
+        actions = state.handle(m.LaunchEnded(flight.launch.id, {0: end}), 0.0)
         ask = next((one for one in actions if isinstance(one, m.Ask)), None)
     assert seen == [(100, False), (50, False), (150, True)], "the last time with more than its fastest point"
     assert ask is None
@@ -473,7 +473,7 @@ def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
 
 
 def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and_pays_only_then():
-    state = SweepState([TrialAt("a")], Rules(oom=0), lambda batch: CLAIM)
+    state = SweepState([TrialAt(0)], Rules(oom=0), lambda batch: CLAIM)
     (ask,) = state.start(0.0)
     seen = []
     for k, shared in enumerate((True, False)):
@@ -481,9 +481,9 @@ def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and
         (flight,) = state._flights.values()
         error = {"type": "MemoryError", "message": "no"}
         end = {"status": "failed", "error": error, "failure": Failure.out_of_memory, "shared": shared}
-        actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
+        actions = state.handle(m.LaunchEnded(flight.launch.id, {0: end}), 0.0)
         ask = next((one for one in actions if isinstance(one, m.Ask)), None)
-        seen.append((state.trials["a"].alone, [one.charged for one in actions if isinstance(one, m.WriteRetry)]))
+        seen.append((0 in state.trials.alone, [one.charged for one in actions if isinstance(one, m.WriteRetry)]))
     assert seen == [(True, [False]), (True, [])]
     (row,) = [one.record for one in actions if isinstance(one, m.WriteEnded)]
     assert ask is None and (row["status"], row["failure"]) == ("failed", "out_of_memory")
@@ -491,33 +491,33 @@ def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and
 
 def test_without_a_smaller_point_the_claim_grows_by_half():
     one = {"gpu": Claim.of([(100, 1.0)])}
-    state = SweepState([TrialAt("a")], Rules(oom=3), lambda batch: one)
+    state = SweepState([TrialAt(0)], Rules(oom=3), lambda batch: one)
     (ask,) = state.start(0.0)
     asked = []
     for k in range(3):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
         end = {"status": "failed", "failure": Failure.out_of_memory}
-        actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
+        actions = state.handle(m.LaunchEnded(flight.launch.id, {0: end}), 0.0)
         (ask,) = [one for one in actions if isinstance(one, m.Ask)]
         asked.append(ask.wanted[0].claims["gpu"].points[0].bytes)
     assert asked == [150, 225, 337]
 
 
 def test_a_request_that_nothing_can_hold_is_a_failed_row_that_was_never_started():
-    state = SweepState([TrialAt("a")], Rules(), lambda batch: CLAIM)
+    state = SweepState([TrialAt(0)], Rules(), lambda batch: CLAIM)
     state.start(0.0)
-    (row,) = state.handle(m.Refused({"a": "needs 3 GiB, more than the 2 GiB of pool gpu0"}), 0.0)
+    (row,) = state.handle(m.Refused({"t0": "needs 3 GiB, more than the 2 GiB of pool gpu0"}), 0.0)
     assert isinstance(row, m.WriteEnded)
     assert (row.number, row.record["status"], row.record["failure"]) == (0, "failed", "out_of_memory")
     assert state.finished
 
 
 def test_what_is_granted_after_it_was_withdrawn_is_given_back_at_once():
-    state = SweepState([TrialAt("a")], Rules(), lambda batch: CLAIM)
+    state = SweepState([TrialAt(0)], Rules(), lambda batch: CLAIM)
     state.start(0.0)
     state.handle(m.Cancelled(), 0.0)
-    assert state.handle(m.Granted("l0", "d0", ("a",), 100), 0.0) == [m.GiveBack("l0", ("a",))]
+    assert state.handle(m.Granted("l0", "d0", ("t0",), 100), 0.0) == [m.GiveBack("l0", ("t0",))]
     assert state.finished
 
 
@@ -527,8 +527,8 @@ def test_a_lease_of_several_requests_is_given_back_once_after_all_of_them():
     world.leases["l"] = ("t0", "t1", "t2")
     world.tell(m.Granted("l", "d0", ("t0", "t1", "t2"), 100))
     (call,) = world.calls
-    assert [world.flights[name].trials for name in call.order] == [("t0",), ("t1",), ("t2",)]
-    assert [(e.trial, e.number) for e in world.journal] == [("t0", 1)]  # the others have not begun
+    assert [world.flights[name].trials for name in call.order] == [(0,), (1,), (2,)]
+    assert [(e.trial, e.number) for e in world.journal] == [(0, 1)]  # the others have not begun
     while world.calls:
         assert world.leases
         world.progress()
@@ -538,19 +538,17 @@ def test_a_lease_of_several_requests_is_given_back_once_after_all_of_them():
 
 def test_batches_go_on_under_a_lease_and_one_that_comes_too_late_is_asked_for_again():
     world = World(["good"] * 8, Rules(), random.Random(0), batch=2, lanes=1, most=1, processes=True)
-    claims = world.state.claims(("t0", "t1"))
+    claims = world.state.claims((0, 1))
     (name, lease), now = ("t0+1", "l1"), 1.0
     granted = world.state.handle(m.Granted(lease, "d0", (name,), 100, processes=True), now)
     (run,) = [one for one in granted if isinstance(one, m.RunLaunches)]
     (go,) = [one for one in granted if isinstance(one, m.GoOn)]
-    assert (go.lease, go.request, go.since, go.others) == (lease, "t2+1", now, False) and claims is world.state.claims(())
+    assert (go.lease, go.request, go.since, go.others) == (lease, "t2+1", now, False) and claims is world.state.claims((2, 3))
     (behind,) = [one for one in world.state.handle(m.GoesOn(lease, "t2+1"), now) if isinstance(one, m.RunLaunches)]
     (launch,) = behind.launches
-    assert launch.behind and launch.worker == run.launches[0].worker and launch.trials == ("t2", "t3")
+    assert launch.behind and launch.worker == run.launches[0].worker and launch.trials == (2, 3)
     assert world.state.running == 2  # it has not begun, and is no attempt yet
-    first = m.LaunchEnded(
-        run.launches[0].id, {}, rows=(BatchRows(("t0", "t1"), (1, 1), {"status": "done"}, {}, {}, {}, (0, 1.0)),)
-    )
+    first = m.LaunchEnded(run.launches[0].id, {}, rows=(BatchRows((0, 1), (1, 1), {"status": "done"}, {}, {}, {}, (0, 1.0)),))
     (go,) = [one for one in world.state.handle(first, now) if isinstance(one, m.GoOn)]
     assert go.request == "t4+1"
     lost = world.state.handle_all((m.LeaseLost(lease, "gone"), m.GoesOn(lease, "t4+1")), now)
@@ -572,10 +570,10 @@ def test_the_next_batch_of_a_lease_is_found_without_a_look_at_all_that_wait(monk
     def cost(batches):
         claims = CLAIM
         state = SweepState(
-            [TrialAt(f"t{k}") for k in range(2 * batches)],
+            [TrialAt(k) for k in range(2 * batches)],
             Rules(),
             lambda batch: asked.append(batch) or claims,
-            batches=[(f"t{2 * k}", f"t{2 * k + 1}") for k in range(batches)],
+            batches=[(2 * k, 2 * k + 1) for k in range(batches)],
         )
         (ask,) = state.start(0.0)
         asked.clear()
@@ -594,9 +592,9 @@ def test_the_next_batch_of_a_lease_is_found_without_a_look_at_all_that_wait(monk
 
 def test_requests_with_the_same_claims_are_found_and_others_counted():
     asked, some, other = Asked(), dict(CLAIM), dict(CLAIM)
-    asked.add("alone", ("alone",), some)
+    asked.add("alone", (7,), some)
     for name, claims in (("a", some), ("b", other), ("c", some)):
-        asked.add(name, (name, name), claims)
+        asked.add(name, (1, 2), claims)
     assert asked.alike(some) == ("a", 2) and asked.alike(dict(CLAIM)) == (None, 0)
-    assert asked.pop("a") == ("a", "a") and asked.pop("a") is None
+    assert asked.pop("a") == (1, 2) and asked.pop("a") is None
     assert asked.alike(some) == ("c", 1) and list(asked) == ["alone", "b", "c"] and "b" in asked and len(asked) == 3

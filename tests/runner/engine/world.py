@@ -50,7 +50,7 @@ class World:
     def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False, most=3, told=True, checks=False):
         """``most``: requests of a lease; ``told``: what a worker that died had begun is known; ``checks``: see ``SweepState``."""
         self.checks, self.used = checks, set()
-        self.moods = {f"t{k}": mood for k, mood in enumerate(moods)}
+        self.moods = dict(enumerate(moods))
         self.rules, self.rng, self.batch, self.lanes, self.processes = rules, rng, batch, lanes, processes
         self.most, self.told, self.went_on = most, told, 0
         self.now, self.journal, self.kills, self.leases_made, self.owner = 0.0, [], 0, 0, 0
@@ -67,7 +67,7 @@ class World:
         self.owner += 1
         ended = {e.trial: e.record["status"] for e in self.journal if isinstance(e, m.WriteEnded)}
         work = [self._work(name) for name in self.moods if name not in ended]
-        names = [one.id for one in work]
+        names = [one.place for one in work]
         batches = [tuple(names[k : k + self.batch]) for k in range(0, len(names), self.batch)]
         before = Counter(ended.values())
         self.state = SweepState(work, self.rules, lambda batch: CLAIM, batches=batches, before=before, checks=self.checks)
@@ -169,7 +169,7 @@ class World:
         else:
             assert not before, "two programs on the bytes of one"
         here = [other for other in self.flights.values() if other.worker.device == worker.device]
-        alone = {name for name in self.state.trials if self.state.trials[name].alone}
+        alone = self.state.trials.alone
         if alone & {name for one in (*launches, *here) for name in one.trials}:
             assert len(launches) == 1 and not launches[0].behind
             assert not here or any(call.unheard for call in self.calls)

@@ -32,8 +32,9 @@ class Made:
         ]
         self.folder = write_run(where, name, f"version: 1\nname: {name!r}\n", {"name": name}, self.trials, {})
         entries = (PlanEntry(kind="state", bytes=planned, source="build()"),)
-        names = tuple(trial.id for trial in self.trials)
-        self.folder.save_plan([PlannedGroup(trials=names, example="", plan=MemoryPlan(entries=entries))])
+        self.folder.save_plan(
+            [PlannedGroup(places=range(len(self.trials)), first=0, example="", plan=MemoryPlan(entries=entries))]
+        )
         self.began = self.folder.info()["created"]
         self.journal = journal.Journal(self.folder)
 

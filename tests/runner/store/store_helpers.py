@@ -29,8 +29,7 @@ def make_run(where, count=3):
     """A run of ``count`` trials under ``where``, planned."""
     folder = write_run(where, "made", "version: 1\n", RESOLVED, trials(count), {})
     entries = (PlanEntry(kind="state", bytes=64, source="build()"), PlanEntry(kind="gradients", bytes=64, source="build()"))
-    names = tuple(trial.id for trial in trials(count))
-    folder.save_plan([PlannedGroup(trials=names, example="x=0", plan=MemoryPlan(entries=entries))])
+    folder.save_plan([PlannedGroup(places=range(count), first=0, example="x=0", plan=MemoryPlan(entries=entries))])
     return folder
 
 

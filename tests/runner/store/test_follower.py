@@ -16,7 +16,7 @@ from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import owner_numbers
 from qdrun.runner.store.replay import Replayer, recover, replay
 from qdrun.runner.store.trial_state import TrialState
-from qdrun.runner.study.trial_file import TrialIds, ids_of, read_trials, trial_lines, trial_of
+from qdrun.runner.study.trial_file import ids_of, read_trials, trial_lines, trial_of
 from qdrun.runner.study.trials import Trial
 from tests.runner.store.store_helpers import CountingFiles, make_run, record, run_one
 from tests.runner.store.test_table import batch
@@ -51,17 +51,24 @@ def agree(folder, found):
     assert sorted(name for launch in found.launches() for name in map(found.ids.__getitem__, launch.places)) == sorted(running)
 
 
-def some_events(folder, journal, rng):
+def placed(names, event):
+    """The event of a batch with the places of its trials for their ids."""
+    rest = {name: value for name, value in event.items() if name not in ("trials", "attempts")}
+    return columns.who([names.index(name) for name in event["trials"]], event["attempts"]) | rest
+
+
+def some_events(folder, journal, rng, of_batch):
     """Write what may happen to trials, also out of order: batches and single trials that begin, end, are tried again and run again."""
     names, number = folder.trial_ids(), int(rng.integers(1, 3))
     some = list(rng.permutation(names)[: int(rng.integers(1, 6))])
     attempts, by = [number] * len(some), {"by": 1} if rng.random() < 0.2 else {}
     match int(rng.integers(0, 7)):
         case 0:
-            journal.write("begun", trials=some, attempts=attempts, launch=int(rng.integers(9)), device="cpu", **by)
+            event = {"trials": some, "attempts": attempts, "launch": int(rng.integers(9)), "device": "cpu"}
+            journal.write("begun", **of_batch(names, event), **by)
         case 1:
             short = {"place": {"device": "cpu"}, "started_t": 5.0, "ended_t": 6.0} if rng.random() < 0.5 else {}
-            journal.write("rows", **{**batch(some, rng, 3), "attempts": attempts}, **short, **by)
+            journal.write("rows", **of_batch(names, {**batch(some, rng, 3), "attempts": attempts}), **short, **by)
         case 2:
             journal.write("started", trial=some[0], attempt=number, device="cpu", **by)
         case 3:
@@ -77,17 +84,16 @@ def some_events(folder, journal, rng):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_looks_at_any_moment_give_what_the_events_give_one_by_one(tmp_path, monkeypatch, seed):
+def test_looks_at_any_moment_give_what_the_events_give_one_by_one(tmp_path, seed):
     """Of every second run the lines of batches name their trials, as older ones do."""
-    if seed % 2:
-        monkeypatch.setattr(Journal, "_placed", lambda self, fields: fields)
+    of_batch = (lambda names, event: event) if seed % 2 else placed
     rng = np.random.default_rng(seed)
     folder = make_run(tmp_path, int(rng.integers(3, 12)))
     reader, lines = Replayer(folder), 0
     for _ in range(int(rng.integers(1, 4))):
         with Journal(folder) as journal:
             for _ in range(int(rng.integers(0, 20))):
-                some_events(folder, journal, rng)
+                some_events(folder, journal, rng, of_batch)
                 if rng.random() < 0.3:
                     lines += 1
                     reader.look()
@@ -144,7 +150,7 @@ def test_each_byte_of_a_journal_is_read_once_and_a_resume_reads_it_once(tmp_path
     assert (len(plan.kept), len(plan.retried), files.read_bytes) == (20, 20, size)
     with Journal(folder, gone=1, reader=reader) as journal:
         state = recover(metered, journal, reader)
-        work = {one.id: one for one in work_of(state, plan)}
+        work = {names[one.place]: one for one in work_of(state, plan)}
         ended(journal, [(Attempt(names[25], 2, 2), record(1.0))])
         assert reader.look().trials[names[25]].status == "done"
     assert (work[names[25]].number, dict(work[names[39]].charged)) == (1, {"crash": 1})
@@ -162,20 +168,20 @@ def test_a_line_of_a_batch_has_places_as_ranges_and_both_forms_name_the_same_tri
     some = rng.permutation(names)[: int(rng.integers(1, 31))].tolist()
     some = sorted(some, key=names.index) if seed % 2 else some
     event = {"event": "begun", "trials": some, "attempts": rng.integers(1, 2 + seed, len(some)).tolist(), "device": "cpu"}
-    line = columns.placed(event, {name: place for place, name in enumerate(names)})
+    line = event | columns.who([names.index(name) for name in some], event["attempts"])
+    del line["trials"]
     assert columns.expanded(line, names) == columns.expanded(event) and "trials" not in line
     assert columns.places_in(line["at"]).tolist() == list(map(names.index, some))
     assert all(start < stop for start, stop in zip(line["at"][::2], line["at"][1::2], strict=True))
-    assert columns.placed(event, {}) is event, "a trial that is not in the list keeps its name"
     assert columns.names_of({"at": [29, 31]}, names) == [names[29], "line-31"], "the line of the last trial is lost"
 
 
-def test_a_watch_of_a_run_of_batches_reads_no_list_of_trials_but_for_their_number(tmp_path, monkeypatch):
+def test_a_watch_of_a_run_of_batches_reads_the_ids_of_trials_and_no_parameters(tmp_path, monkeypatch):
     folder, rng = make_run(tmp_path, 6), np.random.default_rng(7)
     with Journal(folder) as journal:
         journal.write("rows", **batch(folder.trial_ids(), rng, 2))
     best = folder.trials()[int(np.argmin(replay(folder).losses))]
-    monkeypatch.setattr(RunFolder, "found_ids", None)
+    monkeypatch.setattr(RunFolder, "found_trials", None)
     view = view_of(folder)
     assert (view.counts, view.total, view.best[1]) == ({"done": 6}, 6, best.label)
 
@@ -194,7 +200,6 @@ def test_ids_that_are_read_without_their_lines_are_those_of_the_lines_also_of_da
     assert bool(problems) == bool(found.damaged) or not found.trials or len(found.trials) < len(names)
     if not problems:
         assert list(ids_of(data)[0]) == names
-        assert not seed % 3 or list(TrialIds(lambda: data)) == names
 
 
 def test_entries_of_a_batch_are_one_and_slots_keep_them_small(tmp_path):

@@ -220,14 +220,14 @@ class Room(LocalFiles):
         return self.free
 
 
-def groups(names, gradient_bytes):
+def groups(count, gradient_bytes):
     plan = MemoryPlan(entries=(PlanEntry(kind="gradients", bytes=gradient_bytes, source="build()"),))
-    return [PlannedGroup(trials=tuple(names), example="", plan=plan)]
+    return [PlannedGroup(places=range(count), first=0, example="", plan=plan)]
 
 
 def test_a_run_that_cannot_fit_is_refused_with_the_numbers_before_it_starts():
     made = [trial.model_copy(update={"params": {"x": 0.0, "w": [[0.0] * 100] * 100}}) for trial in trials(100)]
-    wanted = estimate(made, groups([t.id for t in made], 1 << 30), ["x", "w"])
+    wanted = estimate(made, groups(len(made), 1 << 30), ["x", "w"])
     assert wanted.least == wanted.most == 100 * record_bytes(10_001)
     assert record_bytes(10_001) > 80_008
     files = Room("/data/runs")
@@ -244,7 +244,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_numbers_before_it_starts():
 
 def test_a_gradient_of_unknown_shape_warns_and_is_not_refused():
     made = trials(100)
-    wanted = estimate(made, groups([t.id for t in made], 1 << 30), ["field"])
+    wanted = estimate(made, groups(len(made), 1 << 30), ["field"])
     assert wanted.least < 1 << 20 and wanted.most > 100 << 30
     files = Room("/data/runs")
     files.free = 50 << 30

@@ -45,17 +45,17 @@ def test_what_runs_ends_at_its_next_step_and_what_waits_does_not_begin(bench):
 
 
 def test_attempts_that_a_notice_has_ended_are_never_charged_and_say_nothing_against_the_device():
-    state = SweepState([TrialAt("a")], Rules(infra=0), lambda batch: {"gpu": Claim.of([(100, 1.0)])})
+    state = SweepState([TrialAt(0)], Rules(infra=0), lambda batch: {"gpu": Claim.of([(100, 1.0)])})
     (ask,) = state.start(0.0)
     for k in range(3):
         state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), 100), 0.0)
         (flight,) = state._flights.values()
         end = {"status": "failed", "failure": "infrastructure", "error": ERROR}
-        actions = state.handle(m.LaunchEnded(flight.launch.id, {"a": end}), 0.0)
+        actions = state.handle(m.LaunchEnded(flight.launch.id, {0: end}), 0.0)
         assert [one.charged for one in actions if isinstance(one, m.WriteRetry)] == [False]
         assert not [one for one in actions if isinstance(one, m.Avoid)]
         (ask,) = [one for one in actions if isinstance(one, m.Ask)]
-    assert not state.trials["a"].ended and not state.trials["a"].alone
+    assert state.trials.open[0] and not state.trials.alone
 
 
 def test_a_notice_is_heard_in_the_main_thread_alone():
