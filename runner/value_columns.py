@@ -140,7 +140,7 @@ class ValueColumn(Sequence[Any]):
 
     def distinct_numbers(self) -> Array | None:
         """``distinct`` as an array of f64 or i64, (values, ..); None where they are not all of one type and shape."""
-        return self.values if isinstance(self.values, np.ndarray) else _as_numbers(self.values)
+        return self.values if isinstance(self.values, np.ndarray) else as_numbers(self.values)
 
     def numbers(self) -> Array | None:
         """The values of all rows as an array, (rows, ..), see ``distinct_numbers``."""
@@ -212,18 +212,22 @@ def columns_of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, ValueColumn]
     return {name: ValueColumn.of([row.get(name, ABSENT) for row in rows]) for name in names}
 
 
-def _as_numbers(values: Sequence[Any]) -> Array | None:
-    inner: Sequence[Any] = values
-    while len(inner) and {list} == set(map(type, inner)):
-        if len(set(map(len, inner))) > 1:
-            return None
-        inner = list(chain.from_iterable(inner))
-    kinds = set(map(type, inner))
+def flattened(values: Sequence[Any]) -> tuple[Sequence[Any], int]:
+    """The items of nested lists, and how deep all of them lie."""
+    depth = 0
+    while len(values) and {list} == set(map(type, values)):
+        values, depth = list(chain.from_iterable(values)), depth + 1
+    return values, depth
+
+
+def as_numbers(values: Sequence[Any]) -> Array | None:
+    """Numbers of one type, or arrays of them of one shape, as an array of f64 or i64; None of other values."""
+    kinds = set(map(type, flattened(values)[0]))
     if kinds not in ({float}, {int}):
         return None
     try:
         return np.array(values, np.float64 if kinds == {float} else np.int64)
-    except OverflowError:
+    except (OverflowError, ValueError):  # too large an integer; rows of several lengths
         return None
 
 
@@ -237,4 +241,4 @@ def _key(value: Any) -> Any:
     return ("[", *map(_key, value)) if isinstance(value, list) else (type(value), repr(value))
 
 
-__all__ = ["ABSENT", "Array", "ValueColumn", "columns_of_rows", "joined", "narrowed"]
+__all__ = ["ABSENT", "Array", "ValueColumn", "as_numbers", "columns_of_rows", "flattened", "joined", "narrowed"]

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from ..fields import Data
 from ..store.encoding import plain
@@ -62,5 +63,5 @@ def document(command: str, data: Any) -> Data:
         pydantic.ValidationError, pydantic.PydanticSerializationError: ``data`` does not fit the type: an internal error.
     """
     made = adapter(command)
-    said = made.dump_python(made.validate_python(data, extra="forbid"), mode="json", warnings="error")
-    return {"schema": f"qdrun.{command}/{VERSION}"} | plain(said)
+    said = made.dump_python(made.validate_python(data, extra="forbid"), warnings="error")
+    return {"schema": f"qdrun.{command}/{VERSION}"} | plain(to_jsonable_python(said, inf_nan_mode="constants"))

@@ -86,8 +86,8 @@ def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = (), run:
     strays = [] if trials else list(map(_stray, found.strays))
     made = Trials.of([*listed.trials, *strays]) if strays else listed.trials
     count = len(made)
-    heads = {"trial": made.ids, "index": made.indices, "replicate": made.replicates, "seed": made.seeds}
-    columns = {name: list(column) for name, column in heads.items()} | _parameters(made)
+    columns: dict[str, Column] = {"trial": made.ids, "index": _integers(made.indices)}
+    columns |= {"replicate": _integers(made.replicates), "seed": _integers(made.seeds)} | _parameters(made)
     columns |= {"status": _statuses(found, listed.damaged, unfinished, count)}
     parts, own = [_of_blocks(found), _of_unended(found, planned)], np.ones(count, bool)
     for part in parts:
@@ -98,11 +98,18 @@ def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = (), run:
     ordered = {name: in_order([part.column(name) for part in parts], order, name) for name in of_events}
     names = [*column_names([*columns, *of_events]), *(name for name in ("code",) if name in of_events)]
     none = [None] * count
-    given = {name: as_column(column, name) if isinstance(column, list) else column for name, column in columns.items()}
-    table = {
-        name: ordered[name] if name in ordered else given[name] if name in given else as_column(none, name) for name in names
-    }
+    given = {name: column if isinstance(column, ValueColumn) else as_column(column, name) for name, column in columns.items()}
+    known = given | ordered
+    table = {name: known[name] if name in known else as_column(none, name) for name in names}
     return RunTable(table, count, uneven=made.uneven is not None)
+
+
+def _integers(values: Sequence[int]) -> Array | Sequence[int]:
+    """Integers as an array of i64; as they are where they need more bits."""
+    try:
+        return np.arange(values.start, values.stop, values.step) if isinstance(values, range) else np.asarray(values, np.int64)
+    except OverflowError:
+        return values
 
 
 def _stray(name: str) -> Trial:
@@ -112,7 +119,8 @@ def _stray(name: str) -> Trial:
 
 def _parameters(trials: Trials) -> dict[str, Column]:
     """The parameters of trials as columns with dotted names."""
-    if trials.uneven is None and not any(dict in map(type, column.values) for column in trials.columns.values()):
+    plain = all(isinstance(c.values, np.ndarray) or dict not in map(type, c.values) for c in trials.columns.values())
+    if trials.uneven is None and plain:
         return {f"param.{name}": column for name, column in trials.columns.items()}
     if trials.uneven is None:
         parts = {
@@ -139,14 +147,15 @@ class _Piece:
         return self.columns[name] if name in self.columns else as_column([None] * len(self.places))
 
 
-def _statuses(found: Replay, damaged: Collection[str], unfinished: str, count: int) -> list[str]:
+def _statuses(found: Replay, damaged: Collection[str], unfinished: str, count: int) -> ValueColumn:
     """The status of each trial that is shown; ``damaged`` of those that ``trials.jsonl`` does not have."""
     words = [unfinished or status if code <= RUNNING else status for code, status in enumerate(STATUSES)]
-    shown = [words[code] for code in found.status.tolist()]
+    shown = np.full(count, len(words), np.int32)
+    shown[: len(found.status)] = found.status
     lost = {name for one in found.damage for name in one.trials if unfinished and not found.has_row(name)}
     for name in {*damaged, *lost} & found.places.keys() if damaged or lost else ():
-        shown[found.places[name]] = "damaged"
-    return shown + ["damaged"] * (count - len(shown))
+        shown[found.places[name]] = len(words)
+    return ValueColumn([*words, "damaged"], shown)
 
 
 def _of_blocks(found: Replay) -> _Piece:
@@ -195,7 +204,7 @@ def _arrays_of(block: Block) -> dict[str, Array | Large]:
     named = dict(event["columns"])
     named |= {f"{prefix}.{name}": column for prefix, kind in PREFIXES.items() for name, column in event.get(kind, {}).items()}
     return {
-        name: decoded(column)[block.rows].astype(np.float64) if "data" in column else Large(column["shape"][1:])
+        name: decoded(column)[block.rows].astype(np.float64, copy=False) if "data" in column else Large(column["shape"][1:])
         for name, column in named.items()
     }
 
@@ -321,13 +330,6 @@ def numbers(value: Any) -> Any:
     return value if {float}.issuperset(map(type, value)) else [numbers(item) for item in value]
 
 
-def arrow_table(table: Sequence[Row]) -> Any:
-    """The rows as a ``pyarrow.Table``: scalars as columns, arrays as list columns."""
-    import pyarrow as pa
-
-    return pa.Table.from_batches([RunTable.of(table).batch()])
-
-
 def batches_of(folder: RunFolder, found: Replay, table: RunTable) -> Iterator[Any]:
     """The table as record batches of one schema, at least one, with all arrays; those of one are in memory at once."""
     import pyarrow as pa
@@ -335,7 +337,7 @@ def batches_of(folder: RunFolder, found: Replay, table: RunTable) -> Iterator[An
     types = {name: nested(max(map(depth_of, table.columns[name]), default=0)) for name in table.large()}
     for name, column in table.columns.items():
         if isinstance(column, ValueColumn):  # made for each part: of a parameter that is equal in all trials there is one value
-            types[name] = as_arrow(as_column(column.distinct(), name), name).type
+            types[name] = as_arrow(ValueColumn(column.values), name).type
     light = {name: column for name, column in table.columns.items() if name not in types and name != "code"}
     whole, start = RunTable(light, len(table)).batch(), 0
     for part in parts_of(folder, found, table):
@@ -457,11 +459,6 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> str:
     with writing(path) as stream:
         stream.write(data)
     return os.fspath(path)
-
-
-def as_json(table: list[Row]) -> list[Row]:
-    """The rows as strict JSON can hold them."""
-    return [plain(row) for row in table]
 
 
 def csv_lines(table: Iterable[Row], names: Sequence[str], escape_formulas: bool = False) -> Iterator[str]:

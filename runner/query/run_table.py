@@ -14,7 +14,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ..value_columns import ValueColumn
+from ..value_columns import ValueColumn, as_numbers, flattened
 
 Row = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -158,7 +158,7 @@ class RunTable(Sequence[Row]):
         """Whether a column has values that no one type of Arrow gives back."""
         column = self.columns[name]
         if isinstance(column, ValueColumn):
-            return isinstance(as_column(column.distinct(), name), list)
+            return isinstance(as_column(column.values, name), list)
         if not isinstance(column, list) or Large not in map(type, column):
             return isinstance(column, list)
         return len({depth_of(value) for value in column if value is not None}) > 1
@@ -202,39 +202,34 @@ def fixed_type(name: str) -> Any:
     return pa.string() if name in (*FIXED, *ERRORS, "code") else None
 
 
-def as_column(values: list[Any], name: str = "") -> Column:
-    """Values as an Arrow array, if that gives the same ones back; else the list itself."""
+def as_column(values: Sequence[Any] | Array, name: str = "") -> Column:
+    """Values as an Arrow array, if that gives the same ones back; else as a list."""
     import pyarrow as pa
 
+    if isinstance(values, np.ndarray) and values.size:
+        return of_numbers(values)
+    values = values if isinstance(values, list) else list(values)
     there = [value for value in values if value is not None]
-    inner, depth = there, 0
-    while inner and {list} == set(map(type, inner)):
-        inner, depth = list(chain.from_iterable(inner)), depth + 1
-    kinds = set(map(type, inner))
     if not there:
         return pa.nulls(len(values), fixed_type(name) or pa.null())
-    if (
-        (len(kinds) > 1 and name not in REALS)
-        or not kinds <= {float, int, str, bool}
-        or (depth and not kinds and not name.startswith(NUMBERS))
-    ):
+    real = name in REALS and set(map(type, there)) <= {float, int}
+    numbers = as_numbers(list(map(float, there)) if real else there)
+    if numbers is not None and len(there) == len(values) and (numbers.ndim == 1 or numbers.dtype.kind == "f"):
+        return of_numbers(numbers)
+    if numbers is not None and numbers.ndim == 1:
+        valid = np.array([value is not None for value in values])
+        filled = np.zeros(len(values), numbers.dtype)
+        filled[valid] = numbers
+        return of_numbers(filled, valid)
+    inner, depth = flattened(there)
+    kinds = set(map(type, inner))
+    if len(kinds) > 1 or not kinds <= {float, int, str, bool} or (depth and not kinds and not name.startswith(NUMBERS)):
         return values
     try:
-        if depth == 0 and kinds <= {float, int}:
-            wanted = fixed_type(name) or (pa.float64() if float in kinds else pa.int64())
-            plain = values if len(there) == len(values) else [0 if value is None else value for value in values]
-            valid = None if len(there) == len(values) else np.array([value is not None for value in values])
-            return of_numbers(np.array(plain, np.int64 if wanted == pa.int64() else np.float64), valid)
         if depth == 0 and kinds == {str}:
             return of_texts(values)
-        if kinds <= {float} and depth and len(there) == len(values):
-            return of_numbers(np.array(values, np.float64))
-    except (OverflowError, UnicodeError, ValueError):  # too large an integer, half a character, rows of several lengths
-        if kinds != {float}:
-            return values
-    try:
         return pa.array(values, type=nested(depth) if kinds <= {float} else None, from_pandas=False)
-    except (pa.ArrowException, OverflowError, UnicodeError):
+    except (pa.ArrowException, OverflowError, UnicodeError):  # too large an integer, half a character
         return values
 
 
@@ -249,28 +244,32 @@ def nested(depth: int) -> Any:
 
 
 def as_arrow(column: Column, name: str = "", wanted: Any = None) -> Any:
-    """A column as a ``pyarrow.Array``: arrays of fewer dimensions get lists of one item, other mixed values become JSON texts."""
+    """A column as a ``pyarrow.Array``, also where Arrow does not give the same values back, see ``as_file``."""
+    if isinstance(column, ValueColumn):
+        made = as_arrow(as_column(column.values, name), name, wanted)
+        return made if column.places is None else made.take(of_numbers(np.asarray(column.places, np.int64)))
+    made = as_column(column, name) if isinstance(column, list) else column
+    if isinstance(made, list) or (isinstance(column, list) and wanted is not None and made.type != wanted):
+        return as_file(column, name, wanted)
+    return made if wanted is None or made.type == wanted else made.cast(wanted)
+
+
+def as_file(values: list[Any], name: str, wanted: Any = None) -> Any:
+    """Values of several types as a file has them: arrays of fewer dimensions get lists of one item, other values become JSON texts."""
     import pyarrow as pa
 
-    if isinstance(column, ValueColumn):
-        made = as_arrow(as_column(column.distinct(), name), name, wanted)
-        return made if column.places is None else made.take(of_numbers(np.asarray(column.places, np.int64)))
-    if not isinstance(column, list):
-        return column if wanted is None or column.type == wanted else column.cast(wanted)
-    depth = max((depth_of(value) for value in column if value is not None), default=0)
-    kinds = set(map(type, column)) - {type(None)}
+    depth = max((depth_of(value) for value in values if value is not None), default=0)
     if name.startswith(NUMBERS):
         wanted = nested(depth) if wanted is None else wanted
         while nested(depth) != wanted:
             depth += 1
-    if depth:
-        column = [value if value is None else _wrapped(value, depth) for value in column]
-    if depth or kinds <= {int, float}:
+    wrapped = [value if value is None else _wrapped(value, depth) for value in values]
+    if depth or set(map(type, values)) <= {int, float, type(None)}:
         try:
-            return pa.array(column, type=wanted, from_pandas=False)
+            return pa.array(wrapped, type=wanted, from_pandas=False)
         except (pa.ArrowException, OverflowError, UnicodeError):
             pass
-    return of_texts([value if value is None else json.dumps(value) for value in column])
+    return of_texts([value if value is None else json.dumps(value) for value in wrapped])
 
 
 def depth_of(value: Any) -> int:
@@ -304,16 +303,20 @@ def of_texts(values: Sequence[str | None]) -> Any:
     """Strings, some of which may be None, as an Arrow array. Raises ``UnicodeError``, and ``OverflowError`` beyond 2 GiB."""
     import pyarrow as pa
 
-    data = [b"" if value is None else value.encode() for value in values]
+    valid = np.array([value is not None for value in values]) if None in values else None
+    texts = [value or "" for value in values]
+    joined = "".join(texts)
+    if joined.isascii():
+        data, sizes = joined.encode(), map(len, texts)
+    else:
+        parts = [text.encode() for text in texts]
+        data, sizes = b"".join(parts), map(len, parts)
     ends = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(map(len, data), np.int64, len(data)), out=ends[1:])
+    np.cumsum(np.fromiter(sizes, np.int64, len(values)), out=ends[1:])
     if ends[-1] >= 1 << 31:
         raise OverflowError("texts of more than 2 GiB")
-    valid = np.array([value is not None for value in values]) if None in values else None
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(
-        pa.string(), len(values), [bits, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(data))]
-    )
+    return pa.Array.from_buffers(pa.string(), len(values), [bits, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)])
 
 
 def numbers_of(column: Any) -> tuple[Array, Array] | None:

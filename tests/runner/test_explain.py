@@ -12,6 +12,7 @@ import qdrun as qd
 from qdrun.runner.cli.app import app
 from qdrun.runner.observe import table
 from qdrun.runner.observe.show import plan_text, results_text
+from qdrun.runner.query.run_table import RunTable
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
 from qdrun.runner.study.explain import explain
@@ -285,7 +286,7 @@ def test_every_row_of_results_says_how_much_of_its_plan_it_used(spin, tmp_path):
     done, waiting = table.rows(folder)
     assert (done["used_of_planned"], waiting["used_of_planned"]) == (1.0, None)
     assert done["used.adstack"] == done["planned.adstack"] == rows_of_spin(threads=1) * 300 * 8
-    assert table.arrow_table([done, waiting]).column("used_of_planned").to_pylist() == [1.0, None]
+    assert RunTable.of([done, waiting]).batch().column("used_of_planned").to_pylist() == [1.0, None]
     text = run(app, ["results", str(folder.path)]).stdout.splitlines()
     assert text[0].split()[-1] == "used/planned" and text[2].split()[-1] == "1.00" and text[3].split()[-1] == "-"
     for part, shown in ((4864 / 4856, "> 1.00"), (0.9999, "< 1.00"), (1.02, "1.02")):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from store_helpers import RESOLVED, CountingFiles, make_run, record, rows_written, run_one, trials
 
 from qdrun.runner.observe.listing import LogFollower, listed, logs_of
-from qdrun.runner.observe.table import arrow, arrow_table, rows, write_parquet
+from qdrun.runner.observe.table import arrow, rows, write_parquet
+from qdrun.runner.query.run_table import RunTable
 from qdrun.runner.store.attempts import (
     STREAMS,
     Attempt,
@@ -214,7 +215,7 @@ def test_small_arrays_stay_in_the_journal_and_large_ones_go_to_a_file(where):
     assert first["grad.a/b"] == -1.5 and len(first["grad.x"]) == 64
     assert second["grad.a/b"] == -1.5 and "grad.x" not in second
     assert second["grad_file.x"] == f"trials/{names[1]}/a1/gradients.safetensors"
-    assert arrow_table([first, second]).num_rows == 2
+    assert RunTable.of([first, second]).batch().num_rows == 2
     with pytest.raises(ValueError, match="an array cannot be named __metadata__"):
         pack(folder, Attempt(names[0], 2), {"gradients": {"__metadata__": large}})
 
