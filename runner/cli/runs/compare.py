@@ -30,7 +30,7 @@ def compare(
 
         found = pair_of(find(run, runs), find(other, runs), tolerance)
         if html is not None:
-            from ...compare.plots import write_page
+            from ...compare.page import write_page
 
             found = replace(found, html=write_page(found, html))
         if as_json:

@@ -147,8 +147,9 @@ function scale() {
   return (night.matches ? dark : light).map((shade, place) => [place / 4, shade]);
 }
 
-// Colours of numbers, on a logarithmic scale where they differ by factors.
+// Colours of numbers, on a logarithmic scale where they differ by factors; of runs, one for each.
 function coloured(name, rows) {
+  if (name === RUN) return { color: rows.map(runColour) };
   const all = finite(name), own = rows.map((row) => all[row]), log = wide(own);
   const color = log ? own.map((value) => (value === null ? null : Math.log10(value))) : own;
   const title = { text: plain(clipped(log ? `log10 ${name}` : name, 24)), side: "right" };
@@ -177,10 +178,10 @@ function part(id) {
 // A value against each parameter -----------------------------------------------------------------------------------------------
 
 function parameters({ controls, plots, note }) {
-  const asked = { value: firstValue, colour: "none", scale: "automatic" };
+  const asked = { value: firstValue, colour: RUN ?? "none", scale: "automatic" };
   const change = (key) => (value) => ((asked[key] = value), again(plots));
   choice(controls, "value", measured, asked.value, change("value"));
-  choice(controls, "colour", ["none", ...numericNames], asked.colour, change("colour"));
+  choice(controls, "colour", ["none", ...(RUN ? [RUN] : []), ...numericNames], asked.colour, change("colour"));
   choice(controls, "scale", ["automatic", "linear", "logarithmic"], asked.scale, change("scale"));
   const names = data.swept.slice(0, LIMITS.parameters);
   for (const name of names.length ? names : [null]) chart(plots, `values against ${name ?? "trial"}`, () => against(name, asked), "small");
@@ -390,8 +391,8 @@ function bySteps({ name, scale }, note) {
   const log = scale === "logarithmic" || (scale === "automatic" && wide(curves.flatMap((curve) => curve.y)));
   const traces = curves.map(({ trial, x, y }, place) => ({
     type: "scatter", mode: x.length === 1 ? "markers" : "lines", x, y, meta: [trial, trial === null ? "" : hover(trial, "loss")],
-    hovertemplate: "%{meta[1]}<br>step %{x}: %{y:.6g}<extra></extra>", opacity: place ? 0.55 : 1,
-    line: place ? { color: BLUE, width: 1 } : { color: GOOD, width: 2.5 },
+    hovertemplate: "%{meta[1]}<br>step %{x}: %{y:.6g}<extra></extra>", opacity: place || RUN ? 0.55 : 1,
+    line: place || RUN ? { color: trial === null ? BLUE : runColour(trial), width: 1 } : { color: GOOD, width: 2.5 },
   }));
   return { traces: traces.reverse(), layout: { xaxis: axis("step"), yaxis: axis(name, kind(log, curves.flatMap((curve) => curve.y))) } };
 }

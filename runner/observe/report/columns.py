@@ -9,7 +9,7 @@ from typing import Any
 
 from ...optimize.results import REPORTED, STOPPED
 from ..table import Row
-from .material import Material, value_of
+from .material import Material, swept_of, value_of
 from .page import clean
 from .thinning import picked
 
@@ -19,6 +19,8 @@ CHOICES, DIGITS, LETTERS = 50, 7, 80
 """A column of so few different values is written as numbers of these. Digits of a number, letters of a text."""
 COMPONENTS = 8
 """So many components of an array that an optimisation has found have a column."""
+RUN = "run id"
+"""The column that tells trials of several runs apart; no parameter has a space in its name."""
 Values = list[Any]
 Gradients = dict[str, str]
 FACTS = (("seconds", "s"), ("planned_bytes", "bytes"), ("used_bytes", "bytes"), ("attempts", ""))
@@ -85,7 +87,7 @@ class TrialTable:
     """The table of a report.
 
     Attributes:
-        places: the index in the run of each trial in the table.
+        places: the index of each trial in the table, counted through all runs.
         columns: those that there is room for.
         gradients: for a column of values, the column of the derivatives of the loss by it.
         left_out: the names of columns without room.
@@ -105,22 +107,28 @@ class TrialTable:
             "gradients": {clean(at, LETTERS): clean(name, LETTERS) for at, name in self.gradients.items() if name in names},
         }
 
-    def place_of(self) -> Callable[[int], int | None]:
-        """The function that gives the place of a trial in the table by its index in the run."""
-        return {index: place for place, index in enumerate(self.places)}.get
+    def place_of(self, before: int = 0) -> Callable[[int], int | None]:
+        """The function that gives the place of a trial in the table by its index in its run, which has so many trials ``before`` it."""
+        known = {index: place for place, index in enumerate(self.places)}
+        return lambda index: known.get(before + index)
 
 
-def trial_table(run: Material) -> TrialTable:
-    """The table of a run: all its trials, or ``TRIALS`` of them with the best one, evenly spread."""
-    places = picked(len(run.trials), TRIALS)
-    best = _best(run.rows)
+def trial_table(runs: Sequence[Material]) -> TrialTable:
+    """The table of one run, or of several one after the other: all trials, or ``TRIALS`` of them with the best one, evenly spread."""
+    every = [(run, place) for run in runs for place in range(len(run.trials))]
+    places = picked(len(every), TRIALS)
+    best = _best([run.rows[place] for run, place in every])
     if best is not None and best not in places:
         places = sorted([*places[1:], best])
-    rows = [run.rows[place] for place in places]
-    swept = [ReportColumn(name, "parameter", [value_of(run.trials[place], name) for place in places]) for name in run.swept]
+    some = [every[place] for place in places]
+    rows = [run.rows[place] for run, place in some]
+    trials = [run.trials[place] for run, place in some]
+    swept = [ReportColumn(name, "parameter", [value_of(trial, name) for trial in trials]) for name in swept_of(runs)]
     slopes = _slopes(rows, [column.name for column in swept if column.numeric])
+    of_run = [ReportColumn(RUN, "fact", [run.folder.name for run, _ in some])] if len(runs) > 1 else []
     wanted = [
         ReportColumn("trial", "trial", [row["trial"] for row in rows]),
+        *of_run,
         ReportColumn("status", "fact", [row["status"] for row in rows]),
         *swept,
         ReportColumn("loss", "result", [row["loss"] for row in rows]),

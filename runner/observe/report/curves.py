@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,16 @@ def rounded(values: np.ndarray) -> list[float]:
     return [float(f"{value:.{DIGITS}g}") for value in values.tolist()]
 
 
+def together(parts: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The curves of several runs, see ``by_step``."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in chain.from_iterable(parts):
+        known = found.setdefault(one["name"], {"name": one["name"], "of": 0, "curves": []})
+        known["of"] += one["of"]
+        known["curves"] += one["curves"]
+    return list(found.values())
+
+
 def devices(loads: Sequence[Load]) -> list[dict[str, Any]]:
     """The curves of each device: bytes claimed in a unit that fits, and trials that ran at once."""
     return [_device(load) for load in loads[:DEVICES]]
@@ -99,4 +110,4 @@ def load_said(load: Load) -> str:
     return f"{clean(load.device)}: {amount(round(size))} claimed on average{share}; {count:.1f} trials at once, {max(load.running)} at most"
 
 
-__all__ = ["THINNED", "by_step", "devices", "load_said", "rounded"]
+__all__ = ["THINNED", "by_step", "devices", "load_said", "rounded", "together"]

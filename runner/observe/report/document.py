@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from ...store.layout import RunFolder
 from ...study.trials import counted
 from ..live import duration
 from ..remarks import remarks_of
-from ..table import write_file
+from ..table import Row, write_file
 from ..view import retries_text
 from . import curves
 from .columns import TrialTable, trial_table
 from .failures import failures
 from .gallery import gallery
 from .library import library
-from .material import Material, gather
+from .material import Material, gather, swept_of
 from .page import charts, folded, page, section, soft, text, tiles
 
+PlaceOf = Callable[[int], int | None]
 CONFIG = 100_000
 """So many characters of the config are shown."""
 
@@ -35,37 +39,67 @@ def write_report(folder: RunFolder, out: str | os.PathLike[str] | None = None) -
         OSError: the run cannot be read.
     """
     plotly = library()
-    data = html(gather(folder), plotly, "" if out is None else f"{folder.uri}/").encode("utf-8", "replace")
+    data = html([gather(folder)], plotly, linked=out is not None).encode("utf-8", "replace")
     if out is None:
         folder.files.put("report.html", data)
         return f"{folder.uri}/report.html"
     return write_file(out, data)
 
 
-def html(run: Material, plotly: str, base: str = "") -> str:
-    """The whole page.
+def html(runs: Sequence[Material], plotly: str, *, linked: bool = False, differences: Sequence[str] = ()) -> str:
+    """The whole page, of one run or of several, whose trials are in the same charts and in one table.
 
     Args:
-        run: the run.
+        runs: the runs.
         plotly: the source of the chart library.
-        base: address of the run's folder in front of links; empty for a page in that folder.
+        linked: the page is not in the folder of its run: links have the address of that folder.
+        differences: sections that compare the runs.
     """
-    table = trial_table(run)
-    place_of = table.place_of()
-    steps, devices = curves.by_step(run, place_of), curves.devices(run.loads)
+    table = trial_table(runs)
+    before = accumulate((len(run.trials) for run in runs), initial=0)
+    placed = [(run, table.place_of(count)) for run, count in zip(runs, before)]
+    steps = curves.together([curves.by_step(run, place_of) for run, place_of in placed])
+    devices = [device for run in runs for device in curves.devices(run.loads)]
     parts = [
-        _head(run),
-        *_results(run, table),
-        section("steps", "Values by step", soft(_steps_said(run, steps)), charts()) if steps else "",
-        section("failures", "Failed trials", *failures(run, place_of)),
-        section("artifacts", "Artifacts", *gallery(run, base, place_of)),
-        section("trials", "All trials", soft(_trials_said(run, table)), '<div class="controls"></div><div class="rows"></div>'),
-        section("devices", "Devices over time", soft(curves.THINNED), charts(), *_other_devices(run)) if devices else "",
-        _memory(run),
-        section("config", "Config", folded("config.yaml", f"<pre>{text(_config(run))}</pre>")),
+        _heads(runs),
+        *differences,
+        *_results(runs, table),
+        section("steps", "Values by step", soft(_steps_said(runs, steps)), charts()) if steps else "",
+        section("failures", "Failed trials", *_of_each(placed, failures)),
+        section("artifacts", "Artifacts", *_of_each(placed, partial(gallery, linked=linked))),
+        section(
+            "trials", "All trials", soft(_trials_said(runs, table)), '<div class="controls"></div><div class="rows"></div>'
+        ),
+        section("devices", "Devices over time", soft(curves.THINNED), charts(), *_other_devices(runs)) if devices else "",
+        _memory([row for run in runs for row in run.rows]),
+        section("config", "Config", *(folded(_config_of(run, runs), f"<pre>{text(_config(run))}</pre>") for run in runs)),
     ]
-    data = table.data(run.swept) | {"steps": steps, "devices": devices}
-    return page(f"{run.info['name']}: {run.view.state}", "\n".join(part for part in parts if part), data, plotly)
+    data = table.data(swept_of(runs)) | {"steps": steps, "devices": devices, "runs": [run.folder.name for run in runs]}
+    title = " and ".join(f"{run.info['name']}: {run.view.state}" for run in runs)
+    return page(title, "\n".join(part for part in parts if part), data, plotly)
+
+
+def _of_each(
+    placed: Sequence[tuple[Material, PlaceOf]], parts_of: Callable[[Material, PlaceOf], Sequence[str]]
+) -> Iterator[str]:
+    """The parts of a section, with the name of each run where there are several."""
+    for run, place_of in placed:
+        parts = parts_of(run, place_of)
+        if parts and len(placed) > 1:
+            yield f"<h3>{text(run.folder.name)}</h3>"
+        yield from parts
+
+
+def _config_of(run: Material, runs: Sequence[Material]) -> str:
+    return "config.yaml" if len(runs) == 1 else f"config.yaml of {text(run.folder.name)}"
+
+
+def _heads(runs: Sequence[Material]) -> str:
+    """The head of each run; of several beside each other, below names in the colours of their trials."""
+    if len(runs) == 1:
+        return _head(runs[0])
+    heads = [f'<div><p class="run run{k % 2}">{text(run.folder.name)}</p>{_head(run)}</div>' for k, run in enumerate(runs)]
+    return f'<div class="pair">{"".join(heads)}</div>'
 
 
 def _head(run: Material) -> str:
@@ -90,12 +124,12 @@ def _head(run: Material) -> str:
     )
 
 
-def _results(run: Material, table: TrialTable) -> list[str]:
+def _results(runs: Sequence[Material], table: TrialTable) -> list[str]:
     """The sections of charts over parameters, as far as there is something to draw."""
     numeric = {column.name for column in table.columns if column.numeric}
     swept = [column.name for column in table.columns if column.role == "parameter"]
     if not {"loss", "gradient_norm"} & numeric:
-        over = run.view.counts.get("failed", 0) + run.view.counts.get("poisoned", 0)
+        over = sum(run.view.counts.get(word, 0) for run in runs for word in ("failed", "poisoned"))
         said = f"No trial has a loss: {counted(over, 'trial')} failed." if over else ""
         return [section("parameters", "Loss and parameters", soft(said))]
     if not swept:
@@ -110,31 +144,29 @@ def _results(run: Material, table: TrialTable) -> list[str]:
     return parts
 
 
-def _steps_said(run: Material, steps: list[dict[str, Any]]) -> str:
-    logged = {name for series in run.live.values() for name in series.values}
+def _steps_said(runs: Sequence[Material], steps: list[dict[str, Any]]) -> str:
+    logged = {name for run in runs for series in run.live.values() for name in series.values}
     shown = {one["name"] for one in steps}
     rest = ", ".join(sorted(logged - shown))
-    said = f"At most {curves.CURVES} trials, from the smallest value to the largest; that of the smallest is thick. {curves.THINNED}"
+    thick = "; that of the smallest is thick" if len(runs) == 1 else ""
+    each = "" if len(runs) == 1 else " of each run"
+    said = f"At most {curves.CURVES} trials{each}, from the smallest value to the largest{thick}. {curves.THINNED}"
     return said + (f" Without a chart: {rest}." if len(logged) > len(shown) else "")
 
 
-def _trials_said(run: Material, table: TrialTable) -> str:
-    all_of_them = len(table.places) == len(run.trials)
-    said = (
-        ""
-        if all_of_them
-        else f"{len(table.places)} of {len(run.trials)} trials, evenly spread, with the best: also in the charts. "
-    )
+def _trials_said(runs: Sequence[Material], table: TrialTable) -> str:
+    shown, count = len(table.places), sum(len(run.trials) for run in runs)
+    said = "" if shown == count else f"{shown} of {count} trials, evenly spread, with the best: also in the charts. "
     left_out = f" Columns without room here: {', '.join(table.left_out)}." if table.left_out else ""
     return f"{said}Click a heading to sort, a row for all of its values.{left_out}"
 
 
-def _other_devices(run: Material) -> list[str]:
-    return [soft(curves.load_said(load)) for load in run.loads[curves.DEVICES :]]
+def _other_devices(runs: Sequence[Material]) -> list[str]:
+    return [soft(curves.load_said(load)) for run in runs for load in run.loads[curves.DEVICES :]]
 
 
-def _memory(run: Material) -> str:
-    ratios = [row["used_bytes"] / row["planned_bytes"] for row in run.rows if row["planned_bytes"] and row["used_bytes"]]
+def _memory(rows: Sequence[Row]) -> str:
+    ratios = [row["used_bytes"] / row["planned_bytes"] for row in rows if row["planned_bytes"] and row["used_bytes"]]
     if not ratios:
         return ""
     over = sum(ratio > 1 for ratio in ratios)

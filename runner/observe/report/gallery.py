@@ -20,14 +20,15 @@ PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 VIDEOS = ("video/mp4", "video/webm")
 
 
-def gallery(run: Material, base: str, place_of: Callable[[int], int | None]) -> list[str]:
+def gallery(run: Material, place_of: Callable[[int], int | None], linked: bool = False) -> list[str]:
     """The artifacts of a run as HTML, those of the trial with the smallest loss first.
 
     Args:
         run: the run.
-        base: address of its folder in front of links; empty for a page in that folder.
         place_of: of a trial in the page's data, by its index in the run.
+        linked: the page is not in the run's folder: links have the address of that folder.
     """
+    base = f"{run.folder.uri}/" if linked else ""
     left = [place for place, row in enumerate(run.rows) if row.get("artifacts_folder") is not None]
     left.sort(key=lambda place: _loss(run.rows[place]))
     lines, shown, room, without = list[list[str]](), list[str](), BYTES, 0

@@ -42,11 +42,17 @@ class Material:
     loads: Sequence[Load]
     live: Mapping[str, Series]
 
-    @property
-    def swept(self) -> list[str]:
-        """The parameters that differ between trials."""
-        names = dict.fromkeys(name for trial in self.trials for name in trial.swept)
-        return [name for name in names if len({str(value_of(trial, name)) for trial in self.trials}) > 1]
+
+def swept_of(runs: Sequence[Material]) -> list[str]:
+    """The parameters that differ between the trials of a run, or between runs."""
+    trials = [trial for run in runs for trial in run.trials]
+    names = dict.fromkeys(name for trial in trials for name in trial.swept)
+    if len(runs) > 1:  # one that is constant in each of them is in no ``swept``
+        firsts = [run.trials[0].params for run in runs if len(run.trials)]
+        names |= dict.fromkeys(
+            name for params in firsts for name, value in params.items() if not isinstance(value, list | dict)
+        )
+    return [name for name in names if len({str(value_of(trial, name)) for trial in trials}) > 1]
 
 
 def value_of(trial: Trial, name: str) -> Any:

@@ -5,9 +5,11 @@ const data = JSON.parse(document.getElementById("report-data").textContent);
 const columns = new Map(data.columns.map((c) => [c.name, { ...c, values: c.values ?? c.codes.map((k) => c.choices[k]) }]));
 const values = (name) => columns.get(name).values;
 const count = columns.size ? values("trial").length : 0;
+const RUN = data.runs.length > 1 ? "run id" : null; // the column that tells trials of several runs apart
+const runColour = (row) => (RUN && data.runs.indexOf(values(RUN)[row]) % 2 ? ORANGE : BLUE);
 const everyRow = [...Array(count).keys()];
 const LIMITS = { points: 5000, parameters: 12, dimensions: 10, grid: 60, page: 25 };
-const GOOD = "#2a9d62", BAD = "#d9534f", BLUE = "#3f8ccb", ARROW = "#ff4d6d";
+const GOOD = "#2a9d62", BAD = "#d9534f", BLUE = "#3f8ccb", ORANGE = "#e08a2c", ARROW = "#ff4d6d";
 
 // Texts and elements -----------------------------------------------------------------------------------------------------------
 
@@ -44,7 +46,7 @@ function shown(name, row) {
 }
 
 function hover(row, ...more) {
-  const names = new Set([...data.swept.slice(0, LIMITS.parameters), ...more, "status"]);
+  const names = new Set([...(RUN ? [RUN] : []), ...data.swept.slice(0, LIMITS.parameters), ...more, "status"]);
   const lines = [...names].filter((name) => columns.has(name)).map((name) => `${name} ${shown(name, row)}`);
   return [values("trial")[row], ...lines].map((line) => plain(clipped(line, 60))).join("<br>");
 }

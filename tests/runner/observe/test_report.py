@@ -75,7 +75,7 @@ class Page(html.parser.HTMLParser):
 
 
 def made_page(folder):
-    return Page(page_of(gather(folder), LIBRARY))
+    return Page(page_of([gather(folder)], LIBRARY))
 
 
 @pytest.fixture(scope="module")
@@ -194,12 +194,12 @@ def test_columns_without_room_are_named_and_a_sample_of_trials_has_the_best(made
     for k in range(200):
         run.end(monkeypatch, 1, k, loss=float(abs(k - 3)), outputs={"a": float(k)})
     run = gather(run.finish(monkeypatch, 11))
-    table = trial_table(run)
+    table = trial_table([run])
     assert (
         len(table.places) == 120 and {3, 199} <= set(table.places) and table.left_out == ["planned_bytes", "attempts", "out.a"]
     )
     assert table.place_of()(199) == 119
-    said = " ".join(Page(page_of(run, LIBRARY)).said)
+    said = " ".join(Page(page_of([run], LIBRARY)).said)
     assert "120 of 200 trials, evenly spread, with the best" in said and "Columns without room here: planned_bytes, " in said
 
 
@@ -214,7 +214,7 @@ def test_failures_are_grouped_by_their_line_whatever_numbers_the_message_has(mad
         ("job.py:7 in run", [0, 1, 2], 3),
         ("job.py:8 in run", [3], 1),
     ]
-    said = " ".join(Page(page_of(run, LIBRARY)).said)
+    said = " ".join(Page(page_of([run], LIBRARY)).said)
     assert "3 trials" in said and "at job.py:7 in run" in said and "go()" in said
 
 
