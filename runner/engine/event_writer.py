@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..ledger.client import LedgerClient
+from ..ledger.client import RunLedger
 from ..ledger.leases import Waits
 from ..observe.board import Board
 from ..observe.live import Display
@@ -41,7 +41,7 @@ class Outside:
     board: Board
     screen: Display
     timing: Timing
-    ledger: LedgerClient
+    ledger: RunLedger
     workers: Workers
     interrupts: Interrupts
 

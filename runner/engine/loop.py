@@ -6,14 +6,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from ..clock import now as clock_now
 from ..ledger.inventory import Found, pools_and_devices
 from ..ledger.leases import CUT_SHORT, DONE, LEASE_S, LeaseEnd
 from ..packing import Request, misfit
 from ..ray_adapter.cluster import NoWorker
-from ..ray_adapter.head_watch import ClusterLost
 from ..store.files import StorageFull
 from ..store.owner import check_owner
 from ..value_columns import Places
@@ -28,13 +26,8 @@ WAIT_S = 0.25
 ASLEEP_S = 10.0
 """After a step that took so long another process may have taken the run over: that is looked at before anything is started."""
 LOOK_EVERY_S = 0.5
-"""Seconds between checks for cancel requests, and between calls of the ledger without a reason."""
-QUIET_S = 0.25
-"""After a talk with the ledger it is listened to only if there is none for so long: while trials end, each end brings its news anyway."""
+"""Seconds between checks for cancel requests, and between exchanges with the ledger without a reason."""
 SNAPSHOT_EVERY_S = 5.0
-AWAY_S, LOST_S = 10.0, 180.0
-"""A ledger that starts again is away for a few seconds; of more the user is told. A run without its ledger and without running trials
-ends after ``LOST_S``, and can be resumed."""
 OFTEN = (m.WriteEnded, m.WriteStarted)
 """The two most frequent actions, which are tested first."""
 
@@ -53,10 +46,9 @@ class Runner:
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)  # of each launch, by lease
         self._found: dict[str, Found] = {}
         self._close: set[str] = set()
-        self._asked = self._busy = self._away_told = self._late = self._others = False
-        self._away: float | None = None  # since when the ledger cannot be reached
+        self._asked = self._busy = self._late = self._others = False
         self._interrupts = 0
-        self._looked = self._shown = self._talked = float("-inf")
+        self._looked = self._shown = float("-inf")
         self._paused_t = 0.0
         self._stepped = self.clock()
         self._cancelled = self._saving = frozenset[str]()
@@ -100,11 +92,11 @@ class Runner:
         if late:
             self._looked = now
             self._look()
-        if self._done or self._asked or late or self._listen():
+        if self._done or self._asked or late or self.ledger.source.changed:
             self._exchange()
         self._flush()
         wait_s = 0.0 if self._done or self._asked else min(WAIT_S, max(0.0, self.state.next_deadline() - self.clock()))
-        events = [self._placed(event) for event in self.workers.poll(wait_s, self._listen())]
+        events = [self._placed(event) for event in self.workers.poll(wait_s)]
         self._awake()
         for event in events:
             self._heard(event)
@@ -194,16 +186,9 @@ class Runner:
         what = "lines of the journal wait for it"
         patiently(self._writer.close, what, out.folder.uri, out.interrupts, out.screen.note)
 
-    def _listen(self) -> Sequence[Any]:
-        """The references to wait on for news of the ledger; none right after an exchange."""
-        return self.ledger.refs() if self.clock() - self._talked >= QUIET_S else ()
-
     def _exchange(self) -> None:
-        if self._done or self._asked:
-            self._talked = self.clock()
         done, self._done, self._asked = self._done, [], False
         answer = self.ledger.exchange(done)
-        self._say_reached(answer.reached)
         self._others = answer.others
         news: list[m.Event] = []
         for lease in answer.leases:
@@ -218,28 +203,6 @@ class Runner:
         for device in [name for name in self._close if not self.workers.alive(name)]:
             self._close.discard(device)
             self.ledger.closed(device)
-
-    def _say_reached(self, reached: bool) -> None:
-        """Tell the user why nothing is started: the ledger of the cluster is away; and when that is over.
-
-        Raises:
-            ClusterLost: it has been away for too long, and nothing runs.
-        """
-        now, say = self.clock(), self.outside.screen.note
-        since, self._away = self._away, None if reached else self._away or now
-        if reached and self._away_told:
-            say("the ledger of the cluster answers again")
-        elif not reached and not self._away_told and since is not None and now - since >= AWAY_S:
-            say(
-                f"the ledger of the cluster has not answered for {now - since:.0f} s: what runs goes on, nothing is started until it does"
-            )
-            self._away_told = True
-        self._away_told &= not reached
-        if self._away is not None and now - self._away >= LOST_S and not self.state.running:
-            raise ClusterLost(
-                f"the ledger of the cluster has not answered for {now - self._away:.0f} s: the run is lost\n"
-                "  do: `ray status` says which nodes live; then `qdrun resume`; finished trials are kept"
-            )
 
     def _devices(self) -> dict[str, Found]:
         """All devices seen so far: lost nodes may come back, and others join during the run."""
@@ -261,7 +224,7 @@ class Runner:
             request = Request(one.id, self.ledger.run, self.ledger.run, one.claims, now - (clock - one.since), len(one.trials))
             key = id(one.claims)
             if key not in known:
-                found = misfit(request, pools, devices) if devices else None  # none: the ledger cannot be reached now
+                found = misfit(request, pools, devices) if devices else None
                 known[key] = found and f"{found}; the trial was not started"
             why = self.inside.too_large(one.trials[0]) or known[key]
             if why is None:

@@ -23,9 +23,8 @@ from ..export.callbacks import calling, commands_of
 from ..export.tracker import named_in
 from ..jobcode.imports import IMPORTS
 from ..ledger.account import Account
-from ..ledger.client import LedgerClient, LocalLedger
-from ..ledger.leases import Terms
-from ..ledger.machine import with_others_back
+from ..ledger.client import RunLedger
+from ..ledger.machine import Machine, with_others_back
 from ..observe import table
 from ..observe.board import Board
 from ..observe.live import Display
@@ -37,11 +36,11 @@ from ..private import NotPrivate
 from ..provenance.record import record, record_data
 from ..query.picking import best_place
 from ..query.run_table import RunTable
-from ..ray_adapter import placement_groups
 from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from ..ray_adapter.head_watch import ClusterLost, HeadWatch
+from ..ray_adapter.held_devices import HeldDevices
 from ..ray_adapter.known_clusters import DASHBOARD, remember
-from ..ray_adapter.ledger_client import ActorLedger
+from ..ray_adapter.node_inventory import Settings, most_cores
 from ..ray_adapter.pages.metrics import Metrics
 from ..stops import Stops, counted_signals
 from ..store.files import FolderGone, StorageFull, StorageLost
@@ -238,7 +237,7 @@ def attend(
             capacity = starting.result()
             head.begin(capacity.head, joined=how.address is not None, node=capacity.node)
             _ready(journal, board, screen, capacity, joined=how.address is not None)
-            ledger = _ledger(prepared, folder, how.address, planned, capacity, gone=gone > 0, note=screen.note)
+            ledger = _ledger(prepared, folder, how.address, planned, capacity, owner=journal.owner.number, note=screen.note)
             outside = lambda w: Outside(folder, journal, board, screen, timing, ledger, w, stops.started())  # noqa: E731
             state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
         except (KeyboardInterrupt, RunCancelled) as error:
@@ -346,32 +345,29 @@ def _ledger(
     planned: Sequence[Planned],
     capacity: Capacity,
     *,
-    gone: bool,
+    owner: int,
     note: Callable[[str], None],
-) -> LedgerClient:
-    """The ledger of this machine, or of the cluster. ``gone``: it is not to wait for an earlier runner of this run. ``note``: tells the
-    user whom this machine is shared with.
+) -> RunLedger:
+    """The ledger of the run, with the devices of this machine or of the cluster. ``owner``: the number of this process among the owners of
+    the run. ``note``: tells the user whom this machine is shared with.
 
     Raises:
         ClusterError: no node has a device of the backend.
     """
-    device, ledger = prepared.loaded.config.device, None
+    config, groups = prepared.loaded.config, [group for group, _ in planned]
     if address is not None:
-        terms = Terms(prepared.loaded.config.limits.max_concurrent, frames_of([group for group, _ in planned]))
-        ledger = ActorLedger(folder.name, user(), lanes=device.slots, threads=device.threads, terms=terms)
-        if gone:
-            ledger.alone()
+        settings = Settings(config.device.slots, config.device.threads, frames_of(groups))
+        ledger = RunLedger(folder.name, HeldDevices(folder.name, owner, settings), most=config.limits.max_concurrent)
     elif found := devices_of(prepared):
-        account = _account(folder, note)
-        rows = with_frames(found, [group for group, _ in planned])
+        account, rows = _account(folder, note), with_frames(found, groups)
         if account is not None:
             with account.gate():
                 rows = with_others_back(rows, account.others())
-        ledger = LocalLedger(folder.name, user(), devices=rows, account=account, note=note)
-    if ledger is None:
+        ledger = RunLedger(folder.name, Machine(rows, account, note))
+    else:
         raise ClusterError(f"this machine has no device for the {prepared.where} backend\n  do: `qdrun devices` says why")
-    most = (lambda: capacity.node_cores) if address is None else placement_groups.most_cores
-    check_device(prepared, ledger, most, note, placement_groups.ask_for, lambda: cancel_requests(folder).whole)
+    most = (lambda: capacity.node_cores) if address is None else most_cores
+    check_device(prepared, ledger, most, note, lambda: cancel_requests(folder).whole)
     return ledger
 
 

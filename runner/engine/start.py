@@ -12,8 +12,8 @@ from typing import Any
 
 from ...jobs.base import Job
 from ..collector import paused
-from ..ledger.client import LedgerClient
-from ..ledger.inventory import RESOURCES, Found, pools_and_devices
+from ..ledger.client import RunLedger
+from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, DeviceSpec, Pool
 from ..ray_adapter.cluster import ClusterError
 from ..ray_adapter.worker_pool import RayWorkers, Workers
@@ -38,8 +38,6 @@ from .state import SweepState
 
 WARM_BYTES = 256 << 20
 DEVICE_LOOK_S = 1.0
-Ask = Callable[[Sequence[dict[str, float]]], None]
-"""Tells the cluster's autoscaler what is needed; nothing: the need is over."""
 
 
 def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], over: Callable[[], bool]) -> threading.Thread:
@@ -213,7 +211,7 @@ def run_trials(
     prepared: Prepared,
     planned: Sequence[Planned],
     outside: Callable[[Workers], Outside],
-    ledger: LedgerClient,
+    ledger: RunLedger,
     *,
     folder: RunFolder,
     owner: Owner,
@@ -226,7 +224,7 @@ def run_trials(
         prepared: the config.
         planned: the result of ``plan_all``.
         outside: the journal and the board of the run, used once there are workers.
-        ledger: which the run has joined.
+        ledger: of the run.
         folder: the run's folder.
         owner: the claim on it.
         work: of a run that goes on: trials that are to run.
@@ -326,20 +324,18 @@ class RunCancelled(Exception):
 
 def check_device(
     prepared: Prepared,
-    ledger: LedgerClient,
+    ledger: RunLedger,
     cores: Callable[[], int],
     note: Callable[[str], None],
-    ask: Ask,
     cancelled: Callable[[], bool],
 ) -> None:
     """Return once a node has a device for the trials, and the cores of one; ``limits.device_wait`` is how long it may take.
 
     Args:
         prepared: the config.
-        ledger: which the run has joined; it is closed where there is no device.
+        ledger: of the run; it is closed where there is no device.
         cores: the most that a node has now.
         note: says to the user that the run waits.
-        ask: see ``Ask``.
         cancelled: whether the run was asked to stop.
 
     Raises:
@@ -350,8 +346,7 @@ def check_device(
     if why and limit:
         end = time.monotonic() + limit
         note(f"{why.splitlines()[0]} yet: the run waits for one, for {limit:g} s at most; Ctrl-C or `qdrun cancel` ends it")
-        backend, threads = next(iter(prepared.each)), prepared.loaded.config.device.threads
-        ask([{"CPU": float(threads)} if backend == "cpu" else {RESOURCES[backend]: 1.0, "CPU": float(threads)}])
+        ledger.source.look_for(next(iter(prepared.each)))
         try:
             while why and time.monotonic() < end:
                 time.sleep(DEVICE_LOOK_S)
@@ -360,13 +355,13 @@ def check_device(
                     raise RunCancelled
                 why = _lack(prepared, ledger, cores())
         finally:
-            ask([])
+            ledger.source.look_for(None)
     if why:
         ledger.close()
         raise ClusterError(why)
 
 
-def _lack(prepared: Prepared, ledger: LedgerClient, cores: int) -> str:
+def _lack(prepared: Prepared, ledger: RunLedger, cores: int) -> str:
     """What is missing, and what to do; empty where nothing is."""
     threads = prepared.loaded.config.device.threads
     if threads > cores:

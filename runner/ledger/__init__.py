@@ -1,21 +1,19 @@
-"""The ledger: which run may hold how many bytes of which device, for how long."""
+"""The ledger: how many bytes of which device each trial of a run may hold."""
 
-from .client import LedgerClient, LocalLedger
+from .client import RunLedger
 from .inventory import Found, local, pools_and_devices
-from .leases import BEAT_S, EXPIRE_S, Exchange, Held, Lease, LeaseEnd
+from .leases import Exchange, Lease, LeaseEnd
 from .ledger import Ledger
+from .machine import Machine
 
 __all__ = [
-    "BEAT_S",
-    "EXPIRE_S",
     "Exchange",
     "Found",
-    "Held",
     "Lease",
     "LeaseEnd",
     "Ledger",
-    "LedgerClient",
-    "LocalLedger",
+    "Machine",
+    "RunLedger",
     "local",
     "pools_and_devices",
 ]

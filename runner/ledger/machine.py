@@ -1,11 +1,11 @@
-"""The ledger of one run that shares this machine with the user's other runs: it grants what their account leaves."""
+"""The devices of this machine, and what the user's other runs here leave of them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from .account import CORES, Account, RunAccount, share, waits_longer
 from .inventory import Found
@@ -13,68 +13,108 @@ from .ledger import Ledger
 
 
 class Machine:
-    """Keeps one run's ledger within what the other runs of this user leave of this machine.
+    """The devices of this machine for one run. Its ledger keeps within what the other runs of this user leave.
+
+    Args:
+        found: the devices.
+        account: shared with the other runs of this user; None: there are none.
+        note: tells the user that there are others, and that there are none any more.
 
     Attributes:
-        account: of this machine.
-        used: bytes that the workers of this run were seen to hold, by pool.
         beside: what the others hold, in words; empty where there are none.
     """
 
-    def __init__(self, account: Account, ledger: Ledger, found: Sequence[Found], note: Callable[[str], None]) -> None:
-        self.account, self._ledger, self._note = account, ledger, note
-        self._found = {row.id: row for row in found if row.usable}
-        self._threads = {name: row.threads for name, row in self._found.items() if row.backend == "cpu"}
-        self._cores = max([row.lanes * row.threads for row in self._found.values() if row.backend == "cpu"], default=0)
-        self.used: dict[str, int] = {}
-        self.beside = ""
+    def __init__(
+        self, found: Sequence[Found], account: Account | None = None, note: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._found, self._account, self._note = list(found), account, note
+        self._added: set[str] = set()
+        usable = [row for row in self._found if row.usable]
+        self._capacity = {row.pool: row.capacity for row in usable}
+        self._threads = {row.id: row.threads for row in usable if row.backend == "cpu"}
+        self._cores = max([row.lanes * row.threads for row in usable if row.backend == "cpu"], default=0)
+        self._used: dict[str, int] = {}
         self._others: list[RunAccount] = []
+        self.beside = ""
+
+    @property
+    def others(self) -> bool:
+        """Whether other runs share the machine."""
+        return bool(self.beside)
+
+    @property
+    def changed(self) -> bool:
+        """Devices of a machine do not change."""
+        return False
+
+    def devices(self) -> list[Found]:
+        """All of them, usable or not."""
+        return list(self._found)
+
+    def options(self, device: str) -> dict[str, Any]:
+        """Ray hands out nothing here; the worker takes its device by the name that it is given."""
+        return {"num_cpus": 0}
+
+    def observed(self, pool: str, ours: int) -> None:
+        """The workers of this run hold so many bytes of a pool."""
+        self._used[pool] = ours
+
+    def closed(self, device: str) -> None:
+        """The run's worker on a device is gone."""
+
+    def look_for(self, backend: str | None) -> None:
+        """What is not here does not come."""
+
+    def close(self) -> None:
+        """The run holds nothing any more."""
+        if self._account is not None:
+            self._account.close()
 
     @contextmanager
-    def granting(self, run: str) -> Iterator[list[str]]:
+    def granting(self, ledger: Ledger) -> Iterator[list[str]]:
         """While open, the ledger grants what others leave, and no other run grants anything. In the end it holds the devices on which this
         run's worker does nothing and is in the way of a run that cannot start anything.
         """
         idle: list[str] = []
-        with self.account.gate() as mine:
-            before = self._ledger.settle_until
+        for row in self._found:
+            if row.usable and row.id not in self._added:
+                self._added.add(row.id)
+                ledger.add_device(row)
+        if self._account is None:
+            yield idle
+            return
+        with self._account.gate() as mine:
+            ledger.grants = mine
             if mine:
-                self._limit(run)
-            else:
-                self._ledger.settle_until = math.inf
-            try:
-                yield idle
-            finally:
-                self._ledger.settle_until = before
-                if mine:
-                    now = self._entry(run)
-                    self.account.write(now)
-                    idle += self._ledger.idle(run) if waits_longer(now, self._others) else []
+                self._limit(ledger, self._account)
+            yield idle
+            if mine:
+                now = self._entry(ledger, self._account)
+                self._account.write(now)
+                idle += ledger.idle() if waits_longer(now, self._others) else []
 
-    def _entry(self, run: str) -> RunAccount:
-        held, counts = self._ledger.held(run)
+    def _entry(self, ledger: Ledger, account: Account) -> RunAccount:
+        held, counts = ledger.held()
+        needs = ledger.least()
         if self._threads:
             held[CORES] = sum(counts.get(device, 0) * threads for device, threads in self._threads.items())
-        return self.account.entry(held, self.used, self._needs(run))
+            needs |= {CORES: min(self._threads.values())} if needs else {}
+        return account.entry(held, self._used, needs)
 
-    def _needs(self, run: str) -> dict[str, int]:
-        needs = self._ledger.least(run)
-        return needs | {CORES: min(self._threads.values())} if needs and self._threads else needs
-
-    def _limit(self, run: str) -> None:
-        mine, self._others = self._entry(run), self.account.others()
+    def _limit(self, ledger: Ledger, account: Account) -> None:
+        mine, self._others = self._entry(ledger, account), account.others()
         others, needs = self._others, mine.needs
         self._say(others)
         pools = {}
-        for pool, capacity in {row.pool: row.capacity for row in self._found.values()}.items():
-            seen = sum(entry.used.get(pool, 0) for entry in others) if pool in self.used else 0
-            strangers = max(0, self._ledger.foreign(pool) - seen)
+        for pool, capacity in self._capacity.items():
+            seen = sum(entry.used.get(pool, 0) for entry in others) if pool in self._used else 0
+            strangers = max(0, ledger.foreign(pool) - seen)
             pools[pool] = share(pool, capacity - strangers, mine, others, needs.get(pool, 0))
         cores = share(CORES, self._cores, mine, others, needs.get(CORES, 0))
-        self._ledger.limit(run, pools, {device: cores // threads for device, threads in self._threads.items()})
+        ledger.limit(pools, {device: cores // threads for device, threads in self._threads.items()})
 
     def _say(self, others: list[RunAccount]) -> None:
-        held = {pool: sum(entry.held.get(pool, 0) for entry in others) for pool in {row.pool for row in self._found.values()}}
+        held = {pool: sum(entry.held.get(pool, 0) for entry in others) for pool in self._capacity}
         names = ", ".join(f"{entry.run} (process {entry.pid})" for entry in others)
         taken = ", ".join(f"{amount / 2**30:.1f} GiB of {pool}" for pool, amount in sorted(held.items()) if amount)
         before, self.beside = self.beside, f"other runs of yours hold {taken or 'nothing yet'}: {names}" if others else ""

@@ -83,6 +83,17 @@ class Packer:
         self._resize(fit=True)
         return lost
 
+    def change_device(self, device: DeviceSpec) -> None:
+        """A device has other lanes, or is of another class. What runs there goes on."""
+        state = self._devices[device.id]
+        if state.device != device:
+            if state.worker:
+                state.pool.process += device.process_bytes - state.device.process_bytes
+            state.device = device
+            if self._reserved is not None and self._reserved.device == device.id:
+                self._drop_reservation()
+            self._resize(fit=True)
+
     def set_foreign(self, pool: str, bytes: int) -> None:
         """Others hold this much of a pool now. What was placed before stays; nothing is added until it fits again."""
         state = self._pools[pool]
@@ -144,12 +155,6 @@ class Packer:
         if seconds is not None:
             self._waiting.learn(run.request.user, run.shape, seconds)
         return run.request
-
-    def adopt(self, request: Request, device: str, index: int, started: float) -> None:
-        """A request runs already, at point ``index`` of its claim: charge it, be there room or not (a ledger that starts again)."""
-        if request.id in self._where or request.id in self._waiting:
-            raise ValueError(f"request {request.id} of {request.user} waits or runs already")
-        self._start(request, request.shape(), self._devices[device], index, started)
 
     def next(self, now: float) -> list[Placement]:
         """All that may start now. ``now``: seconds of a clock that never goes back."""

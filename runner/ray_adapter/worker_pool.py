@@ -49,8 +49,8 @@ class Workers(Protocol):
         """End the process now; nothing more is heard of it."""
         ...
 
-    def poll(self, timeout_s: float, others: Sequence[Any] = ()) -> list[m.Event]:
-        """The next events. Waits until there is one, one of ``others`` is ready, or the time is over."""
+    def poll(self, timeout_s: float) -> list[m.Event]:
+        """The next events. Waits until there is one, or the time is over."""
         ...
 
     def alive(self, device: str) -> bool:
@@ -202,14 +202,14 @@ class RayWorkers:
         """Whether a worker lives on the device."""
         return any(worker.device == device for worker in self._actors)
 
-    def poll(self, timeout_s: float, others: Sequence[Any] = ()) -> list[m.Event]:
+    def poll(self, timeout_s: float) -> list[m.Event]:
         """All that has come back, in one look. What is known without Ray is said first: a look takes as long as a short trial."""
         import ray
 
         if not self._news:
             self._news += self._dead()
         if not self._news:
-            refs = [*self._refs, *others]
+            refs = list(self._refs)
             if not refs:
                 time.sleep(timeout_s)
                 return []
@@ -217,7 +217,7 @@ class RayWorkers:
             if ready and len(refs) > 1:
                 ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
             for ref in ready:
-                if ref in self._refs:
+                if ref in self._refs:  # else an event before has ended its worker
                     self._news += self._event(ref)
         news, self._news = self._news, []
         return news

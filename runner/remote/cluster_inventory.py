@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..config.model import Loaded
-from ..engine.start import user
 from ..ledger.inventory import Found
 from ..ray_adapter.cluster import ClusterError, close_cluster, open_cluster
 
@@ -18,7 +17,7 @@ def devices_at(address: str | None) -> Callable[[Loaded], Sequence[Found]] | Non
 
 
 def _ask(address: str, loaded: Loaded) -> list[Found]:
-    """Join the cluster, ask its ledger, and leave again; a Ray that this program has open stays open.
+    """Join the cluster, ask its nodes, and leave again; a Ray that this program has open stays open.
 
     Raises:
         ClusterError: it cannot be joined, or not be asked from outside.
@@ -29,16 +28,14 @@ def _ask(address: str, loaded: Loaded) -> list[Found]:
             "  do: name the backend in the config, or with --set device.backend=..\n"
             "  or: give the host:port that `ray start --head` printed as --address"
         )
-    from ..ray_adapter.ledger_client import ActorLedger
+    from ..ray_adapter.node_inventory import NodeInventory, Settings
 
     device = loaded.config.device
     open_cluster(address, job={"job_name": "qdrun devices"})
     try:
-        ledger = ActorLedger("devices", user(), lanes=device.slots, threads=device.threads)
-        try:
-            return ledger.devices()
-        finally:
-            ledger.close()
+        nodes = NodeInventory(Settings(device.slots, device.threads))
+        nodes.first()
+        return [row for rows in nodes.rows.values() for row in rows]
     finally:
         close_cluster()
 

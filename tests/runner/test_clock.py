@@ -9,7 +9,7 @@ import pytest
 from runner_helpers import write_config
 
 from qdrun.runner import clock
-from qdrun.runner.ledger.client import LocalLedger
+from qdrun.runner.ledger import Machine, RunLedger
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.observe.timing import Timing, process_started
 from qdrun.runner.observe.view import view_of
@@ -107,9 +107,9 @@ def test_an_attempt_of_a_worker_with_another_clock_ended_when_its_row_was_writte
 
 
 @JUMPS
-def test_leases_of_the_local_ledger_stay_when_the_clock_is_set(wall, jump_s):
+def test_leases_stay_when_the_clock_is_set(wall, jump_s):
     (card,) = pretended(1, 24 << 30, "n1", 1)
-    ledger = LocalLedger("made", "me", devices=[card])
+    ledger = RunLedger("made", Machine([card]))
     claims = {card.kind: Claim.of([(1 << 30, 1.0)])}
     ledger.ask([Request(name, "", "", claims, clock.now()) for name in ("a", "b")])
     (lease,) = ledger.exchange().leases

@@ -8,7 +8,7 @@ from dataclasses import replace
 from qdrun.runner.engine import messages as m
 from qdrun.runner.engine import start
 from qdrun.runner.engine.event_writer import Outside
-from qdrun.runner.ledger.client import LocalLedger
+from qdrun.runner.ledger import Machine, RunLedger
 from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.live import display
 from qdrun.runner.observe.timing import Timing
@@ -51,7 +51,7 @@ class ThreadWorkers:
         self._threads.append(threading.Thread(target=work))
         self._threads[-1].start()
 
-    def poll(self, timeout_s, others=()):
+    def poll(self, timeout_s):
         try:
             news = [self._news.get(timeout=timeout_s)]
         except queue.Empty:
@@ -91,7 +91,7 @@ def run_config(path, *, stops=None, folder=None, found=None):
     folder.save_plan([group for group, _ in planned])
     board = Board(run=folder.name, total=len(prepared.trials))
     timing = Timing(time.time(), time.time())
-    ledger = LocalLedger(folder.name, "me", devices=found or devices_of(prepared))
+    ledger = RunLedger(folder.name, Machine(found or devices_of(prepared)))
     with Journal(folder) as journal, display(board, quiet=True) as screen:
         state = start.run_trials(
             prepared,

@@ -13,7 +13,7 @@ from qdrun.runner.engine.loop import Runner
 from qdrun.runner.engine.parts import TrialAt
 from qdrun.runner.engine.start import Roster
 from qdrun.runner.engine.state import SweepState
-from qdrun.runner.ledger.client import LocalLedger
+from qdrun.runner.ledger import Machine, RunLedger
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.ledger.leases import Exchange
 from qdrun.runner.observe import live
@@ -37,20 +37,20 @@ SMALL, LARGE = pretended(1, 8 * GIB)[0], replace(pretended(2, 80 * GIB)[1], kind
 HOST = replace(SMALL, id="cpu@later@t1", backend="cpu", pool="ram", uuid="")
 
 
-class Changing(LocalLedger):
+class Changing(RunLedger):
     """A ledger whose devices come and go."""
 
-    reached = True
-
-    def devices(self):
-        return super().devices() if self.reached else []
+    def __init__(self, *found):
+        super().__init__("made", Machine(found))
+        self.found = self.source._found
 
     def join_now(self, found):
-        self._found.append(found)
+        self.found.append(found)
         self._ledger.add_device(found)
+        self.source._added.add(found.id)
 
     def lose_now(self, found):
-        self._found.remove(found)
+        self.found.remove(found)
         self._ledger.lose_device(found.id, "its node is gone")
 
 
@@ -67,7 +67,7 @@ class Instant:
 
     def drop(self, worker, launches): ...
 
-    def poll(self, timeout_s, others=()):
+    def poll(self, timeout_s):
         news, self.news = self.news, []
         return news
 
@@ -114,7 +114,7 @@ def run(tmp_path, ledger, after, *, bytes_=GIB, kinds=(SMALL.kind, LARGE.kind), 
 
 def test_a_device_that_joins_while_the_run_goes_on_is_used_as_what_it_is(tmp_path):
     """Cores: each lane is a process of its own, as it would be if they had been there from the start."""
-    ledger = Changing("made", "me", devices=[SMALL])
+    ledger = Changing(SMALL)
     held = []
 
     def after(launch):
@@ -131,7 +131,7 @@ def test_a_device_that_joins_while_the_run_goes_on_is_used_as_what_it_is(tmp_pat
 
 
 def test_a_trial_whose_only_device_is_gone_waits_for_it_and_is_not_refused(tmp_path):
-    ledger = Changing("made", "me", devices=[SMALL, LARGE])
+    ledger = Changing(SMALL, LARGE)
     deaths = []
 
     def after(launch):
@@ -155,15 +155,8 @@ def test_a_trial_whose_only_device_is_gone_waits_for_it_and_is_not_refused(tmp_p
     assert [tried.status for tried in state.trials["t0"].attempts] == ["retried", "done"]
 
 
-def test_a_ledger_that_cannot_be_reached_refuses_nothing(tmp_path):
-    ledger = Changing("made", "me", devices=[SMALL])
-    ledger.reached = False
-    outcome, state, _ = run(tmp_path, ledger, done)
-    assert outcome == "done" and state.counts() == {"done": 3}
-
-
 def test_a_trial_that_fits_no_device_that_there_has_been_is_refused(tmp_path):
-    outcome, state, launches = run(tmp_path, Changing("made", "me", devices=[SMALL]), done, bytes_=20 * GIB)
+    outcome, state, launches = run(tmp_path, Changing(SMALL), done, bytes_=20 * GIB)
     assert outcome == "failed" and not launches and state.counts() == {"failed": 3}
 
 
@@ -191,11 +184,11 @@ def test_a_device_that_is_of_no_use_does_not_eat_the_retries_of_all_trials(tmp_p
     busy, rounds = [], []
     poll = Instant.poll
 
-    def slowly(self, timeout_s, others=()):
+    def slowly(self, timeout_s):
         rounds.append(None)
         if busy and len(rounds) % 20 == 0:
             self.news += done(busy.pop(0))
-        return poll(self, timeout_s, others)
+        return poll(self, timeout_s)
 
     def after(launch):
         if launch.worker.device == BAD.id:
@@ -204,7 +197,7 @@ def test_a_device_that_is_of_no_use_does_not_eat_the_retries_of_all_trials(tmp_p
         return []
 
     monkeypatch.setattr(Instant, "poll", slowly)
-    ledger = Changing("made", "me", devices=[SMALL, BAD])
+    ledger = Changing(SMALL, BAD)
     outcome, state, launches = run(tmp_path, ledger, after, trials=40)
     assert outcome == "done" and state.counts() == {"done": 40}
     there = [launch for launch in launches if launch.worker.device == BAD.id]
@@ -215,30 +208,9 @@ def test_a_device_that_is_of_no_use_does_not_eat_the_retries_of_all_trials(tmp_p
 
 
 def test_the_only_device_is_not_avoided_and_the_trials_say_what_is_wrong_with_it(tmp_path):
-    outcome, state, launches = run(tmp_path, Changing("made", "me", devices=[BAD]), broken)
+    outcome, state, launches = run(tmp_path, Changing(BAD), broken)
     assert outcome == "failed" and state.counts() == {"failed": 3} and len(launches) == 3 * 6
     assert not [event for event in read(RunFolder(next(tmp_path.iterdir()))).events if event["event"] == "avoided"]
-
-
-def test_a_ledger_that_does_not_answer_is_told_of_once_and_when_it_is_back(tmp_path, monkeypatch, capsys):
-    ledger = Changing("made", "me", devices=[SMALL])
-    real, calls, late = ledger.exchange, [], []
-
-    def exchange(done=(), wait_s=0.0):
-        calls.append(None)
-        late.extend(done)  # as a client does, what was given back is said again
-        return Exchange(reached=False) if 2 <= len(calls) < 8 else real([late.pop() for _ in list(late)], wait_s)
-
-    monkeypatch.setattr(ledger, "exchange", exchange)
-    monkeypatch.setattr(loop, "AWAY_S", 0.0)
-    monkeypatch.setattr(loop, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setitem(globals(), "display", lambda board, quiet: live.PlainLines(board))
-    outcome, *_ = run(tmp_path, ledger, done, trials=30)
-    said = [line for line in capsys.readouterr().err.splitlines() if "ledger" in line]
-    assert outcome == "done" and said == [
-        "the ledger of the cluster has not answered for 0 s: what runs goes on, nothing is started until it does",
-        "the ledger of the cluster answers again",
-    ]
 
 
 def test_results_that_find_no_room_pause_the_run_until_there_is_some(tmp_path, monkeypatch):
@@ -260,7 +232,7 @@ def test_results_that_find_no_room_pause_the_run_until_there_is_some(tmp_path, m
 
     monkeypatch.setattr(LocalFiles, "free_bytes", free_bytes)
     monkeypatch.setattr(loop, "LOOK_EVERY_S", 0.01)
-    outcome, state, launches = run(tmp_path, Changing("made", "me", devices=[SMALL]), after, trials=40)
+    outcome, state, launches = run(tmp_path, Changing(SMALL), after, trials=40)
     assert outcome == "done" and state.counts() == {"done": 40} and len(looks) == 3
     events = read(RunFolder(next(tmp_path.iterdir()))).events
     retries = [event for event in events if event["event"] == "retry"]

@@ -14,6 +14,7 @@ class Cluster:
 
     def __init__(self, at):
         self.at, self.looks, self.closed, self.asked, self.notes = at, 0, False, [], []
+        self.source = SimpleNamespace(look_for=self.asked.append)
 
     def devices(self):
         return [SimpleNamespace(usable=self.looks >= self.at, backend="cuda")]
@@ -29,7 +30,7 @@ class Cluster:
         device, limits = SimpleNamespace(threads=2), SimpleNamespace(device_wait=wait)
         loaded = SimpleNamespace(config=SimpleNamespace(device=device, limits=limits))
         prepared = SimpleNamespace(loaded=loaded, each={"cuda": None, "cpu": None}, where="cuda")
-        check_device(prepared, self, self.cores, self.notes.append, self.asked.append, lambda: self.looks >= cancelled_at)
+        check_device(prepared, self, self.cores, self.notes.append, lambda: self.looks >= cancelled_at)
 
 
 def test_a_cluster_that_has_a_device_is_asked_for_nothing():
@@ -43,7 +44,7 @@ def test_a_run_waits_with_a_message_asks_for_a_device_and_takes_the_demand_back(
     cluster = Cluster(5)
     cluster.check(60.0)
     assert cluster.looks == 5 and not cluster.closed
-    assert cluster.asked == [[{"GPU": 1.0, "CPU": 2.0}], []]
+    assert cluster.asked == ["cuda", None]
     (note,) = cluster.notes
     assert note == (
         "one trial wants 2 threads, no node of the cluster has more than 0 cores yet: the run waits for one, for 60 s at most; "
@@ -56,7 +57,7 @@ def test_a_run_that_waits_ends_when_it_is_cancelled(monkeypatch):
     cluster = Cluster(10**9)
     with pytest.raises(start.RunCancelled):
         cluster.check(60.0, cancelled_at=3)
-    assert cluster.closed and cluster.asked == [[{"GPU": 1.0, "CPU": 2.0}], []] and cluster.looks == 3
+    assert cluster.closed and cluster.asked == ["cuda", None] and cluster.looks == 3
 
 
 @pytest.mark.parametrize(("wait", "asked"), [(None, 0), (0.01, 2)])

@@ -73,7 +73,7 @@ def test_trials_go_on_while_the_store_stalls_and_every_event_is_written_in_order
             disk.answers.set()
         return done(launch)
 
-    outcome, state, _ = run(tmp_path, Changing("made", "me", devices=[SMALL]), after, trials=80)
+    outcome, state, _ = run(tmp_path, Changing(SMALL), after, trials=80)
     assert disk.waited and outcome == "done" and state.counts() == {"done": 80}
     events = events_of(tmp_path)
     assert [event["seq"] for event in events] == list(range(len(events)))
@@ -103,7 +103,7 @@ def test_a_store_that_does_not_catch_up_pauses_the_run_and_costs_no_retry(tmp_pa
         time.sleep(0.002)
         return done(launch)
 
-    ledger = Changing("made", "me", devices=[SMALL])
+    ledger = Changing(SMALL)
     ledger._ledger.lease_requests = 1  # these workers cannot be told not to begin with what they have
     outcome, state, _ = run(tmp_path, ledger, after, trials=600)
     assert outcome == "done" and state.counts() == {"done": 600}
@@ -137,7 +137,7 @@ def test_a_run_is_cancelled_while_its_store_takes_nothing(tmp_path, disk, monkey
             (requests / "000001-cancel-run.json").write_text("{}")
         return []
 
-    outcome, state, launches = run(tmp_path, Changing("made", "me", devices=[SMALL]), after, trials=100)
+    outcome, state, launches = run(tmp_path, Changing(SMALL), after, trials=100)
     assert disk.waited and outcome == "cancelled" and state.counts() == {"cancelled": 100} and len(launches) <= SMALL.lanes
 
 
@@ -159,7 +159,7 @@ def test_a_trial_is_shown_as_done_once_its_row_is_in_the_journal(tmp_path, disk,
         return done(launch)
 
     monkeypatch.setattr(made, "Board", noted)
-    outcome, state, _ = run(tmp_path, Changing("made", "me", devices=[SMALL]), after, trials=1)
+    outcome, state, _ = run(tmp_path, Changing(SMALL), after, trials=1)
     assert outcome == "done" and shown == [0] and boards[0].ended == 1 and state.counts() == {"done": 1}
 
 
@@ -332,7 +332,7 @@ def test_a_process_that_was_stopped_starts_nothing_in_a_run_that_was_taken_over(
         begun.append(launch)
         return done(launch)
 
-    ledger = Changing("made", "me", devices=[SMALL])
+    ledger = Changing(SMALL)
     ledger._ledger.lease_requests = 1
     with pytest.raises(OwnerLost):
         run(tmp_path, ledger, after, trials=600)

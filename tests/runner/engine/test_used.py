@@ -6,7 +6,7 @@ from runner_helpers import FAKES, write_config
 from qdrun.runner.engine import loop
 from qdrun.runner.engine.memory_use import observed, steadier, used_of
 from qdrun.runner.engine.messages import WorkerId
-from qdrun.runner.ledger.client import LocalLedger
+from qdrun.runner.ledger import Machine, RunLedger
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.observe.view import device_views, view_of
 from qdrun.runner.packing import Claim, Request
@@ -40,7 +40,7 @@ def test_of_a_card_the_driver_s_count_and_of_a_host_the_processes_of_its_workers
 
 def test_what_is_neither_free_nor_held_by_our_programs_is_taken_off_the_capacity():
     (card,) = pretended(1, 24 * GIB)
-    ledger = LocalLedger("run", "me", devices=[card])
+    ledger = RunLedger("run", Machine([card]))
     claims = {card.kind: Claim.of([(4 * GIB, 1.0)])}
     ledger.ask([Request("a", "me", "run", claims, 0.0)])
     assert len(ledger.exchange().leases) == 1, "4 GiB are claimed, and nothing of them is allocated yet"

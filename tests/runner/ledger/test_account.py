@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdrun.runner.ledger.account import CORES, Account, RunAccount, share
-from qdrun.runner.ledger.client import LocalLedger
+from qdrun.runner.ledger.client import RunLedger
 from qdrun.runner.ledger.inventory import Found, pretended
 from qdrun.runner.ledger.leases import LeaseEnd
-from qdrun.runner.ledger.machine import with_others_back
+from qdrun.runner.ledger.machine import Machine, with_others_back
 from qdrun.runner.packing import Claim, Request
 
 GIB = 1 << 30
@@ -33,7 +33,7 @@ class Runs:
     def add(self, name, size, count=100):
         account = Account(name, self.folder)
         rows = with_others_back(self.found, account.others())
-        ledger = LocalLedger(name, "me", devices=rows, account=account, note=self.notes.append)
+        ledger = RunLedger(name, Machine(rows, account, self.notes.append))
         kinds = {row.kind: Claim.of([(size, 1.0)]) for row in self.found}
         ledger.ask([Request(f"t{k}", name, name, kinds, time.time()) for k in range(count)])
         self.all[name] = ledger, {}

@@ -32,14 +32,12 @@ def leased(rows, requests):
     ledger = Ledger(lease_requests=1)
     for row in rows:
         ledger.add_device(row)
-    ledger.join("r", "ann", 0.0)
-    ledger.ask("r", requests, 0.0)
+    ledger.ask(requests)
     claims = {request.id: request.claims for request in requests}
     kinds = {row.id: row.kind for row in rows}
-    starts, ends, now, done, seen = {}, [], 0.0, [], 0
+    starts, ends, now, done = {}, [], 0.0, []
     while True:
-        answer = ledger.exchange("r", done, now, seen)
-        seen = answer.last
+        answer = ledger.exchange(done, now)
         for lease in answer.leases:
             (name,) = lease.requests
             starts[name] = (now, lease.device, lease.point.bytes)

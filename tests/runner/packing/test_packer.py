@@ -203,14 +203,20 @@ def test_misuse_is_named():
     assert made.withdraw(["a", "b"])[0].id == "a"
 
 
-def test_a_ledger_that_starts_again_takes_over_what_runs_even_above_the_capacity():
+def test_a_device_with_fewer_lanes_or_of_another_class_keeps_what_runs_there():
     made = packer()
-    made.adopt(request("a", [(30, 1.0), (23.5, 2.0)]), "gpu0", 1, started=-5.0)
-    assert pool(made, "p0")["free"] == -GIB // 2
-    assert made.why("a") == "runs on gpu0 with 23.5 GiB"
-    made.submit([request("b", 1)])
-    assert places(made.next(0.0)) == {"b": ("gpu1", 1.0)}
-    assert made.finish("a").id == "a"
+    made.submit([request(name, 1) for name in "abcdefghij"])
+    made.next(0.0)
+    (spec,) = [state.device for state in made._devices.values() if state.device.id == "gpu0"]
+    before = pool(made, "p0")["process"]
+    made.change_device(replace(spec, lanes=1, process_bytes=spec.process_bytes + GIB))
+    assert pool(made, "p0")["process"] == before + GIB
+    here = [name for name in "abcdefghij" if "gpu0" in made.why(name)]
+    made.change_device(replace(spec, kind="of no use"))
+    for name in here:
+        assert made.finish(name).id == name
+    assert not any(placement.device == "gpu0" for placement in made.next(1.0))
+    assert pool(made, "p0")["claimed"] == 0
 
 
 def test_an_overtaken_request_gets_a_reservation_and_others_wait_unless_they_end_before_it():

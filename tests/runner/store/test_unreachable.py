@@ -10,7 +10,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
-from qdrun.runner.ledger.client import LocalLedger
+from qdrun.runner.ledger import Machine, RunLedger
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.store import journal
 from qdrun.runner.store.files import StorageFull, StorageUnknown, StorageUnreachable, open_files
@@ -162,7 +162,7 @@ def test_a_run_waits_while_its_store_is_away_and_then_goes_on(away, monkeypatch)
             leave(4)
         return done(launch)
 
-    outcome, state, _ = run(away, LocalLedger("made", "me", devices=[card]), after, kinds=(card.kind,), trials=600)
+    outcome, state, _ = run(away, RunLedger("made", Machine([card])), after, kinds=(card.kind,), trials=600)
     assert outcome == "done" and state.counts() == Counter(done=600)
     assert Away.refused == 4 and not state.doubled
     assert {len(trial.attempts) for trial in state.trials.values()} == {1}
