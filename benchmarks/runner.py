@@ -3,7 +3,7 @@
 python -m benchmarks.runner [--trials 500] [--seconds 0] [--lanes 2] [--lease 64] [--nodes 0] [--gpus 0]
 
 ``--lease 1``: every trial gets a lease and a message of its own. ``--nodes N``: on a cluster of N nodes with ``--lanes`` cores each, all
-on this machine, whose ledger is an actor. ``--gpus G``: of G pretended GPUs each instead, with ``--lanes`` lanes, played by the CPU.
+on this machine. ``--gpus G``: of G pretended GPUs each instead, with ``--lanes`` lanes, played by the CPU.
 
 Prints one line of JSON. No trial starts before all workers have. ``overhead_ms`` is what a lane loses with each trial: seconds of the
 warm part of the run (its last nine tenths) times lanes over trials, less the seconds that the job itself took. ``runner_cpu_ms`` and
@@ -27,9 +27,9 @@ from pathlib import Path
 
 from qdrun.runner.engine import loop, session, start
 from qdrun.runner.ledger import client, ledger
-from qdrun.runner.ledger.settings import Settings
 from qdrun.runner.observe.timing import Timing
-from qdrun.runner.ray_adapter import ledger_client, worker_pool
+from qdrun.runner.ray_adapter import worker_pool
+from qdrun.runner.ray_adapter.node_inventory import Settings
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.study.prepare import prepare
 
@@ -89,13 +89,7 @@ class Probe:
         return time.time(), time.process_time(), {pid: cpu_s(pid) for pid in pids}
 
     def install(self) -> None:
-        # round trips: of a ledger that is an actor, those of its long polls, too
-        self._before(client.LocalLedger, "exchange", lambda *_, **__: self.counts.update(exchanges=1))
-        self._before(
-            ledger_client.ActorLedger, "_call", lambda own, name, *_, **__: self.counts.update(exchanges=name == "exchange")
-        )
-        polls = lambda own: self.counts.update(exchanges=own._poll is None and own._joined)  # noqa: E731
-        self._before(ledger_client.ActorLedger, "refs", polls)
+        self._before(client.RunLedger, "exchange", lambda *_, **__: self.counts.update(exchanges=1))
         self._before(Journal, "write_all", lambda *_, **__: self.counts.update(writes=1))
         self._before(worker_pool.RayWorkers, "_send", lambda *args: self.counts.update(leases=1, launches=len(args[3])))
         self._before(loop.Runner, "_step", self._look)
@@ -171,7 +165,7 @@ class Size:
 
 @contextmanager
 def cluster(size: Size):
-    """A cluster of nodes on this machine, in a folder of its own and with a token of its own, and its ledger; its address."""
+    """A cluster of nodes on this machine, in a folder of its own and with a token of its own; its address."""
     folder = tempfile.mkdtemp(prefix="qb", dir="/tmp")
     Path(folder, "ray").mkdir()
     token = Path(folder, "token")
@@ -179,7 +173,6 @@ def cluster(size: Size):
     token.write_text(secrets.token_hex(32), encoding="ascii")
     # before Ray is loaded: nodes without a token and a run with one do not answer one another
     os.environ |= {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    import ray
     from ray.cluster_utils import Cluster
 
     small = {"object_store_memory": 80 << 20}
@@ -187,12 +180,8 @@ def cluster(size: Size):
     try:
         for _ in range(size.nodes):
             made.add_node(num_cpus=size.lanes, num_gpus=size.gpus, **small)
-        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         pretended = PRETENDED_BYTES if size.gpus else 0
-        ledger_client.check_version(
-            ledger_client.start(Settings(lanes=size.lanes, lease_requests=size.lease, pretended_bytes=pretended))
-        )
-        ray.shutdown()
+        session.Settings = lambda _, *more: Settings(size.lanes, *more, pretended_bytes=pretended)  # type: ignore[assignment]
         yield made.address
     finally:
         made.shutdown()

@@ -1,4 +1,4 @@
-"""A Ray cluster of one head and two nodes on this machine, with the ledger in it, for as many runs as one likes."""
+"""A Ray cluster of one head and two nodes on this machine, for as many runs as one likes."""
 
 import contextlib
 import json
@@ -21,8 +21,6 @@ FAST = {
 STORE_BYTES = 80 << 20
 LANES, NODES, TRIES = 1, 2, 4
 ANSWER_S = 60.0
-EXPIRE_S = 12.0
-"""Of the leases of a run that was killed."""
 TOKEN = "0123456789abcdef" * 4
 
 PROBE = """
@@ -30,22 +28,17 @@ import json, os, sys
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what Ray prints is no answer
 import ray
-from qdrun.runner.ray_adapter import ledger_client
-from qdrun.runner.ledger.settings import NAMESPACE, Settings
+from dataclasses import asdict
+from qdrun.runner.ray_adapter import placement_groups
 
-address, lanes, expire_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-settings = Settings(lanes=lanes, beat_s=1.0, expire_s=expire_s, look_s=0.3, idle_s=600.0)
-ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace=NAMESPACE)
-ledger = ledger_client.start(settings)
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 for line in sys.stdin:
     try:
-        seen = ray.get(ledger.snapshot.remote(), timeout=20)
         named = [row["name"] for row in ray.util.list_named_actors(all_namespaces=True)]
-        answer = {"ledger": seen, "actors": [name for name in named if name.startswith("qdrun/")]}
+        groups = [asdict(group) for group in placement_groups.existing()]
+        answer = {"groups": groups, "actors": [name for name in named if name.startswith("qdrun")]}
     except Exception as error:
         answer = {"error": repr(error)}
-        if isinstance(error, ray.exceptions.ActorDiedError):
-            ledger = ledger_client.start(settings)
     print(json.dumps(answer), file=answers, flush=True)
 """
 
@@ -139,15 +132,11 @@ class Cluster:
         """The workers of runs: processes that Ray calls after our class."""
         return [one.pid for one in below(*self.raylets(), self.head) if one.title.startswith("ray::Worker")]
 
-    def ledger(self):
-        """The process of the ledger."""
-        return [one.pid for one in below(*self.raylets(), self.head) if one.title.startswith("ray::LedgerActor")]
-
     def ask(self):
-        """What the ledger says, and the names of our actors."""
+        """What runs hold of the cluster, and the names of our actors."""
         for _ in range(3):
             if self._probe is None or self._probe.poll() is not None:
-                command = [sys.executable, "-c", PROBE, self.address, str(LANES), str(EXPIRE_S)]
+                command = [sys.executable, "-c", PROBE, self.address]
                 with open(self.folder / "probe.log", "ab") as log:
                     pipe = subprocess.PIPE
                     self._probe = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd="/")
@@ -166,17 +155,12 @@ class Cluster:
             self._probe = None
 
     def leftovers(self):
-        """What the ledger still holds, or Ray still runs, of any run; empty when all is given back."""
+        """What any run still holds, or Ray still runs; empty when all is given back."""
         seen = self.ask()
         if "error" in seen:
             return [seen["error"]]
-        ledger = seen["ledger"]
-        out = [f"lease {run['lease']} of {run['run']} on {row['id']}" for row in ledger["devices"] for run in row["running"]]
-        out += [f"worker of {row['runs']} charged on {row['id']}" for row in ledger["devices"] if row["runs"]]
-        out += [f"run {run['run']} with {run['waiting']} waiting and {run['leases']} leases" for run in ledger["runs"]]
-        out += [f"waiting: {group}" for group in ledger["waiting"]] + [f"actor {name}" for name in seen["actors"]]
-        taken = [(pool["id"], pool["claimed"] + pool["process"]) for pool in ledger["pools"]]
-        out += [f"pool {name}: {size} bytes" for name, size in taken if size]
+        out = [f"group {group['id']} of {group['run']}: {group['amount']:g} {group['resource']}" for group in seen["groups"]]
+        out += [f"actor {name}" for name in seen["actors"]]
         return out + [f"worker process {pid}" for pid in self.workers()]
 
     def settled(self, seconds):

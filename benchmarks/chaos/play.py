@@ -461,7 +461,7 @@ class Play:
         if what == "runner":
             return [process.pid]
         if self.cluster:
-            by_name = {"worker": self.cluster.workers, "ledger": self.cluster.ledger, "raylet": self.cluster.raylets}
+            by_name = {"worker": self.cluster.workers, "raylet": self.cluster.raylets}
             return [self.cluster.head] if what == "head" else sorted(by_name[what]())
         starts = {"worker": "ray::Worker", "raylet": "raylet "}[what]
         name = lambda one: os.path.basename(one.title.split(" ")[0]) + " " if what == "raylet" else one.title  # noqa: E731
@@ -471,9 +471,7 @@ class Play:
 
     def _nothing_is_left(self):
         if self.cluster:
-            from .cluster import EXPIRE_S
-
-            left = self.cluster.settled(EXPIRE_S + 15)
+            left = self.cluster.settled(15)
             self.verdict.problems += [f"left behind: {text}" for text in left]
             known = self.cluster.daemons()
         else:
@@ -507,7 +505,7 @@ class Play:
         if self.disk and self.runs.exists():
             shutil.copytree(self.runs, self.folder / "runs", dirs_exist_ok=True)
         if self.cluster:
-            (self.folder / "ledger.json").write_text(json.dumps(self.cluster.ask(), indent=1))
+            (self.folder / "held.json").write_text(json.dumps(self.cluster.ask(), indent=1))
             self.cluster.logs(self.folder / "ray")
 
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 FOREIGN = ("edited", "elsewhere", "proxy")
 """The job's files are edited; the command is given in a folder with modules of their names; the environment names a proxy."""
-KINDS = ("worker", "runner", "ledger", "raylet", "disk", "node", "lane", "rerun", "eio", "gone", "pair", "stop")
+KINDS = ("worker", "runner", "raylet", "disk", "node", "lane", "rerun", "eio", "gone", "pair", "stop")
 KINDS += ("head", "early", "erofs", "stall", "end", "up", "paused", "hostile")
 """``early``: the raylet of the head is killed up to two seconds before the run is submitted."""
 KINDS += FOREIGN
 BATCH = ".batch"
 """Ends a kind whose trials run in batches: ``worker.batch``."""
-BATCHED = tuple(kind + BATCH for kind in (*KINDS[:12], "guilty", "hang"))
+BATCHED = tuple(kind + BATCH for kind in (*KINDS[:11], "guilty", "hang"))
 """``guilty``, ``hang``: nothing bad happens but what the trials do."""
 ENDS = {
     "nan": {("failed", "not_finite")},
@@ -31,7 +31,7 @@ class Fault:
     """Something bad, at a moment.
 
     Attributes:
-        what: worker, runner, ledger, raylet, head: killed by SIGKILL; ``nodes``: all raylets but the head's; ``mend``: as many new nodes;
+        what: worker, runner, raylet, head: killed by SIGKILL; ``nodes``: all raylets but the head's; ``mend``: as many new nodes;
             ``full``: no room on the disk; ``room``: there is room again. ``lane``: the next trial ends the thread that it runs on;
             ``rerun``: the next trial ends its process by SIGSEGV, and is to run again with checks;
             ``eio``, ``erofs``: the store gives that error to the runner for ``pick`` milliseconds; ``stall``: it does not answer;
@@ -166,7 +166,6 @@ def _scenario(kind, seed):
     )
     alone |= {"head": (1, 0, 0), "early": (1, 0, 0), "end": (30, 70, 0), "hostile": (20, 80, 0)}
     known = {
-        "ledger": (1, 0, 0),
         "raylet": (85, 15, 0),
         "disk": (85, 10, 5),
         "lane": (60, 25, 15),
@@ -227,10 +226,8 @@ def _faults(rng, kind, place, trials):
     first = [_fault(rng, what, trials)]
     if what == "nodes":
         first.append(Fault("mend", None, rng.uniform(0, 6)))
-    if kind in ("worker", "ledger") and rng.random() < 0.35:
+    if kind == "worker" and rng.random() < 0.35:
         first.append(Fault(kind, None, rng.uniform(0, 1.5), rng.randrange(1 << 16)))
-    if kind == "ledger" and rng.random() < 0.25:
-        first.append(Fault("runner", None, rng.uniform(0, 2), 0))
     return (tuple(first),)
 
 

@@ -6,7 +6,7 @@ import getpass
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -233,29 +233,30 @@ def run_trials(
     Raises:
         OwnerLost: another process has taken the run over.
     """
-    roster = Roster(lambda: usable(prepared, ledger.devices()))
-    found = list(roster.values())
-    claims = claims_of(prepared, planned, found)
-    pools, devices = pools_and_devices(found)
-    places = range(len(prepared.trials)) if work is None else tuple(one.place for one in work)
-    here = pools_and_devices(at_most(found, prepared))
-    claims.settle(places, *here)
-    batches = batches_of(prepared, planned, found, *here)
+    with closing(ledger):  # its thread must end before Ray does
+        roster = Roster(lambda: usable(prepared, ledger.devices()))
+        found = list(roster.values())
+        claims = claims_of(prepared, planned, found)
+        pools, devices = pools_and_devices(found)
+        places = range(len(prepared.trials)) if work is None else tuple(one.place for one in work)
+        here = pools_and_devices(at_most(found, prepared))
+        claims.settle(places, *here)
+        batches = batches_of(prepared, planned, found, *here)
 
-    def spec(worker: m.WorkerId) -> WorkerSpec:
-        row = roster[worker.device]
-        made = numbered(specs_of(prepared, folder, owner, [row])[row.id], worker, row.lanes)
-        alone = [one for one in planned if not batches.has(one[0].first)]
-        return replace(made, shapes=to_preload(prepared, alone, claims, row))
+        def spec(worker: m.WorkerId) -> WorkerSpec:
+            row = roster[worker.device]
+            made = numbered(specs_of(prepared, folder, owner, [row])[row.id], worker, row.lanes)
+            alone = [one for one in planned if not batches.has(one[0].first)]
+            return replace(made, shapes=to_preload(prepared, alone, claims, row))
 
-    workers = RayWorkers(folder.name, spec, ledger.options)
-    inside = inside_of(prepared, planned, claims, roster)
-    most = largest(pools, devices)
-    with paused():
-        state = state_of(prepared, claims, work, before, most, batches)
-    if prepared.trials.names is not None:
-        prepared.trials.names.begin()
-    return Runner(state, inside, outside(workers)).run()
+        workers = RayWorkers(folder.name, spec, ledger.options)
+        inside = inside_of(prepared, planned, claims, roster)
+        most = largest(pools, devices)
+        with paused():
+            state = state_of(prepared, claims, work, before, most, batches)
+        if prepared.trials.names is not None:
+            prepared.trials.names.begin()
+        return Runner(state, inside, outside(workers)).run()
 
 
 def largest(pools: Iterable[Pool], devices: Iterable[DeviceSpec]) -> dict[str, int]:

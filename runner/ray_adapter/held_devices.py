@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from ..ledger.cluster_shares import Demand, HeldGroup, WantedGroup, asks, full_nodes, to_give
 from ..ledger.inventory import LANES, RESOURCES, Found
 from ..ledger.ledger import Ledger
 from . import compat, placement_groups
-from .cluster_shares import Ask, Demand, HeldGroup, asks, full_nodes, to_give
 from .node_inventory import NodeInventory, Settings, free_of
 
 SOON_S, TICK_S = 0.05, 0.25
@@ -103,10 +103,12 @@ class HeldDevices:
         leaving = [device for device, group in list(self._held.items()) if group.leaving]
         idle = [device for device in leaving if ledger.drain(device)]
         yield idle
-        now = time.monotonic()
+        now, busy = time.monotonic(), ledger.busy()
+        for device, group in list(self._held.items()):
+            group.idle_since = None if device in busy else group.idle_since or now
         if now - self._published >= PUBLISH_S or not self._demand.waits:
             self._published, before = now, self._demand
-            self._demand = Demand(ledger.demand(), frozenset(ledger.kinds()), frozenset(ledger.busy()), ledger.counts()[0] > 0)
+            self._demand = Demand(ledger.demand(), frozenset(ledger.kinds()), ledger.counts()[0] > 0)
             if self._demand.lanes != before.lanes:
                 self._wake.set()
 
@@ -151,7 +153,9 @@ class HeldDevices:
     # The thread that talks to Ray
 
     def _watch(self) -> None:
-        while not self._over:
+        import ray
+
+        while not self._over and ray.is_initialized():  # else a question to Ray would start one
             try:
                 self._tick(time.monotonic())
                 self._problem = ""
@@ -163,12 +167,11 @@ class HeldDevices:
             self._wake.wait(SOON_S if soon and not self._problem else TICK_S)
             self._wake.clear()
         with suppress(Exception):  # they go with the job, too
-            for group in list(self._groups.values()):
+            for group in self._groups.values() if ray.is_initialized() else ():
                 placement_groups.remove(group.id)
 
     def _tick(self, now: float) -> None:
         if now - self._looked >= self._settings.look_s:
-            self._looked = now
             self._nodes.look()
             there = {group.id for group in placement_groups.existing()}
             for group in list(self._groups.values()):
@@ -177,6 +180,7 @@ class HeldDevices:
                     self._drop(group, f"node {node[:12]} is gone")
                 elif group.id not in there:
                     self._drop(group, "its placement group was removed")
+            self._looked = now
         while self._closed:
             group = self._held.get(self._closed.popleft())
             if group is not None:
@@ -250,14 +254,11 @@ class HeldDevices:
     def _return_idle(self, now: float) -> None:
         """Let go of devices on which nothing runs: for good after a while, and note nodes without memory for what waits."""
         demand = self._demand
-        for device, group in list(self._held.items()):
-            idle = device not in demand.busy
-            group.idle_since = (group.idle_since or now) if idle else None
-            if group.idle_since is None or group.leaving:
-                continue
-            if demand.waits and now - group.idle_since > FULL_S:
+        for group in self._held.values():
+            idle_s = now - (group.idle_since or now)
+            if demand.waits and idle_s > FULL_S:
                 self._full.setdefault((group.node, group.resource), now + FULL_REST_S)
-            if now - group.idle_since > self._settings.idle_s and (not demand.waits or self._is_starved(group)):
+            if idle_s > self._settings.idle_s and not group.leaving and (not demand.waits or self._is_starved(group)):
                 group.leaving = IDLE
         self._full = {what: until for what, until in self._full.items() if until > now}
 
@@ -269,14 +270,15 @@ class HeldDevices:
         held = [group for group in self._held.values() if group.device is not None and not group.leaving]
         resources = {group.resource for group in held}
         groups, available = (placement_groups.existing(), compat.available()) if resources else ([], {})
-        for resource in resources:
+        for resource in resources - {group.resource for group in self._held.values() if group.leaving}:
             mine = [group for group in held if group.resource == resource]
             others = [one for one in groups if one.resource == resource and one.run != self._run]
             strangers = placement_groups.strangers_want(resource, groups)
             totals = {node: amounts.get(resource, 0.0) for node, amounts in self._nodes.alive.items()}
             given = to_give(mine, others, strangers, free_of(available, resource), totals)
             since = self._others_since.setdefault(resource, now) if given else self._others_since.pop(resource, now)
-            if now - since > GIVE_S and not any(g.leaving and g.resource == resource for g in self._held.values()):
+            if now - since > GIVE_S:
+                del self._others_since[resource]
                 for group in given:
                     group.leaving = WANTED
                 for group in [g for g in self._groups.values() if g.resource == resource and not g.node]:
@@ -295,7 +297,7 @@ class HeldDevices:
                 missing += group.lanes
                 self._drop(group, "")
         pending = sum(not group.node for group in self._groups.values())
-        leaving = any(group.leaving for group in groups)
+        leaving = any(group.leaving == WANTED for group in groups)
         if missing <= 0 or leaving or now < self._rests.get(resource, 0.0) or pending >= MOST_PENDING:
             return
         lanes, unsettled = Counter[str](), {node for node, since in self._touched.items() if now - since < SETTLE_S}
@@ -308,11 +310,11 @@ class HeldDevices:
             id = placement_groups.create(self._run, self._owner, resource, one.amount, node=one.node, without=excluded)
             self._groups[id] = HeldGroup(id, resource, one.amount, one.lanes, now, one.node, excluded)
 
-    def _part(self, resource: str, rows: list[Found]) -> Ask:
+    def _part(self, resource: str, rows: list[Found]) -> WantedGroup:
         """The group that is asked of any node, also of one that an autoscaler is to start."""
         if resource == "CPU":
-            return Ask(1, float(self._settings.threads))
-        return Ask(min((row.lanes for row in rows), default=self._settings.lanes or LANES), 1.0)
+            return WantedGroup(1, float(self._settings.threads))
+        return WantedGroup(min((row.lanes for row in rows), default=self._settings.lanes or LANES), 1.0)
 
     def _is_starved(self, group: HeldGroup) -> bool:
         """Whether a device does nothing because its node has no memory for what waits."""

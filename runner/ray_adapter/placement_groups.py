@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Container, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from ..ledger.cluster_shares import Group
 from . import compat
 
 PREFIX = "qdrun/"
@@ -18,25 +18,6 @@ TINY = 0.001  # of a resource: what an actor inside a group asks for; the group 
 MEMORY = frozenset(("memory", "object_store_memory"))
 NODE = "ray.io/node-id"
 """The label by which Ray knows a node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A placement group of a run.
-
-    Attributes:
-        id: Ray's, hexadecimal.
-        run: the run's folder; ``owner``: which of its owners has asked for it.
-        resource: what it has of a node: ``CPU``, ``GPU`` or a custom resource; ``amount``: how much.
-        node: where it is; empty while it waits.
-    """
-
-    id: str
-    run: str
-    owner: int
-    resource: str
-    amount: float
-    node: str
 
 
 def create(run: str, owner: int, resource: str, amount: float, *, node: str = "", without: Collection[str] = ()) -> str:
@@ -111,8 +92,9 @@ def ask_inside(group: str) -> Any:
 
 
 def strangers_want(resource: str, groups: Iterable[Group]) -> float:
-    """The least of a resource that others than runs of qdrun wait for in Ray's queue, who want nothing that these runs could not give them;
-    0 where nobody waits. ``groups``: those of all runs.
+    """The least of a resource that anything but a run of qdrun waits for in Ray's queue, and 0 if nothing does. ``groups``: of all runs.
+
+    Requests for other resources, too, are left out: a run could not satisfy them.
     """
     ours: Container[str] = {group.id for group in groups}
     wanted = [want for want in compat.waiting(ours) if want.get(resource) and want.keys() <= {resource, "CPU", *MEMORY}]

@@ -14,7 +14,7 @@ from benchmarks.chaos.processes import SmallDisk
 from benchmarks.chaos.scenario import scenario
 
 ROOT = Path(__file__).parents[3]
-SEEDS = {"worker": 3, "ledger": 6, "raylet": 3, "head": 1, "disk": 5, "proxy": 0} | {"guilty.batch": 236, "runner.batch": 27}
+SEEDS = {"worker": 3, "raylet": 3, "head": 1, "disk": 5, "proxy": 0} | {"guilty.batch": 236, "runner.batch": 27}
 """A few kinds; the command plays all. In batches: a trial that writes out of bounds; one without memory, in a run that is killed."""
 
 

@@ -111,7 +111,6 @@ def test_scenarios_depend_on_kind_and_seed_alone():
     assert happens == {
         "worker",
         "runner",
-        "ledger",
         "raylet",
         "head",
         "nodes",

@@ -15,8 +15,6 @@ from qdrun.runner.engine.start import Roster
 from qdrun.runner.engine.state import SweepState
 from qdrun.runner.ledger import Machine, RunLedger
 from qdrun.runner.ledger.inventory import pretended
-from qdrun.runner.ledger.leases import Exchange
-from qdrun.runner.observe import live
 from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.live import display
 from qdrun.runner.observe.timing import Timing

@@ -151,6 +151,7 @@ def test_of_shapes_that_are_over_the_ledger_remembers_the_last_ones_alone():
     ledger.ask(requests(ledger, ["again", "more"], 2 * GIB + 5 * MOST_SPENT - 1))
     assert [lease.requests for lease in ledger.exchange((), 2e6).leases] == [("again",)]
 
+
 def test_the_ledger_of_a_machine():
     ledger = RunLedger("drop", Machine(pretended(2, 24 * GIB, lanes=2)))
     claims = {ledger.devices()[0].kind: Claim.of([(2 * GIB, 1.0)])}

@@ -1,314 +1,178 @@
-"""The ledger under any order of events: never above capacity, nothing granted twice, every lease ends, restarts included."""
+"""The ledger under any order of events: never above capacity, nothing granted twice, every lease ends."""
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from qdrun.runner.ledger import Held, LeaseEnd, Ledger
+from qdrun.runner.ledger import LeaseEnd, Ledger
 from qdrun.runner.ledger.inventory import MIB, Found
 from qdrun.runner.packing import Claim, Request
 
 RESERVE = 512 * MIB
 ROWS = [
-    Found("a0", "n1", "x", kind="small", pool="a", total=24 * MIB + RESERVE, lanes=2, process_bytes=MIB),
-    Found("b0", "n1", "x", kind="large", pool="b", total=80 * MIB + RESERVE, lanes=3, process_bytes=2 * MIB),
-    Found("b1", "n1", "y", kind="other", pool="b", total=80 * MIB + RESERVE, lanes=2, process_bytes=3 * MIB),
-    Found("c0", "n2", "x", kind="small", pool="c", total=48 * MIB + RESERVE, lanes=1, process_bytes=4 * MIB),
+    Found("a0", "n1", "cuda", kind="cuda/small/1", pool="a", total=24 * MIB + RESERVE, lanes=2, process_bytes=MIB),
+    Found("b0", "n1", "cuda", kind="cuda/large/1", pool="b", total=80 * MIB + RESERVE, lanes=3, process_bytes=2 * MIB),
+    Found("b1", "n1", "vulkan", kind="vulkan/other/1", pool="b", total=80 * MIB + RESERVE, lanes=2, process_bytes=3 * MIB),
+    Found("c0", "n2", "cuda", kind="cuda/small/1", pool="c", total=48 * MIB + RESERVE, lanes=1, process_bytes=4 * MIB),
 ]
-USERS = {"r1": "ann", "r2": "ann", "r3": "bob", "r4": "eve"}
+NAMES = st.sampled_from([row.id for row in ROWS])
 SIZES = st.sampled_from([0, 1, 4, 7, 10, 11, 15, 22, 23, 35, 75, 90]).map(lambda n: n * MIB)
 CURVES = st.lists(st.tuples(SIZES, st.integers(1, 6)), min_size=1, max_size=3)
 CLAIMS = st.dictionaries(
-    st.sampled_from(["small", "large", "other"]),
+    st.sampled_from(["cuda/small/1", "cuda/large/1", "vulkan/other/1"]),
     st.builds(Claim.of, CURVES, st.sampled_from([None, 0.01, 1.0, 7.0])),
     min_size=1,
     max_size=3,
 )
-EXPIRE_S = 30.0
 
 
-class Client:
-    """A run as it is in truth: what it waits for, what runs, and which worker processes live."""
-
-    def __init__(self, name):
-        self.name, self.user, self.seen, self.alive, self.joined = name, USERS[name], 0, True, False
-        self.waiting, self.held, self.workers, self.late = {}, {}, set(), []
+def row_of(name):
+    return next(row for row in ROWS if row.id == name)
 
 
 class LedgerMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.now, self.number, self.epoch = 0.0, 0, 0
-        self.clients = {name: Client(name) for name in USERS}
-        self.rows, self.granted, self.over = {}, {}, {}
-        self.avoided = {}
+        self.now, self.number = 0.0, 0
+        self.rows, self.avoided, self.limits = {}, {}, {}
+        self.waiting, self.held, self.workers, self.granted = {}, {}, set(), set()
+        self.draining = set()
 
-    @initialize()
-    def begin(self):
-        self.ledger = Ledger("e0-", expire_s=EXPIRE_S, age_s=5.0)
+    @initialize(most=st.sampled_from([None, 4]))
+    def begin(self, most):
+        self.most = most
+        self.ledger = Ledger(most, age_s=5.0)
         for row in ROWS:
             self.rows[row.id] = row
-            self.ledger.add_device(row, group=f"g-{row.id}")
+            self.ledger.add_device(row)
 
-    # What is in truth on a pool: leases that run and worker processes, also of runs that are silent.
-
-    def used(self, pool):
-        """By runs that live: the workers of a dead one are gone at once, while the ledger gives its leases away some time later."""
-        total = 0
-        for client in filter(lambda c: c.alive, self.clients.values()):
-            total += sum(lease.point.bytes for lease, _ in client.held.values() if self.row(lease.device).pool == pool)
-            total += sum(self.row(name).process_bytes for name in client.workers if self.row(name).pool == pool)
-        return total
-
-    @staticmethod
-    def row(name):
-        return next(row for row in ROWS if row.id == name)
-
-    def join(self, client):
-        held = [Held(lease, request) for lease, request in client.held.values()]
-        waiting, workers = list(client.waiting.values()), sorted(client.workers)
-        answer = self.ledger.join(client.name, client.user, self.now, held, waiting, client.late, client.seen, workers)
-        client.joined, client.late = True, []
-        self.take(client, answer)
-
-    def take(self, client, answer):
-        assert answer.known and answer.last >= client.seen
-        client.seen = answer.last
+    def exchange(self, done=()):
+        answer = self.ledger.exchange(done, self.now)
         for end in answer.ended:
-            lease, _ = client.held.pop(end.lease, (None, None))
-            if lease is not None:
-                assert end.reason.split(":")[0] in ("device lost", "expired")
-                if not any(held.device == lease.device for held, _ in client.held.values()):
-                    client.workers.discard(lease.device)  # what it held is stopped with its worker
-                    self.ledger.closed(client.name, lease.device)
+            assert end.lease not in self.held or end.reason.startswith("device lost")
+            self.held.pop(end.lease, None)
         for lease in answer.leases:
             assert lease.id not in self.granted, "granted twice"
-            requests = [client.waiting.pop(name) for name in lease.requests]
+            requests = [self.waiting.pop(name) for name in lease.requests]
             assert all(request.claims == requests[0].claims for request in requests)
-            row = self.row(lease.device)
+            row = row_of(lease.device)
             assert lease.point in requests[0].claims[row.kind].points and lease.node == row.node
-            assert len(requests) <= 64
-            self.granted[lease.id] = client.name
-            client.held[lease.id] = (lease, requests[0])
-            client.workers.add(lease.device)
-            assert lease.group == f"g-{lease.device}"
+            assert len(requests) <= 64 and lease.device not in self.draining
+            assert self.avoided.get(lease.device, 0.0) <= self.now
+            self.granted.add(lease.id)
+            self.held[lease.id] = lease
+            self.workers.add(lease.device)
         for device in answer.close:
-            if device in client.workers and not any(lease.device == device for lease, _ in client.held.values()):
-                client.workers.discard(device)
-                self.ledger.closed(client.name, device)
+            if device in self.workers and not self.on(device):
+                self.end_worker(device)
 
-    def exchange(self, client, done=(), lost=False):
-        answer = self.ledger.exchange(client.name, done, self.now, client.seen)
-        if lost:  # on its way back
-            return
-        if answer.known:
-            self.take(client, answer)
-        else:
-            client.late = []
-            self.join(client)
+    def end_worker(self, device):
+        self.workers.discard(device)
+        self.ledger.closed(device)
 
-    @rule(name=st.sampled_from(sorted(USERS)), claims=CLAIMS, count=st.integers(3, 12))
-    def ask(self, name, claims, count):
-        client = self.clients[name]
-        if not client.alive:
-            return
-        if not client.joined:
-            self.join(client)
-        made = []
-        for _ in range(count):
-            self.number += 1
-            made.append(Request(f"t{self.number}", "", "", claims, self.now, trials=self.number % 3 + 1))
-        client.waiting |= {request.id: request for request in made}
-        if not self.ledger.ask(name, made, self.now):
-            self.join(client)
+    def on(self, device):
+        return [lease for lease in self.held.values() if lease.device == device]
 
-    @rule(data=st.data(), name=st.sampled_from(sorted(USERS)), count=st.integers(0, 3), lost=st.booleans())
-    def work(self, data, name, count, lost):
-        client = self.clients[name]
-        if not client.alive or not client.joined:
-            return
+    @rule(claims=CLAIMS, count=st.integers(3, 12))
+    def ask(self, claims, count):
+        made = [Request(f"t{self.number + k}", "", "", claims, self.now, trials=k % 3 + 1) for k in range(count)]
+        self.number += count
+        self.waiting |= {request.id: request for request in made}
+        self.ledger.ask(made)
+
+    @rule(data=st.data(), count=st.integers(0, 3))
+    def work(self, data, count):
         done = []
-        for _ in range(min(count, len(client.held))):
-            lease = data.draw(st.sampled_from(sorted(client.held)))
-            del client.held[lease]
+        for _ in range(min(count, len(self.held))):
+            lease = data.draw(st.sampled_from(sorted(self.held)))
+            del self.held[lease]
             done.append(LeaseEnd(lease, seconds=data.draw(st.sampled_from([0.0, 0.1, 3.0]))))
-        self.give_back(client, done, lost)
+        self.exchange(done)
 
-    def give_back(self, client, done, lost):
-        if lost:
-            client.late += done  # an answer that does not come: said again at the next join
-        self.exchange(client, done, lost)
-        if lost:
-            self.join(client)
-
-    @rule(data=st.data(), name=st.sampled_from(sorted(USERS)))
-    def withdraw(self, data, name):
-        client = self.clients[name]
-        if client.alive and client.joined and client.waiting:
-            one = data.draw(st.sampled_from(sorted(client.waiting)))
-            for gone in self.ledger.withdraw(name, [one, "nobody"]):
-                del client.waiting[gone]
+    @rule(data=st.data())
+    def withdraw(self, data):
+        if self.waiting:
+            one = data.draw(st.sampled_from(sorted(self.waiting)))
+            for gone in self.ledger.withdraw([one, "nobody"]):
+                del self.waiting[gone]
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 5.0, 14.0]))
     def time_passes(self, seconds):
-        """Runs that live beat; of those that do not, the workers are gone at once, and the ledger learns it late."""
         self.now += seconds
-        for client in self.clients.values():
-            if client.alive and client.joined and not self.ledger.beat(client.name, self.now):
-                self.join(client)
-        self.ledger.step(self.now)
+        self.exchange()
 
-    @rule(
-        name=st.sampled_from(sorted(USERS)),
-        device=st.sampled_from([row.id for row in ROWS]),
-        seconds=st.sampled_from([3.0, 20.0]),
-    )
-    def avoid(self, name, device, seconds):
-        """Workers of a run do not last there; what runs goes on."""
-        client = self.clients[name]
-        if client.alive and client.joined:
-            self.ledger.avoid(name, device, seconds, self.now)
+    @rule(device=NAMES, seconds=st.sampled_from([3.0, 20.0]))
+    def avoid(self, device, seconds):
+        """Workers do not last there; what runs goes on."""
+        if self.ledger.avoid(device, seconds, self.now):
+            self.avoided[device] = max(self.avoided.get(device, 0.0), self.now + seconds)
 
-    @rule(name=st.sampled_from(sorted(USERS)))
-    def silent(self, name):
-        """A run is stopped (its workers go on) for longer than its leases live, and comes back."""
-        client = self.clients[name]
-        if client.alive and client.joined:
-            held = set(client.held)
-            for _ in range(4):
-                self.now += 10.0
-                self.ledger.step(self.now)
-                for other in self.clients.values():
-                    if other is not client and other.alive and other.joined:
-                        self.exchange(other)
-            self.exchange(client)
-            assert not set(client.held) & held  # nothing of before is kept
+    @rule(device=NAMES, lanes=st.integers(0, 3))
+    def limit(self, device, lanes):
+        """Other runs of the user have the rest; what runs goes on."""
+        if device in self.rows:
+            self.ledger.limit({}, {device: lanes})
+            self.limits[device] = max(lanes, len(self.on(device)))
 
-    @rule(name=st.sampled_from(sorted(USERS)))
-    def dies(self, name):
-        client = self.clients[name]
-        if client.alive and client.joined:
-            client.alive = False
+    @rule(device=NAMES)
+    def drain(self, device):
+        if device in self.rows:
+            assert self.ledger.drain(device) == (not self.on(device))
+            self.draining.add(device)
 
-    @rule()
-    def the_dead_expire(self):
-        dead = [client for client in self.clients.values() if not client.alive]
-        self.now += EXPIRE_S + 1.0
-        for client in self.clients.values():
-            if client.alive and client.joined:
-                self.ledger.beat(client.name, self.now)
-        self.ledger.step(self.now)
-        for client in dead:
-            assert not any(run["run"] == client.name for run in self.ledger.snapshot()["runs"])
-            self.clients[client.name] = Client(client.name)
-        for client in self.clients.values():
-            if client.alive and client.joined:
-                self.exchange(client)
-
-    @rule(name=st.sampled_from(sorted(USERS)))
-    def leaves(self, name):
-        client = self.clients[name]
-        if client.alive and client.joined:
-            self.ledger.leave(name)
-            self.clients[name] = Client(name)
-
-    @rule(name=st.sampled_from([row.id for row in ROWS]))
+    @rule(name=NAMES)
     def device(self, name):
+        """A device goes, with its worker, or comes."""
         if name in self.rows:
-            living = [client for client in self.clients.values() if client.alive]
-            held = {lease.id for client in living for lease, _ in client.held.values() if lease.device == name}
             lost = {lease.id for lease in self.ledger.lose_device(name, "unplugged")}
-            assert held <= lost
+            assert lost == {lease.id for lease in self.on(name)}
+            self.exchange()
+            assert not self.on(name)
             del self.rows[name]
-            for client in self.clients.values():
-                if not client.alive:
-                    client.workers.discard(name)
-                    client.held = {lease: item for lease, item in client.held.items() if item[0].device != name}
-                elif client.joined:
-                    self.exchange(client)
-                    client.workers.discard(name)
-                    assert not any(lease.device == name for lease, _ in client.held.values())
+            self.workers.discard(name)
+            self.draining.discard(name)
+            self.limits.pop(name, None)
+            self.avoided.pop(name, None)
         else:
-            self.rows[name] = self.row(name)
-            self.ledger.add_device(self.rows[name], group=f"g-{name}")
-
-    @rule(late=st.sets(st.sampled_from(sorted(USERS))))
-    def restart(self, late):
-        """Another ledger: what was granted and has not arrived is forgotten, what is held is told again, some of it too late."""
-        self.epoch += 1
-        before = {lease for client in self.clients.values() if client.alive for lease in client.held}
-        self.ledger = Ledger(f"e{self.epoch}-", settle_until=self.now + 10.0, expire_s=EXPIRE_S, age_s=5.0)
-        for row in self.rows.values():
-            self.ledger.add_device(row, group=f"g-{row.id}")
-        for client in self.clients.values():
-            if not client.alive:  # its workers are gone: nothing is there to be told
-                self.clients[client.name] = Client(client.name)
-        living = [client for client in self.clients.values() if client.alive and client.joined]
-        for client in living:
-            if client.name not in late:
-                held = set(client.held)
-                self.join(client)
-                assert set(client.held) == held  # all is kept, and nothing is granted yet
-        assert set(self.granted) >= before
-        self.now += 10.0
-        for client in living:
-            self.join(client)
+            self.rows[name] = row_of(name)
+            self.ledger.add_device(self.rows[name])
 
     @invariant()
     def the_account_is_never_above_capacity(self):
         for pool in self.ledger.snapshot()["pools"]:
-            assert pool["free"] >= 0
-            assert self.used(pool["id"]) <= pool["capacity"]
-            assert pool["claimed"] + pool["process"] >= self.used_by_the_living(pool["id"])
+            used = sum(lease.point.bytes for lease in self.held.values() if row_of(lease.device).pool == pool["id"])
+            processes = sum(row_of(name).process_bytes for name in self.workers if row_of(name).pool == pool["id"])
+            assert pool["free"] >= 0 and used + processes <= pool["capacity"]
+            assert pool["claimed"] == used and pool["process"] >= processes
 
     @invariant()
-    def nothing_is_granted_on_a_device_that_a_run_avoids(self):
-        now = {}
-        for run in self.ledger._runs.values():
-            for device, until in run.resting.items():
-                held = {lease for lease, grant in run.grants.items() if grant.lease.device == device}
-                key = id(run), device, until
-                assert held <= self.avoided.get(key, (run, held))[1]
-                now[key] = run, held
-        self.avoided = now
-
-    def used_by_the_living(self, pool):
-        return sum(
-            lease.point.bytes
-            for client in self.clients.values()
-            if client.alive
-            for lease, _ in client.held.values()
-            if self.row(lease.device).pool == pool and lease.device in self.rows
-        )
-
-    @invariant()
-    def a_worker_has_a_lane_for_each_of_its_programs(self):
-        for client in self.clients.values():
-            for row in ROWS if client.alive else ():
-                assert sum(lease.device == row.id for lease, _ in client.held.values()) <= row.lanes
+    def no_more_run_than_there_are_lanes(self):
+        for row in ROWS:
+            running = len(self.on(row.id))
+            assert running <= row.lanes
+            if row.id in self.limits:
+                assert running <= self.limits[row.id]
+                self.limits[row.id] = max(running, self.ledger._devices[row.id].lanes)
+        assert self.most is None or len(self.held) <= self.most
 
     def teardown(self):
         """All end what they hold: what can run at all does, nothing is left over."""
         if not hasattr(self, "ledger"):
             return
+        for name in [name for name in self.rows if name in self.draining or name in self.limits]:
+            self.device(name)
         for name in [row.id for row in ROWS if row.id not in self.rows]:
             self.device(name)
-        for client in list(self.clients.values()):
-            if not client.alive:
-                self.ledger.leave(client.name)
-                self.clients[client.name] = Client(client.name)
-        living = [client for client in self.clients.values() if client.joined]
+        self.now += 100.0
         for _ in range(2 * self.number + 10):
             self.now += 1.0
-            for client in living:
-                done = [LeaseEnd(lease, seconds=0.5) for lease in client.held]
-                client.held.clear()
-                self.exchange(client, done)
-        left = {name: request for client in living for name, request in client.waiting.items()}
-        for name, request in left.items():
+            done = [LeaseEnd(lease, seconds=0.5) for lease in self.held]
+            self.held.clear()
+            self.exchange(done)
+        for name, request in self.waiting.items():
             room = {row.kind: max(r.capacity - r.process_bytes for r in ROWS if r.kind == row.kind) for row in ROWS}
             assert all(claim.smallest > room[kind] for kind, claim in request.claims.items()), name
-        assert self.ledger.counts() == (len(left), 0)
+        assert self.ledger.counts() == (len(self.waiting), 0)
 
 
 # No shrinking: an example of 30 steps takes minutes to shrink, and reads well as it is.

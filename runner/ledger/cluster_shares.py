@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..ledger.inventory import Found
-from .placement_groups import Group
+from .inventory import Found
 
 PARTS = 4
 """The cores of a node are asked for in so many groups, so that a run can give some of them back."""
@@ -23,18 +22,35 @@ class Demand:
     Attributes:
         lanes: the lanes that could be at work, by resource: requests that wait or run, as far as the run may run them at once.
         kinds: classes of devices that it has claims for; None: it does not know yet.
-        busy: devices on which something runs.
         waits: whether a request waits.
     """
 
     lanes: Mapping[str, int] = field(default_factory=dict)
     kinds: frozenset[str] | None = frozenset()
-    busy: frozenset[str] = frozenset()
     waits: bool = False
 
     def suits(self, row: Found, resource: str) -> bool:
         """Whether the run can use a device, as part of this resource."""
         return row.usable and row.resource == resource and (self.kinds is None or row.kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A placement group of a run.
+
+    Attributes:
+        id: Ray's, hexadecimal.
+        run: the run's folder; ``owner``: which of its owners has asked for it.
+        resource: what it has of a node: ``CPU``, ``GPU`` or a custom resource; ``amount``: how much.
+        node: where it is; empty while it waits.
+    """
+
+    id: str
+    run: str
+    owner: int
+    resource: str
+    amount: float
+    node: str
 
 
 @dataclass(slots=True)
@@ -69,8 +85,7 @@ class HeldGroup:
     leaving: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class WantedGroup(NamedTuple):
     """A group to ask for: so many ``lanes`` and their ``amount``, on ``node``, or on any."""
 
     lanes: int
@@ -79,8 +94,8 @@ class Ask:
 
 
 def asks(
-    missing: int, rows: Iterable[Found], held: Mapping[str, int], free: Mapping[str, int], part: Ask, most: int
-) -> list[Ask]:
+    missing: int, rows: Iterable[Found], held: Mapping[str, int], free: Mapping[str, int], part: WantedGroup, most: int
+) -> list[WantedGroup]:
     """Groups for ``missing`` lanes: what is free now, evenly over the nodes, and for the rest groups that wait for any node.
 
     Args:
@@ -99,11 +114,11 @@ def asks(
         else:
             sizes[row.node], spare[row.node] = row.lanes, free.get(row.node, 0) * row.lanes
     spare = {node: lanes for node, lanes in spare.items() if lanes > 0}
-    got, found, even = Counter(held), list[Ask](), max(1, missing // max(1, len(spare)))
+    got, found, even = Counter(held), list[WantedGroup](), max(1, missing // max(1, len(spare)))
     while missing > 0 and spare and len(found) < most:
         node = min(spare, key=lambda name: (got[name], name))
         lanes = min(sizes[node], spare[node], even, missing) if node in threads else sizes[node]
-        found.append(Ask(lanes, float(lanes * threads[node]) if node in threads else 1.0, node))
+        found.append(WantedGroup(lanes, float(lanes * threads[node]) if node in threads else 1.0, node))
         got[node] += lanes
         missing -= lanes
         spare[node] -= lanes
@@ -127,7 +142,7 @@ def to_give(
     Args:
         mine: the groups that the run holds.
         others: those of other runs, which hold them or wait for them.
-        strangers: the least that anybody else waits for; 0 where nobody does.
+        strangers: the least that programs other than qdrun wait for, and 0 if none does.
         free: of the resource, by node.
         totals: the same that a node has in all.
     """
