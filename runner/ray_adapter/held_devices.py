@@ -20,6 +20,7 @@ from ..ledger.inventory import LANES, RESOURCES, Found
 from ..ledger.ledger import Ledger
 from . import compat, placement_groups
 from .node_inventory import NodeInventory, Settings, free_of
+from .pages.job_record import start_mending
 
 SOON_S, TICK_S = 0.05, 0.25
 """Seconds between two looks at what Ray has given, right after something was asked for and otherwise."""
@@ -67,6 +68,7 @@ class HeldDevices:
         self._problem = ""
         placement_groups.remove_earlier(run, owner)
         self._nodes.first()
+        self._end_mending = start_mending()  # of runs whose processes were killed
         self._wake, self._over = threading.Event(), False
         self._thread = threading.Thread(target=self._watch, name="held devices", daemon=True)
         self._thread.start()
@@ -149,6 +151,7 @@ class HeldDevices:
         self._over = True
         self._wake.set()
         self._thread.join(CLOSE_S)
+        self._end_mending()
 
     # The thread that talks to Ray
 

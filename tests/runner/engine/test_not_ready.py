@@ -129,7 +129,7 @@ def test_the_run_ends_only_where_no_device_is_left(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Instant, "launch", launch)
     with pytest.raises(NoWorker, match=r"no worker can run trials: No module named 'torch'\n  do: install it$"):
-        run(tmp_path, Changing("made", "me", devices=[SMALL]), after)
+        run(tmp_path, Changing(SMALL), after)
     (folder,) = tmp_path.iterdir()
     assert not [one for one in read(RunFolder(folder)).events if one["event"] == "retry" and one.get("charged", True)]
 
