@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 from ..fields import Data, about
 from ..optimize.results import best_at, value_text
-from ..query.run_table import Row, best, column_of
+from ..query.picking import best
+from ..query.run_table import Row, column_of
 from ..study.trials import counted
 from ..text_grid import grid
 from ..visible import visible

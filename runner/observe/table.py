@@ -160,16 +160,14 @@ def _statuses(found: Replay, damaged: Collection[str], unfinished: str, count: i
 
 def _of_blocks(found: Replay) -> _Piece:
     """The trials that ended well in batches: columns as the journal has them, and what the trials of a batch share."""
-    blocks = sorted(
-        found.blocks(), key=lambda block: block.places[0]
-    )  # mostly the order of the sweep, so that nothing is moved
-    places = np.concatenate([block.places for block in blocks]) if blocks else np.zeros(0, np.int64)
+    blocks = sorted(found.blocks(), key=lambda block: block.places[0])  # mostly the order of the sweep: nothing is moved
     if not blocks:
-        return _Piece(places, {})
-    counts = [len(block.rows) for block in blocks]
-    shared = RunTable.of([_shared(block.event) for block in blocks])
+        return _Piece(np.zeros(0, np.int64), {})
+    places, counts = np.concatenate([block.places for block in blocks]), [len(block.rows) for block in blocks]
+    shared = [_shared(block.event) for block in blocks]
+    names = dict.fromkeys(chain.from_iterable(shared))
     columns: dict[str, Column] = {
-        name: repeated(shared.column(name), counts) for name in shared.columns if name not in _OF_TRIAL
+        name: repeated([row.get(name) for row in shared], counts) for name in names if name not in _OF_TRIAL
     }
     each = [_arrays_of(block) for block in blocks]
     for name in dict.fromkeys(chain.from_iterable(each)):

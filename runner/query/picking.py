@@ -12,7 +12,7 @@ import numpy as np
 from ...compiler.errors import QdrunError
 from ..config.yaml_lines import did_you_mean
 from ..store.layout import RunFolder
-from .run_table import Array, Large, RunTable
+from .run_table import Array, Large, Row, RunTable
 
 LARGEST = "max:"
 
@@ -122,6 +122,12 @@ def best_place(table: RunTable, by: str, names: Sequence[str]) -> int | None:
     first = done[ordered(table.take(done), by, names)][:1].tolist()
     value = table[first[0]].get(column_of(by.removeprefix(LARGEST), names)) if first else None
     return None if _is_missing(value) else first[0]
+
+
+def best(table: Sequence[Row]) -> Row | None:
+    """The finished trial with the smallest loss."""
+    place = best_place(RunTable.of(table), "loss", ["loss"])
+    return None if place is None else table[place]
 
 
 def _is_missing(value: Any) -> bool:

@@ -186,13 +186,6 @@ def column_of(table: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     return table.column(name) if isinstance(table, RunTable) else [row.get(name) for row in table]
 
 
-def best(table: Sequence[Row]) -> Row | None:
-    """The finished trial with the smallest loss."""
-    ended = zip(column_of(table, "status"), column_of(table, "loss"), strict=True)
-    losses = [(loss, place) for place, (status, loss) in enumerate(ended) if status == "done"]
-    return table[min(losses)[1]] if losses else None
-
-
 def fixed_type(name: str) -> Any:
     """The type of a column that every table has; None for others, whose values decide."""
     import pyarrow as pa
@@ -388,4 +381,4 @@ def in_order(chunks: Sequence[Column], order: Array, name: str) -> Column:
     return whole.take(of_numbers(order)) if moved else whole
 
 
-__all__ = ["ERRORS", "FIXED", "Large", "RunTable", "as_column", "best", "column_names", "column_of", "in_order", "values_of"]
+__all__ = ["ERRORS", "FIXED", "Large", "RunTable", "as_column", "column_names", "column_of", "in_order", "values_of"]

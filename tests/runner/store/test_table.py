@@ -13,7 +13,8 @@ from qdrun.runner.cli.app import app
 from qdrun.runner.observe import table
 from qdrun.runner.observe.listing import table_of
 from qdrun.runner.observe.table import rows, write_parquet
-from qdrun.runner.query.run_table import Large, best
+from qdrun.runner.query.picking import best
+from qdrun.runner.query.run_table import Large
 from qdrun.runner.store import columns, summary
 from qdrun.runner.store.attempts import Attempt, ended
 from qdrun.runner.store.follower import Detail, read
