@@ -114,7 +114,7 @@ class LedgerDevices(Mapping[str, LedgerDevice]):
         if total is None:
             return
         if ours is None:
-            ours = sum(row["claimed"] + row["process"] for row in self._packer.snapshot()["pools"] if row["id"] == pool)
+            ours = sum(row["claimed"] + row["process"] for row in self._packer.pools() if row["id"] == pool)
         step = max(1, total // STEPS)
         self._foreign[pool] = -(-max(0, total - free - ours) // step) * step
         self._set_foreign(pool)

@@ -240,16 +240,3 @@ def _visible(row: BackendLine) -> str:
 
 def _named(what: str, *parts: str) -> str:
     return "@".join([what, *(part[:12] for part in parts if part)])
-
-
-def free_now(found: Iterable[Found]) -> dict[str, int]:
-    """Bytes free now in each pool of this machine, where that is known. Costs a file and a call of a library."""
-    cards, (_, ram) = memory.nvidia() | amd.memory(amd.cards()), memory.host()
-    out = {}
-    for row in found:
-        card = cards.get(row.uuid.lower())
-        if row.backend == "cpu" and ram is not None:
-            out[row.pool] = ram
-        elif card is not None:
-            out[row.pool] = card.free
-    return out

@@ -87,7 +87,7 @@ class Ledger:
 
     def held(self) -> tuple[dict[str, int], dict[str, int]]:
         """The bytes of each pool that are charged, and how many leases run on each device."""
-        pools = {row["id"]: row["claimed"] + row["process"] for row in self._packer.snapshot()["pools"]}
+        pools = {row["id"]: row["claimed"] + row["process"] for row in self._packer.pools()}
         return pools, Counter(grant.lease.device for grant in self._requests.grants.values())
 
     def idle(self) -> list[str]:

@@ -13,7 +13,7 @@ from .fairness import Shares
 from .places import in_the_way, soonest
 from .pools import DeviceSpec, DeviceState, Gate, Pool, PoolState, Reservation, Running
 from .queue import ClaimGroup, Waiting
-from .views import snapshot, why_waiting
+from .views import pools_of, snapshot, why_waiting
 
 AGE_S = 60.0
 
@@ -205,6 +205,10 @@ class Packer:
         if found is None:
             raise KeyError(f"request {request} neither waits nor runs")
         return why_waiting(found[0], found[1], self._devices, self._reserved, self._touched)
+
+    def pools(self) -> list[dict[str, Any]]:
+        """The pools of ``snapshot``."""
+        return pools_of(self._pools)
 
     def snapshot(self) -> dict[str, Any]:
         """Pools, devices, users, groups that wait, and the reservation, as plain data. Bytes, counts, and shares of 1."""

@@ -67,7 +67,7 @@ def snapshot(
 ) -> dict[str, Any]:
     """Everything as plain data, see ``Packer.snapshot``."""
     return {
-        "pools": [_pool(state) for state in pools.values()],
+        "pools": pools_of(pools),
         "devices": [_device(state) for state in devices.values()],
         "users": [_user(user, waiting, shares) for user in sorted({*waiting.users, *shares.holders()})],
         "waiting": [_group(group) for group in waiting.groups()],
@@ -83,15 +83,19 @@ def snapshot(
     }
 
 
-def _pool(state: PoolState) -> dict[str, Any]:
-    return {
-        "id": state.pool.id,
-        "capacity": state.pool.capacity,
-        "foreign": state.foreign,
-        "process": state.process,
-        "claimed": state.claimed,
-        "free": state.free,
-    }
+def pools_of(pools: Mapping[str, PoolState]) -> list[dict[str, Any]]:
+    """The account of each pool, in bytes."""
+    return [
+        {
+            "id": state.pool.id,
+            "capacity": state.pool.capacity,
+            "foreign": state.foreign,
+            "process": state.process,
+            "claimed": state.claimed,
+            "free": state.free,
+        }
+        for state in pools.values()
+    ]
 
 
 def _device(state: DeviceState) -> dict[str, Any]:

@@ -260,22 +260,12 @@ def quiet_deaths() -> None:
 
 
 def available() -> dict[str, dict[str, float]]:
-    """The free resources of each node, by its id; nothing where Ray lacks the name: then all of a node counts as free."""
+    """The free resources of each node, by its id; nothing where Ray lacks the name: then groups wait for any node."""
     with suppress(ImportError, AttributeError):
         from ray._private import state
 
         return state.available_resources_per_node()
     return {}
-
-
-def restarts() -> float:
-    """How often Ray has started this actor again; infinite where Ray lacks the name: then the actor stays where it is."""
-    with suppress(ImportError, AttributeError, KeyError):
-        from ray import get_runtime_context
-        from ray._private import state
-
-        return int(state.actors(get_runtime_context().get_actor_id())["NumRestarts"])
-    return float("inf")
 
 
 def waiting(ours: Container[str]) -> list[dict[str, float]]:
@@ -378,7 +368,6 @@ __all__ = [
     "loaded",
     "quiet_deaths",
     "read_settings_again",
-    "restarts",
     "small_head",
     "started_with",
     "waiting",
