@@ -270,8 +270,10 @@ class Runner:
             elif isinstance(event, m.LaunchEnded) and len(event.ends) == 1:
                 for record in event.ends.values():
                     timing.add(record, now)
-            elif isinstance(event, m.Started):
-                timing.first_start_t = timing.first_start_t or now
+            elif isinstance(event, m.Started) and not timing.first_start_t:
+                timing.first_start_t = now
+                if self.inside.trials.names is not None:  # not before: workers that start need the cores
+                    self.inside.trials.names.begin()
 
     def _tell(self, *events: m.Event) -> None:
         """Tell the state; what an action makes happen comes after the other actions of its event."""

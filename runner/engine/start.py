@@ -254,8 +254,6 @@ def run_trials(
         most = largest(pools, devices)
         with paused():
             state = state_of(prepared, claims, work, before, most, batches)
-        if prepared.trials.names is not None:
-            prepared.trials.names.begin()
         return Runner(state, inside, outside(workers)).run()
 
 
