@@ -86,8 +86,8 @@ def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = (), run:
     strays = [] if trials else list(map(_stray, found.strays))
     made = Trials.of([*listed.trials, *strays]) if strays else listed.trials
     count = len(made)
-    columns: dict[str, Column] = {"trial": made.ids, "index": _integers(made.indices)}
-    columns |= {"replicate": _integers(made.replicates), "seed": _integers(made.seeds)} | _parameters(made)
+    columns: dict[str, Column] = {"trial": made.ids[:], "index": _integers(made.indices)}
+    columns |= {"replicate": _integers(made.replicates), "seed": _integers(made.seeds[:])} | _parameters(made)
     columns |= {"status": _statuses(found, listed.damaged, unfinished, count)}
     parts, own = [_of_blocks(found), _of_unended(found, planned)], np.ones(count, bool)
     for part in parts:
