@@ -253,6 +253,7 @@ def test_a_program_that_nobody_closes_is_collected():
 # ---- code
 def test_a_module_is_loaded_once_for_all_programs_of_a_device(tmp_path, monkeypatch):
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "LOADED", cache.CodeTable())  # others have compiled the same kernel
     one, two, other = (
         GpuDevice(EmulatedDriver(), "emulated"),
         GpuDevice(EmulatedDriver(), "emulated"),
