@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.compile.cache import CACHE
 from qdrun.compiler.compile.fast_math_note import fast_math_note
 from qdrun.compiler.passes.approximable import approximable
 from qdrun.compiler.program.plans.launch_facts import launch_note
@@ -61,6 +62,7 @@ def test_f64_and_fast_math_give_no_note():
 
 @pytest.mark.parametrize("approximates", [True, False])
 def test_the_note_is_given_once_where_the_device_has_approximations(approximates):
+    CACHE.clear()  # it is given where the kernel is compiled
     program = qd.init(arch=qd.cuda, device="emulated", offline_cache=False)
     program.device.approximates = approximates
     swing, _ = sines(qd.f32)

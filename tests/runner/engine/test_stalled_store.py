@@ -129,6 +129,9 @@ def test_a_run_is_cancelled_while_its_store_takes_nothing(tmp_path, disk, monkey
 
     def after(launch):
         if launch is None:  # they are asked to stop
+            end = time.monotonic() + PATIENCE_S
+            while not disk.waited and time.monotonic() < end:
+                time.sleep(0.01)  # the thread that writes comes to it
             disk.answers.set()
         elif disk.answers.is_set():
             disk.answers.clear()
