@@ -155,7 +155,8 @@ def _statuses(found: Replay, damaged: Collection[str], unfinished: str, count: i
     lost = {name for one in found.damage for name in one.trials if unfinished and not found.has_row(name)}
     for name in {*damaged, *lost} & found.places.keys() if damaged or lost else ():
         shown[found.places[name]] = len(words)
-    return ValueColumn([*words, "damaged"], shown)
+    words, used = [*words, "damaged"], np.flatnonzero(np.bincount(shown))
+    return ValueColumn.shared(words[used[0]], count) if len(used) == 1 else ValueColumn(words, shown)
 
 
 def _of_blocks(found: Replay) -> _Piece:

@@ -76,12 +76,12 @@ class TableFile:
 
 def current_file(folder: RunFolder) -> TableFile | None:
     """The table of a run on this machine, if the run has ended, nothing of its journal is damaged, and the table is that of the journal."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     found = summary_of(folder) if isinstance(folder.files, LocalFiles) else None
     if found is None or found["damaged_lines"] or not folder.files.exists("results.parquet"):
         return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         open_regular(folder.table).close()
         file = pq.ParquetFile(folder.table, page_checksum_verification=True)
