@@ -4,7 +4,7 @@ Made by the runner from what it knows (``board.py``), or by anybody from the jou
 its devices where that is at hand. Never imports ray.
 
 Beside the events that ``store/replay.py`` knows, a journal may have ``snapshot`` events, which only views read: ``pools`` and
-``devices`` as ``Packer.snapshot()`` has them, ``waiting``, a list of ``{"count": trials, "example": trial, "why": text}``, and, where
+``devices`` as ``Packer.snapshot()`` has them, ``waiting``, a list of ``{"count": trials, "example": request, "why": text}``, and, where
 it is known, ``used``: bytes in use by the id of a device or of a pool. The runner writes one when it changes, and not too often.
 """
 
