@@ -165,7 +165,7 @@ def submit(
         StorageUnknown: no other process can see where the run is to be stored.
         StorageFull: there is no room for the run.
     """
-    check_environment(address)
+    check_environment(address, dashboard)
     check_shared(output)
     named_in(prepared.loaded.config.export)
     commands_of(prepared.loaded.config.callbacks, prepared.loaded.folder)

@@ -27,6 +27,7 @@ from ..study.devices import cores
 from . import compat
 from .pages.job_record import SUBMISSION, JobRecord
 from .pages.job_store import missing_jobs
+from .pages.packages import missing_packages
 from .standing import hold, standing
 
 OBJECT_STORE_BYTES = 256 << 20
@@ -71,11 +72,12 @@ class Capacity:
     record: JobRecord | None = None
 
 
-def check_environment(address: str | None) -> None:
-    """Refuse to start Ray without its password: it listens on every interface of the machine. Look whether an address can be right.
+def check_environment(address: str | None, dashboard: bool = False) -> None:
+    """Refuse to start Ray without its password: it listens on every interface of the machine. Look whether an address can be right, and
+    whether a Ray that is started here can have the ``dashboard`` that is asked for.
 
     Raises:
-        ClusterError: ``RAY_AUTH_MODE`` turns token auth off for a local run, or nothing listens at the address.
+        ClusterError: ``RAY_AUTH_MODE`` turns token auth off for a local run, nothing listens at the address, or a package is missing.
     """
     if address is not None:
         check_address(address)
@@ -85,6 +87,21 @@ def check_environment(address: str | None) -> None:
         raise ClusterError(
             f"RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']} would leave Ray open: it listens on every interface of this machine\n"
             "  do: unset RAY_AUTH_MODE, or join a cluster that you secured with --address"
+        )
+    if address is None and dashboard and standing() is None:
+        check_packages("leave out --dashboard")
+
+
+def check_packages(without: str) -> None:
+    """Refuse a dashboard whose packages are not installed. ``without``: what does without it.
+
+    Raises:
+        ClusterError: some are not.
+    """
+    if missing := missing_packages():
+        raise ClusterError(
+            f"Ray's dashboard needs packages that are not installed: {', '.join(missing)}\n"
+            f"  do: pip install 'ray[default]'; or {without}"
         )
 
 

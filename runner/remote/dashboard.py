@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import os
 import stat
 import sys
@@ -75,46 +73,6 @@ def found(run: str | None, runs: str, address: str | None) -> DashboardAddress:
             name, url = None, f"http://{up.dashboard}"
     answers, needs = asks(url)
     return DashboardAddress(url, answers, needs, token_file(), name if url or run is not None else None)
-
-
-def check_packages() -> None:
-    """Check that the packages of Ray's dashboard are installed, without importing Ray or them.
-
-    Without one, Ray starts no dashboard, says nothing, and waits for it for more than a minute.
-
-    Raises:
-        ClusterError: some are not.
-    """
-    from ..ray_adapter.cluster import ClusterError
-
-    missing = [name for name in _packages() if not _is_installed(name)]
-    if missing:
-        raise ClusterError(
-            f"Ray's dashboard needs packages that are not installed: {', '.join(missing)}\n"
-            "  do: pip install 'ray[default]'; or `qdrun up --no-dashboard`"
-        )
-
-
-def _packages() -> list[str]:
-    """The modules that Ray tries to import before it starts the dashboard."""
-    ray = importlib.util.find_spec("ray")
-    listed = Path(ray.origin or "").parent / "dashboard" / "optional_deps.py" if ray is not None else Path()
-    if not listed.is_file():
-        return []
-    tree = ast.parse(listed.read_bytes())
-    plain = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    return sorted({*plain, *(node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)})
-
-
-def _is_installed(name: str) -> bool:
-    """Whether a module is there. Of a package with code of its own, which would be imported, only the package is looked for."""
-    found = importlib.util.find_spec(name.partition(".")[0])
-    if found is None or found.origin is not None:
-        return found is not None
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def url_of(folder: RunFolder) -> str:

@@ -120,7 +120,7 @@ def submit_detached(prepared: Prepared, output: str, order: Order, more: Mapping
         StorageUnknown: other processes cannot access the storage of the run.
         StorageFull: there is no room.
     """
-    jobs = _jobs(order.address)
+    jobs = _jobs(order)
     check_shared(output)
     job = load(prepared.target)
     EarlyPlans(prepared, job, first=True).wait(local=order.address is None)
@@ -149,7 +149,7 @@ def resume_detached(
         ConfigChanged: its config is another one, or is gone.
         RunAlive: another process runs it.
     """
-    jobs = _jobs(order.address)
+    jobs = _jobs(order)
     check_shared(folder.uri)
     prepared, _ = config_of(folder, config, force=force, local=order.address is None, code=code)
     if prepared.target.code != versions(folder.files).current and lives(folder):
@@ -160,10 +160,10 @@ def resume_detached(
     return _handed(folder, prepared, Order(order.timing, order.address, order.dashboard, tuple(words)), jobs)
 
 
-def _jobs(address: str | None) -> Jobs | None:
-    if address is not None and is_dashboard(address):
-        return Jobs(address)
-    check_environment(address)
+def _jobs(order: Order) -> Jobs | None:
+    if order.address is not None and is_dashboard(order.address):
+        return Jobs(order.address)
+    check_environment(order.address, order.dashboard)
     return None
 
 

@@ -17,11 +17,10 @@ from dataclasses import asdict
 from ..ledger.inventory import RESOURCES, local
 from ..private import write_private
 from ..processes import alive, pid_space, started
-from ..ray_adapter.cluster import Capacity, ClusterError, close_cluster, open_cluster
+from ..ray_adapter.cluster import Capacity, ClusterError, check_packages, close_cluster, open_cluster
 from ..ray_adapter.pages.job_record import start_mending
 from ..ray_adapter.standing import RECORD, USERS, Standing, standing, standing_folder
 from ..stops import Stops, counted_signals
-from .dashboard import check_packages
 
 KEEPER, LOG = "ray.keeper", "ray.log"
 START_S, STOP_S, LOOK_S, AWAY_S, HEAD_EVERY_S = 90.0, 30.0, 0.05, 10.0, 1.0
@@ -36,7 +35,7 @@ def start(*, dashboard: bool) -> tuple[Standing, bool]:
     if found := standing():
         return found, False
     if dashboard:
-        check_packages()
+        check_packages("`qdrun up --no-dashboard`")
     log, words = standing_folder() / LOG, [] if dashboard else ["--no-dashboard"]
     write_private(log, b"")
     with log.open("ab") as printed:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from qdrun.runner.api import submit
 from qdrun.runner.processes import pid_space, started
 from qdrun.runner.ray_adapter import standing as module
-from qdrun.runner.ray_adapter.cluster import ClusterError
+from qdrun.runner.ray_adapter.cluster import ClusterError, check_environment
 from qdrun.runner.ray_adapter.standing import Standing, changed, hold, standing, standing_folder
 from qdrun.runner.remote.keeper import start, stop
+
+CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +85,17 @@ def test_a_dashboard_without_its_packages_is_refused_at_once(monkeypatch, missin
     )
     with pytest.raises(OSError, match="a process was started"):
         start(dashboard=False)
+
+
+def test_a_run_with_a_dashboard_without_its_packages_is_refused_before_it_has_a_folder(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "aiohttp_cors", None)
+    monkeypatch.setattr(module, "standing", lambda: None)
+    said = "not installed: aiohttp_cors\\n  do: pip install 'ray\\[default\\]'; or leave out --dashboard"
+    for detach in (False, True):
+        with pytest.raises(ClusterError, match=said):
+            submit(CONFIG, output=tmp_path / "runs", dashboard=True, detach=detach)
+    assert not (tmp_path / "runs").exists()
+    assert check_environment(None) is None
 
 
 JOB = """

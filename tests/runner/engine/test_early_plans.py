@@ -70,7 +70,7 @@ def no_ray(monkeypatch):
     monkeypatch.setattr(session, "open_cluster", refused)
     monkeypatch.setattr(detach, "_handed", refused)
     for module in (session, detach):
-        monkeypatch.setattr(module, "check_environment", lambda address: None)
+        monkeypatch.setattr(module, "check_environment", lambda *_: None)
 
 
 def submitted(config, *words):
