@@ -252,6 +252,25 @@ def pytest_runtest_protocol(item, nextitem):
     return done
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item):
+    from qdrun.tests import leftovers
+
+    item.stash[_BEFORE] = leftovers.state(_shared_ray)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item):
+    """A test leaves its process as it was: otherwise tests after it fail or not by their order."""
+    from qdrun.tests import leftovers
+
+    result = yield
+    left = leftovers.changed(item.stash[_BEFORE], leftovers.state(_shared_ray))
+    assert not left, f"the test has left changed: {'; '.join(left)}"
+    return result
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """Where the validation layer of Vulkan listens, it must not say anything."""
@@ -281,6 +300,8 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 _lost_device: list[str] = []
+_shared_ray: list[object] = []
+_BEFORE = pytest.StashKey[dict[str, object]]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -328,7 +349,9 @@ def local_ray(ray_folder):
     }
     with compat.small_head(), compat.started_with():
         ray.init(address="local", logging_level="ERROR", **options)
+    _shared_ray.append(ray)
     yield ray
+    _shared_ray.clear()
     ray.shutdown()
 
 
