@@ -140,7 +140,7 @@ def test_a_run_says_which_artifacts_its_trials_have_left(tmp_path):
     assert run.rows[0]["artifacts"] == ["sub/seen.txt"] and run.arrow.column("artifacts").to_pylist()[0] == ["sub/seen.txt"]
     assert run.arrow.column("artifacts_folder").to_pylist()[0] == own["path"]
     with pytest.raises(LookupError, match="a file outside of itself"):
-        page(gather(folder), "")
+        page([gather(folder)], "")
     shown = CliRunner().invoke(app, ["results", folder.uri, "--columns", "trial,artifacts,artifacts_folder"]).stdout
     assert own["path"] in shown and "sub/seen.txt" in shown
 
@@ -157,15 +157,15 @@ def test_the_report_lists_artifacts_with_links_and_shows_pictures_and_videos(tmp
         with Journal(folder) as journal:
             journal.write("ended", sync=True, trial=name, attempt=1, status="done", loss=6.0, artifacts=own)
             journal.write("finished", state="done")
-    shown = page(gather(folder), "", "/runs/it/")
-    assert shown.count(f'href="/runs/it/trials/{first}/a1/artifacts/a%20%26%20b.txt">a &amp; b.txt</a>') == 1
+    shown = page([gather(folder)], "", linked=True)
+    assert shown.count(f'href="{folder.uri}/trials/{first}/a1/artifacts/a%20%26%20b.txt">a &amp; b.txt</a>') == 1
     assert shown.count(" and 1 more") == 2 and shown.count("data:image/png;base64,iVBOR") == 2, (
         "a large picture is a link alone"
     )
     assert shown.count('<video controls src="data:video/webm;base64,iVBOR') == 2
     assert "2 more pictures or videos are linked only" in shown
     assert f'data-trial="0">{prepared.trials[0].label}</button> shot.png' in shown
-    assert f'href="trials/{second}/' in page(gather(folder), "")
+    assert f'href="trials/{second}/' in page([gather(folder)], "")
 
 
 def test_files_of_data_are_in_the_provenance_once_the_job_is_planned_and_compared_when_a_run_goes_on(tmp_path):

@@ -125,7 +125,7 @@ def test_the_report_shows_the_remarks_on_a_run(tmp_path):
     folder = write_run(tmp_path, "made", "version: 1\n", {"name": "made", "gradients": []}, [], {})
     text = "the gradient of `x` is exactly 0 in all 2 trials: <cast> to i32"
     folder.files.put(REMARKS, document({"remarks": [text]}))
-    page = html(gather(folder), "")
+    page = html([gather(folder)], "")
     assert '<p class="warning">Warning: the gradient of `x` is exactly 0 in all 2 trials: &lt;cast&gt; to i32</p>' in page
 
 
