@@ -1,6 +1,6 @@
 """The packer alone: microseconds per decision, and makespans beside a rule that takes the first in the queue, on the best fitting device.
 
-    python -m benchmarks.packing [decisions] [makespan] [users] [jobs] [elastic] [random]
+    python -m benchmarks.packing [decisions] [makespan] [jobs] [elastic] [random]
         [--seeds 8] [--queued 20000] [--packs 1000] [--json]
 
 On virtual time: no device and no Ray. Decisions are CPU time of one thread.
@@ -46,9 +46,7 @@ class Case:
     def bound(self) -> float:
         """The lower bound of the makespan, whether the packer knows the seconds or not."""
         known = [
-            Request(
-                *(r.id, r.user, r.run, {kind: Claim(c.points, self.seconds[r.id]) for kind, c in r.claims.items()}, r.submitted)
-            )
+            Request(r.id, {kind: Claim(c.points, self.seconds[r.id]) for kind, c in r.claims.items()}, r.submitted)
             for r in self.requests
         ]
         return lower_bound(known, self.pools, self.devices).seconds
@@ -71,7 +69,7 @@ def mixed(seed: int, count: int, lanes: int, seconds: str, *, known: bool = Fals
         size = int(gib * GIB) + (number << 10 if distinct else 0)
         claim = {kind: Claim.of([(size, 1.0)], took if known else None) for kind in kinds}
         claims = claim if known or distinct else shared.setdefault(size, claim)
-        requests.append(Request(f"t{number}", "u", "run", claims, 0.0))
+        requests.append(Request(f"t{number}", claims, 0.0))
         takes[f"t{number}"] = took
     return Case(requests, takes, *cards(lanes))
 
@@ -165,33 +163,18 @@ def makespan(seeds: int) -> Iterator[Row]:
             yield row
 
 
-def users(seeds: int) -> Iterator[Row]:
-    """What fairness costs: the same trials of several users."""
-    for count in (1, 2, 5, 10):
-        row: Row = {"users": count}
-        for known in (False, True):
-            ratios = []
-            for seed in range(seeds):
-                case = mixed(seed, 500, 8, "log-normal, mean 1 s", known=known)
-                case.requests = [Request(r.id, f"u{i % count}", r.run, r.claims, 0.0) for i, r in enumerate(case.requests)]
-                ratios.append(packed(case) / case.bound())
-            row["seconds known" if known else "seconds not known"] = f"{sum(ratios) / seeds:.3f} ({max(ratios):.3f})"
-        yield row
-
-
 def decisions(queued: int) -> Iterator[Row]:
     """CPU microseconds to end one request and to place what may start then, with ``queued`` in the queue at first (and the event queue)."""
-    for name, count, distinct, known in (
-        ("15 shapes of one user", 1, False, False),
-        ("15 shapes of each of 10 users", 10, False, False),
-        ("all of different bytes", 1, True, False),
-        ("all of different bytes and seconds", 1, True, True),
-        ("15 shapes with curves of three points", 1, False, False),
+    for name, distinct, known in (
+        ("15 shapes", False, False),
+        ("all of different bytes", True, False),
+        ("all of different bytes and seconds", True, True),
+        ("15 shapes with curves of three points", False, False),
     ):
         case = mixed(0, queued, 8, "log-normal, mean 1 s", known=known, distinct=distinct)
         if "curves" in name:
             _bend(case)
-        requests = [Request(r.id, f"u{i % count}", r.run, r.claims, r.submitted, r.trials) for i, r in enumerate(case.requests)]
+        requests = [Request(r.id, r.claims, r.submitted, r.trials) for r in case.requests]
         runs = [_decide(case, requests) for _ in range(3)]
         row: Row = {"queue": name}
         yield row | {key: round(min(run[key] for run in runs), 1) for key in runs[0]}
@@ -202,7 +185,7 @@ def _bend(case: Case) -> None:
     for i, r in enumerate(case.requests):
         size = next(iter(r.claims.values())).points[0].bytes
         claims = bent.setdefault(size, {k: Claim.of([(size, 1.0), (size // 3, 1.3), (size // 8, 1.8)], 1.0) for k in r.claims})
-        case.requests[i] = Request(r.id, r.user, r.run, claims, r.submitted)
+        case.requests[i] = Request(r.id, claims, r.submitted)
 
 
 def _decide(case: Case, requests: list[Request]) -> dict[str, float]:
@@ -247,7 +230,7 @@ def several_jobs(seed: int, sizes: tuple[int, ...], alike: bool) -> tuple[Case, 
     case, needs = Case([], {}, pools, devices), {}
     for number in range(300):
         claims, case.seconds[f"t{number}"], needs[f"t{number}"] = r.choice(shapes)
-        case.requests.append(Request(f"t{number}", "u", "run", claims, 0.0))
+        case.requests.append(Request(f"t{number}", claims, 0.0))
     return case, needs
 
 
@@ -335,7 +318,7 @@ def curves(seed: int, count: int) -> tuple[list[Request], list[Pool], list[Devic
             points.append((int(points[-1][0] * r.uniform(0.2, 0.8)), points[-1][1] * r.uniform(1.05, 1.6)))
         seconds = r.uniform(0.2, 3.0)
         shapes.append({kind: Claim.of(points, seconds * factor) for kind, factor in speed.items()})
-    return [Request(f"t{i}", "u", "run", r.choice(shapes), 0.0) for i in range(count)], pools, devices
+    return [Request(f"t{i}", r.choice(shapes), 0.0) for i in range(count)], pools, devices
 
 
 def packs(count: int) -> Iterator[Row]:
@@ -367,7 +350,7 @@ def show(title: str, rows: list[Row], console: Console) -> None:
 def main() -> None:
     """Run the parts that are named, all by default."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="part", help="decisions, makespan, users, jobs, elastic, random")
+    parser.add_argument("parts", nargs="*", metavar="part", help="decisions, makespan, jobs, elastic, random")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--queued", type=int, default=20_000)
     parser.add_argument("--packs", type=int, default=1000)
@@ -379,7 +362,6 @@ def main() -> None:
             "500 trials on 2 x 24 and 2 x 80 GiB: makespan / lower bound, mean (largest)",
             lambda: makespan(options.seeds),
         ),
-        "users": ("The same of several users, 8 lanes: makespan / lower bound, mean (largest)", lambda: users(options.seeds)),
         "jobs": (
             "Three jobs of nearly equal bytes, or of any: makespan / lower bound, and seconds",
             lambda: jobs(options.seeds),

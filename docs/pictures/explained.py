@@ -53,7 +53,7 @@ def packing(axes: Axes) -> None:
     packer.add_device(DeviceSpec("gpu0", "card", kind="card", lanes=6, process_bytes=GIB // 2))
     sizes = {f"t{i}": (draw.choice(SIZES), draw.uniform(10, 40)) for i in range(36)}
     packer.submit(
-        [Request(n, "ann", "sweep", {"card": Claim.of([(g * GIB, 1.0)], seconds=s)}, 0.0) for n, (g, s) in sizes.items()]
+        [Request(n, {"card": Claim.of([(g * GIB, 1.0)], seconds=s)}, 0.0) for n, (g, s) in sizes.items()]
     )
     running: list[tuple[float, str]] = []
     while True:

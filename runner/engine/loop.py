@@ -221,7 +221,7 @@ class Runner:
         requests, refused = [], {}
         known: dict[int, str | None] = {}
         for one in wanted:
-            request = Request(one.id, self.ledger.run, self.ledger.run, one.claims, now - (clock - one.since), len(one.trials))
+            request = Request(one.id, one.claims, now - (clock - one.since), len(one.trials))
             key = id(one.claims)
             if key not in known:
                 found = misfit(request, pools, devices) if devices else None

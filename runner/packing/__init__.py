@@ -1,4 +1,4 @@
-"""Which trial runs where: bytes of pools, lanes of devices, users' shares. Pure: no Ray, no clock, no I/O."""
+"""Which trial runs where: bytes of pools, lanes of devices. Pure: no Ray, no clock, no I/O."""
 
 from .claims import Claim, ClaimPoint, Placement, Request
 from .packer import Packer

@@ -89,16 +89,12 @@ class Request:
 
     Attributes:
         id: unique among waiting and running requests.
-        user: the user of the share that it counts against.
-        run: the sweep that it belongs to.
         claims: for each device class (``DeviceSpec.kind``) that it may run on, its claim there.
         submitted: time of the first submission, in seconds of the clock of ``Packer.next``; kept when it is asked for again.
         trials: how many trials it carries.
     """
 
     id: str
-    user: str
-    run: str
     claims: Mapping[str, Claim] = field(hash=False)
     submitted: float
     trials: int = 1
@@ -108,7 +104,7 @@ class Request:
             raise ValueError(f"request {self.id} needs a claim for some class of devices, and at least one trial")
 
     def key(self) -> Key:
-        """Requests of one user with equal keys are interchangeable for the packer, but for their age."""
+        """Requests with equal keys are interchangeable for the packer, but for their age."""
         return tuple(sorted(self.claims.items(), key=lambda item: item[0]))
 
     def shape(self) -> ClaimsKey:

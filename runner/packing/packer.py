@@ -9,7 +9,6 @@ from typing import Any
 
 from .choosing import Chooser
 from .claims import Claim, ClaimsKey, Placement, Request, amount
-from .fairness import Shares
 from .places import in_the_way, soonest
 from .pools import DeviceSpec, DeviceState, Gate, Pool, PoolState, Reservation, Running
 from .queue import ClaimGroup, Waiting
@@ -30,14 +29,12 @@ class Packer:
         self._pools: dict[str, PoolState] = {}
         self._devices: dict[str, DeviceState] = {}
         self._waiting = Waiting()
-        self._shares = Shares()
-        self._chooser = Chooser(self._waiting, self._shares)
+        self._chooser = Chooser(self._waiting)
         self._room: dict[str, int] = {}
         self._where: dict[str, DeviceState] = {}
         self._gates: dict[str, Gate] = {}
         self._newest = -math.inf
         self._reserved: Reservation | None = None
-        self._turn_of_age = True
         self._touched: set[str] = set()
 
     # The devices
@@ -125,7 +122,7 @@ class Packer:
         count = len(self._waiting)
         for request in requests:
             if request.id in self._waiting or request.id in self._where:
-                raise ValueError(f"request {request.id} of {request.user} waits or runs already")
+                raise ValueError(f"request {request.id} waits or runs already")
             made = shapes.get(id(request.claims))  # the mapping is kept beside it, so that its id stays taken
             if made is None:
                 made = shapes[id(request.claims)] = (request.shape(), request.claims)
@@ -153,7 +150,7 @@ class Packer:
         """
         run = self._stop(request)
         if seconds is not None:
-            self._waiting.learn(run.request.user, run.shape, seconds)
+            self._waiting.learn(run.shape, seconds)
         return run.request
 
     def next(self, now: float) -> list[Placement]:
@@ -211,8 +208,8 @@ class Packer:
         return pools_of(self._pools)
 
     def snapshot(self) -> dict[str, Any]:
-        """Pools, devices, users, groups that wait, and the reservation, as plain data. Bytes, counts, and shares of 1."""
-        return snapshot(self._pools, self._devices, self._waiting, self._shares, self._reserved)
+        """Pools, devices, groups that wait, and the reservation, as plain data. Bytes and counts."""
+        return snapshot(self._pools, self._devices, self._waiting, self._reserved)
 
     # Inside
 
@@ -245,8 +242,8 @@ class Packer:
             limits[state.device.kind] = max(now, state.most), max(ever, most)
         self._room = {kind: now for kind, (now, _) in limits.items()}
         self._waiting.limit(limits, fit=fit)
-        in_all = sum(max(0, pool.usable) for pool in self._pools.values() if pool.devices)
-        self._shares.resize(in_all, sum(state.device.lanes for state in self._devices.values()))
+        self._chooser.bytes = sum(max(0, pool.usable) for pool in self._pools.values() if pool.devices)
+        self._chooser.lanes = sum(state.device.lanes for state in self._devices.values())
         if self._reserved is not None:
             device = self._devices.get(self._reserved.device)
             if device is None or self._reserved.need > device.most:
@@ -267,7 +264,6 @@ class Packer:
     def _stop(self, name: str) -> Running:
         state = self._where.pop(name)
         run = state.stop(name)
-        self._shares.remove(run.request.user, run.point.bytes)
         self._touched.add(state.device.pool)
         if state.gate is not None:
             self._touched |= state.gate.pools
@@ -281,7 +277,6 @@ class Packer:
         run = Running(request, shape, state.device, point, now, end)
         state.start(run)
         self._where[request.id] = state
-        self._shares.add(request.user, point.bytes)
         self._newest = max(self._newest, request.submitted)
         if state.gate is not None and state.gate.full and self._reserved is not None:
             if self._devices[self._reserved.device].gate is state.gate:
@@ -327,40 +322,14 @@ class Packer:
         )
 
     def _reserve(self, now: float) -> None:
-        """Reserve for the oldest of those overtaken, or for a user below the fair share; in turn when there are both."""
-        old, poor = self._overtaken(), self._below_share()
-        if old is None and poor is None:
+        """Reserve for the oldest of those overtaken."""
+        before = self._newest - self.age_s
+        found = self._waiting.oldest(self._runnable) if self._waiting.overtaken(before) else None
+        if found is None or found[0].submitted >= before:
             return
-        aged = old is not None and (poor is None or self._turn_of_age)
-        chosen, why = (
-            (old, f"overtaken by requests {self.age_s:g} s younger") if aged else (poor, "its user is below the fair share")
-        )
-        self._turn_of_age = not aged
-        assert chosen is not None  # one of the two exists
-        request, group = chosen
+        request, group = found
         target = soonest(self._devices.values(), group, now)
         if target is not None:
-            device = target.device
+            device, why = target.device, f"overtaken by requests {self.age_s:g} s younger"
             self._reserved = Reservation(request.id, device.id, group.bytes_on(device.kind), now, why)
             self._touched.add(device.pool)
-
-    def _overtaken(self) -> tuple[Request, ClaimGroup] | None:
-        old, before = None, self._newest - self.age_s
-        if self._waiting.overtaken(before):
-            for user in self._waiting.users:
-                found = self._waiting.oldest(user, self._runnable)
-                if found is not None and found[0].submitted < before:
-                    old, before = found, found[0].submitted
-        return old
-
-    def _below_share(self) -> tuple[Request, ClaimGroup] | None:
-        active = self._shares.active(self._waiting.users)
-        if active < 2:
-            return None
-        for share, user in self._shares.order(self._waiting.users):
-            if share >= 0.5 / active:
-                break  # and so do all after it
-            found = self._waiting.oldest(user, self._runnable)
-            if found is not None and self._shares.deserves(user, found[1].bytes, active):
-                return found
-        return None

@@ -1,4 +1,4 @@
-"""The queue of waiting requests, in groups of one user and equal claims, indexed by bytes for each device class.
+"""The queue of waiting requests, in groups of equal claims, indexed by bytes for each device class.
 
 The packer uses one point of a curve: the fastest that fits the largest pool of the class, less the memory of other processes.
 """
@@ -21,7 +21,7 @@ LOOK = 8  # number of different claims that are tried if the first one may not b
 
 
 class ClaimGroup:
-    """Requests of one user with equal claims, the oldest first.
+    """Requests with equal claims, the oldest first.
 
     Attributes:
         bases: for each class of devices that it can run on, the point that it runs at.
@@ -29,10 +29,10 @@ class ClaimGroup:
         took: mean seconds at the fastest point of the ``ended`` ones that said them; None before.
     """
 
-    __slots__ = ("bases", "bytes", "claims", "ended", "heap", "known", "number", "shape", "size", "took", "user")
+    __slots__ = ("bases", "bytes", "claims", "ended", "heap", "known", "number", "shape", "size", "took")
 
-    def __init__(self, number: int, user: str, shape: ClaimsKey, limits: Limits) -> None:
-        self.number, self.user, self.shape = number, user, shape
+    def __init__(self, number: int, shape: ClaimsKey, limits: Limits) -> None:
+        self.number, self.shape = number, shape
         self.took: float | None = None
         self.ended = 0
         self.claims: dict[str, Claim] = dict(shape.key)
@@ -81,24 +81,21 @@ class _WaitKey:
     group: ClaimGroup
 
 
-class UserQueue:
-    """The groups of one user, and for each class of devices what fits into how many bytes."""
+class GroupIndex:
+    """The groups, and for each class of devices what fits into how many bytes."""
 
     def __init__(self) -> None:
         self.groups: dict[ClaimsKey, ClaimGroup] = {}
-        self.count = 0
         self.close = False
-        self.oldest: list[Entry] = []
-        self.parked: list[Entry] = []
         self._bases: dict[str, list[tuple[int, float, int, ClaimGroup]]] = {}
 
-    def index(self, group: ClaimGroup) -> None:
+    def add(self, group: ClaimGroup) -> None:
         """Make a group findable by bytes. Rows differ in the number, so that groups are never compared."""
         for kind in group.bases:
             insort(self._bases.setdefault(kind, []), (group.bytes_on(kind), -group.seconds(kind), group.number, group))
 
     def forget(self, group: ClaimGroup) -> None:
-        """Undo ``index``."""
+        """Undo ``add``."""
         for kind in group.bases:
             rows = self._bases[kind]
             del rows[bisect_left(rows, (group.bytes_on(kind), -group.seconds(kind), group.number))]
@@ -112,8 +109,8 @@ class UserQueue:
         rows = self._bases.get(kind)
         return rows[0][0] if rows else INFINITY
 
-    def first(self, kind: str, room: int, largest: bool, beyond: int = -1) -> ClaimGroup | None:
-        """The first of ``fitting``; None when it is no better than ``beyond`` bytes, if these are not negative.
+    def first(self, kind: str, room: int, largest: bool) -> ClaimGroup | None:
+        """The first of ``fitting``.
 
         Says in ``close`` whether others have nearly as many bytes, see ``near``.
         """
@@ -123,14 +120,12 @@ class UserQueue:
         if not largest:
             size = rows[0][0]
             self.close = len(rows) > 1 and rows[1][0] <= size + size // NEAR
-            return rows[0][3] if beyond < 0 or size < beyond else None
+            return rows[0][3]
         row, last = rows[-1], -1
         if row[0] > room:
             last = bisect_right(rows, (room, 1.0)) - 1
             row = rows[last]
         size = row[0]
-        if size <= beyond:
-            return None
         self.close = last != 0 and len(rows) > 1 and rows[last - 1][0] >= size - size // NEAR
         if self.close and rows[last - 1][0] == size:  # of equal bytes the longest is first
             return rows[bisect_left(rows, (size, -INFINITY))][3]
@@ -173,11 +168,13 @@ class Waiting:
     """All that waits. ``count`` and ``bytes`` are of those that some device can hold."""
 
     def __init__(self) -> None:
-        self.users: dict[str, UserQueue] = {}
+        self.index = GroupIndex()
         self.count = 0
         self.bytes = 0
         self.curves = 0  # groups with several points
-        self._oldest = INFINITY  # nothing that is not parked was submitted before
+        self._first = INFINITY  # nothing that is not parked was submitted before
+        self._oldest: list[Entry] = []
+        self._parked: list[Entry] = []
         self._least: dict[str, float] = {}
         self._entries: dict[str, _WaitKey] = {}
         self._limits: Limits = {}
@@ -198,37 +195,31 @@ class Waiting:
     def _fit(self) -> None:
         self.count = self.bytes = 0
         self.curves = 0
-        for queue in self.users.values():
-            queue.clear_index()
-            for group in queue.groups.values():
-                group.fit(self._limits)
-                if group.bases:
-                    self._index(queue, group)
-                    self._count(group, group.size)
+        self.index.clear_index()
+        for group in self.groups():
+            group.fit(self._limits)
+            if group.bases:
+                self._index(group)
+                self._count(group, group.size)
 
     def groups(self) -> Iterator[ClaimGroup]:
         """Every group."""
-        for queue in self.users.values():
-            yield from queue.groups.values()
+        yield from self.index.groups.values()
 
     def add(self, request: Request, shape: ClaimsKey) -> ClaimGroup:
         """Queue a request; its group."""
-        queue = self.users.get(request.user)
-        if queue is None:
-            queue = self.users[request.user] = UserQueue()
-        group = queue.groups.get(shape)
+        group = self.index.groups.get(shape)
         self._number += 1
         if group is None:
-            group = queue.groups[shape] = ClaimGroup(self._number, request.user, shape, self._limits)
+            group = self.index.groups[shape] = ClaimGroup(self._number, shape, self._limits)
             if group.bases:
-                self._index(queue, group)
+                self._index(group)
         entry = (request.submitted, self._number, request)
         heapq.heappush(group.heap, entry)
-        heapq.heappush(queue.oldest, entry)
+        heapq.heappush(self._oldest, entry)
         self._entries[request.id] = _WaitKey(entry, group)
         group.size += 1
-        queue.count += 1
-        self._oldest = min(self._oldest, request.submitted)
+        self._first = min(self._first, request.submitted)
         if group.bases:
             self._count(group, 1)
         return group
@@ -238,10 +229,9 @@ class Waiting:
         waits = self._entries.get(request)
         return (waits.entry[2], waits.group) if waits else None
 
-    def learn(self, user: str, shape: ClaimsKey, seconds: float) -> None:
-        """Record the seconds of a finished request of a user with this shape, scaled to the fastest point."""
-        queue = self.users.get(user)
-        group = queue.groups.get(shape) if queue is not None else None
+    def learn(self, shape: ClaimsKey, seconds: float) -> None:
+        """Record the seconds of a finished request with this shape, scaled to the fastest point."""
+        group = self.index.groups.get(shape)
         if group is not None:
             group.ended += 1
             group.took = seconds if group.took is None else group.took + (seconds - group.took) / group.ended
@@ -265,51 +255,47 @@ class Waiting:
 
     def _gone(self, group: ClaimGroup) -> None:
         """Take one request of a group that has been removed from the entries."""
-        queue = self.users[group.user]
         group.size -= 1
-        queue.count -= 1
         if group.bases:
             self._count(group, -1)
         if not group.size:
             if group.bases:
-                queue.forget(group)
+                self.index.forget(group)
                 self.curves -= group.bends
-            del queue.groups[group.shape]
+            del self.index.groups[group.shape]
         elif len(group.heap) > 2 * group.size + 64:
             group.heap = [entry for entry in group.heap if self._valid(entry)]
             heapq.heapify(group.heap)
-        self._trim(queue, group.user)
+        self._trim()
 
-    def oldest(self, user: str, runnable: Callable[[ClaimGroup], bool]) -> tuple[Request, ClaimGroup] | None:
-        """The oldest request of a user whose group is ``runnable``; the others before it are parked until ``unpark``."""
-        queue = self.users[user]
-        while queue.oldest:
-            entry = queue.oldest[0]
+    def oldest(self, runnable: Callable[[ClaimGroup], bool]) -> tuple[Request, ClaimGroup] | None:
+        """The oldest request whose group is ``runnable``; the others before it are parked until ``unpark``."""
+        while self._oldest:
+            entry = self._oldest[0]
             if self._valid(entry):
                 group = self._entries[entry[2].id].group
                 if runnable(group):
                     return entry[2], group
-                queue.parked.append(entry)
-            heapq.heappop(queue.oldest)
+                self._parked.append(entry)
+            heapq.heappop(self._oldest)
         return None
 
     def overtaken(self, before: float) -> bool:
         """Whether some request may have been submitted before then; never False when one was, unless it is parked."""
-        if before <= self._oldest:
+        if before <= self._first:
             return False
-        self._oldest = min((queue.oldest[0][0] for queue in self.users.values() if queue.oldest), default=INFINITY)
-        return self._oldest < before
+        self._first = self._oldest[0][0] if self._oldest else INFINITY
+        return self._first < before
 
     def unpark(self) -> None:
         """Recompute the oldest request from all requests."""
-        for queue in self.users.values():
-            for entry in queue.parked:
-                heapq.heappush(queue.oldest, entry)
-                self._oldest = min(self._oldest, entry[0])
-            queue.parked.clear()
+        for entry in self._parked:
+            heapq.heappush(self._oldest, entry)
+            self._first = min(self._first, entry[0])
+        self._parked.clear()
 
-    def _index(self, queue: UserQueue, group: ClaimGroup) -> None:
-        queue.index(group)
+    def _index(self, group: ClaimGroup) -> None:
+        self.index.add(group)
         self.curves += group.bends
         self._least.clear()
 
@@ -317,17 +303,15 @@ class Waiting:
         """Whether anything fits."""
         if room < self._least.get(kind, 0):
             return False
-        least = INFINITY
-        for queue in self.users.values():
-            least = min(least, queue.least(kind))
-            if least <= room:
-                return True
+        least = self.index.least(kind)
+        if least <= room:
+            return True
         self._least[kind] = least  # until something else is queued nothing smaller comes
         return False
 
     def between(self, kind: str, above: int, to: int) -> bool:
         """Whether some group has more than ``above`` bytes and at most ``to``."""
-        return any(queue.between(kind, above, to) for queue in self.users.values())
+        return self.index.between(kind, above, to)
 
     def _count(self, group: ClaimGroup, count: int) -> None:
         """``count`` more of a group wait that some device can hold."""
@@ -338,10 +322,8 @@ class Waiting:
         waits = self._entries.get(entry[2].id)
         return waits is not None and waits.entry is entry
 
-    def _trim(self, queue: UserQueue, user: str) -> None:
-        if not queue.count:
-            del self.users[user]
-        elif len(queue.oldest) + len(queue.parked) > 2 * queue.count + 64:
-            queue.oldest = [entry for entry in queue.oldest if self._valid(entry)]
-            queue.parked = [entry for entry in queue.parked if self._valid(entry)]
-            heapq.heapify(queue.oldest)
+    def _trim(self) -> None:
+        if len(self._oldest) + len(self._parked) > 2 * len(self._entries) + 64:
+            self._oldest = [entry for entry in self._oldest if self._valid(entry)]
+            self._parked = [entry for entry in self._parked if self._valid(entry)]
+            heapq.heapify(self._oldest)

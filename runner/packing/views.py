@@ -6,7 +6,6 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from .claims import Request, amount
-from .fairness import Shares
 from .pools import DeviceState, PoolState, Reservation, too_small
 from .queue import ClaimGroup, Waiting
 
@@ -62,14 +61,12 @@ def snapshot(
     pools: Mapping[str, PoolState],
     devices: Mapping[str, DeviceState],
     waiting: Waiting,
-    shares: Shares,
     reserved: Reservation | None,
 ) -> dict[str, Any]:
     """Everything as plain data, see ``Packer.snapshot``."""
     return {
         "pools": pools_of(pools),
         "devices": [_device(state) for state in devices.values()],
-        "users": [_user(user, waiting, shares) for user in sorted({*waiting.users, *shares.holders()})],
         "waiting": [_group(group) for group in waiting.groups()],
         "reservation": None
         if reserved is None
@@ -100,7 +97,7 @@ def pools_of(pools: Mapping[str, PoolState]) -> list[dict[str, Any]]:
 
 def _device(state: DeviceState) -> dict[str, Any]:
     running = [
-        {"request": name, "user": run.request.user, "trials": run.request.trials, "bytes": run.point.bytes, "since": run.start}
+        {"request": name, "trials": run.request.trials, "bytes": run.point.bytes, "since": run.start}
         for name, run in state.running.items()
     ]
     device = state.device
@@ -114,12 +111,6 @@ def _device(state: DeviceState) -> dict[str, Any]:
     }
 
 
-def _user(user: str, waiting: Waiting, shares: Shares) -> dict[str, Any]:
-    held, lanes = shares.held(user)
-    count = waiting.users[user].count if user in waiting.users else 0
-    return {"user": user, "waiting": count, "running": lanes, "bytes": held, "share": shares.share(user)}
-
-
 def _group(group: ClaimGroup) -> dict[str, Any]:
     curves = {kind: [[point.bytes, point.time] for point in claim.points] for kind, claim in group.shape.key}
-    return {"user": group.user, "count": group.size, "claims": curves, "fits": bool(group.bases)}
+    return {"count": group.size, "claims": curves, "fits": bool(group.bases)}

@@ -174,7 +174,7 @@ def _candidate(prepared: Prepared, sample: Sequence[_ShapeCosts], job: str, rows
             unknown = unknown or f"{shape.example.label} cannot be planned: {seen.error}"
             continue
         claims = {device.kind: seen.claim for device in devices}
-        why = misfit(Request(shape.example.id, "", "", claims, 0.0), pools, devices)
+        why = misfit(Request(shape.example.id, claims, 0.0), pools, devices)
         if why is not None:
             return Candidate(backend, why=f"{shape.example.label} {why}", out=True)
         unknown = unknown or ("" if seen.width is not None else f"{job} names no launches() whose iterations can be told")

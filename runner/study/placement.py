@@ -357,7 +357,7 @@ def predict(
         of_backend = {backend: claim_of(plans.get(group.first), seconds=1.0) for backend, plans in others.items()}
         need, claims = claim.smallest, {d.kind: of_backend.get(inventory.backend_of(d.kind), claim) for d in park.devices}
         made = [
-            Request(str(own[0]), "you", config.name, together.claims(own) if len(own) > 1 else claims, 0.0, len(own))
+            Request(str(own[0]), together.claims(own) if len(own) > 1 else claims, 0.0, len(own))
             for own in (together.of(group.places) if claims else ())
         ]
         why = _too_large(group, prepared.byte_limits) or (misfit(made[0], park.pools, park.devices) if made else "no device")

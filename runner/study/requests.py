@@ -94,7 +94,7 @@ class Claims:
         if all(len(claim.points) == 1 for claims in self._claims for claim in claims.values()):
             return None
         step = -(-len(trials) // MOST_FORECAST) or 1
-        wanted = [Request(str(place), "", "", self(place), 0.0) for place in trials[::step]]
+        wanted = [Request(str(place), self(place), 0.0) for place in trials[::step]]
         _, level = choose(wanted, pools, devices)
         if level:
             self._claims = [lowered(claims, level) for claims in self._claims]

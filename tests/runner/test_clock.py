@@ -111,7 +111,7 @@ def test_leases_stay_when_the_clock_is_set(wall, jump_s):
     (card,) = pretended(1, 24 << 30, "n1", 1)
     ledger = RunLedger("made", Machine([card]))
     claims = {card.kind: Claim.of([(1 << 30, 1.0)])}
-    ledger.ask([Request(name, "", "", claims, clock.now()) for name in ("a", "b")])
+    ledger.ask([Request(name, claims, clock.now()) for name in ("a", "b")])
     (lease,) = ledger.exchange().leases
     wall(jump_s)
     answer = ledger.exchange()

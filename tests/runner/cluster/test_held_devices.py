@@ -54,7 +54,7 @@ def kind_of(ledger, backend):
 
 def asked(ledger, count, backend="cuda", size=1 << 20):
     claims = {kind_of(ledger, backend): Claim.of([(size, 1.0)])}
-    ledger.ask([Request(f"t{k}", "", "", claims, time.time()) for k in range(count)])
+    ledger.ask([Request(f"t{k}", claims, time.time()) for k in range(count)])
 
 
 class Run:

@@ -96,7 +96,7 @@ class Run:
         self.cluster, self.source = cluster, HeldDevices("run", 1, settings)
         self.ledger, self.held = RunLedger("run", self.source), {}
         claims = {kind: Claim.of([(GIB, 1.0)]) for kind in kinds}
-        self.ledger.ask([Request(f"t{k}", "", "", claims, 0.0) for k in range(count)])
+        self.ledger.ask([Request(f"t{k}", claims, 0.0) for k in range(count)])
 
     def look(self, times=1, done=()):
         """So many looks at Ray, a few seconds apart, with an exchange before and after each."""
@@ -237,11 +237,11 @@ def test_lanes_without_memory_for_what_waits_are_given_back(monkeypatch):
         (host,) = [row for row in local(1, None, name) if row.backend == "cpu"]
         cluster.answers[name] = Answer([replace(host, total=24 * GIB, free=24 * GIB)])
     run = Run(cluster, host.kind, count=0, settings=Settings(idle_s=5.0))
-    run.ledger.ask([Request(f"t{k}", "", "", {host.kind: Claim.of([(10 * GIB, 1.0)])}, 0.0) for k in range(4)])
+    run.ledger.ask([Request(f"t{k}", {host.kind: Claim.of([(10 * GIB, 1.0)])}, 0.0) for k in range(4)])
     run.look(3)
     assert sorted(lease.node for lease in run.held.values()) == ["first", "first", "second", "second"]
     assert run.source.beside == ""
-    run.ledger.ask([Request("more", "", "", {host.kind: Claim.of([(10 * GIB, 1.0)])}, 0.0)])
+    run.ledger.ask([Request("more", {host.kind: Claim.of([(10 * GIB, 1.0)])}, 0.0)])
     monkeypatch.setattr(held_devices.time, "monotonic", lambda: cluster.now)
     run.look(12)
     assert len(run.held) == 4 and {group.node for group in cluster.groups.values()} == {"first", "second", ""}

@@ -99,7 +99,7 @@ def test_with_auto_smaller_points_let_more_trials_run_and_change_no_result(worke
     smaller = {size for size, _ in points if size < full}
 
     claims = start.claims_of(prepared, [(group, points)], [host])
-    wanted = [Request(str(place), "", "", claims(place), 0.0) for place in group.places]
+    wanted = [Request(str(place), claims(place), 0.0) for place in group.places]
     pools, devices = pools_and_devices([host])
     without = simulate(wanted, pools, devices).finish
     forecast, _ = choose(wanted, pools, devices)
@@ -180,7 +180,7 @@ def test_where_lanes_bind_and_not_bytes_trials_keep_their_fastest_point_that_fit
     assert level == 0
     assert claims(1) is claims(2)
     pools, devices = pools_and_devices([replace(cpu(200, lanes=2), kind=KIND)])
-    ran = simulate([Request(str(place), "", "", claims(place), 0.0) for place in (1, 8)], pools, devices)
+    ran = simulate([Request(str(place), claims(place), 0.0) for place in (1, 8)], pools, devices)
     assert {placement.request.id: placement.point.bytes for placement in ran.placements} == {"1": 50, "8": 100}
     assert claims.fastest(8, KIND) == 900, "so that a worker is told the budget"
     assert claims.curves(1)[KIND] == Claim.of([(50, 1.0), (20, 1.5)]), "for when it runs out of memory"
@@ -215,7 +215,7 @@ def test_what_is_chosen_never_ends_later_than_without_smaller_points(data):
         for k, room in enumerate(data.draw(st.lists(st.integers(150, 400), min_size=1, max_size=3)))
     ]
     pools, devices = pools_and_devices([replace(host, kind=KIND) for host in hosts])
-    requests = [Request(name, "", "", claims, 0.0) for names, claims in shapes for name in names]
+    requests = [Request(name, claims, 0.0) for names, claims in shapes for name in names]
     forecast, level = choose(requests, pools, devices)
     fixed = simulate(requests, pools, devices)
     assert forecast.finish <= fixed.finish

@@ -42,7 +42,7 @@ def test_what_is_neither_free_nor_held_by_our_programs_is_taken_off_the_capacity
     (card,) = pretended(1, 24 * GIB)
     ledger = RunLedger("run", Machine([card]))
     claims = {card.kind: Claim.of([(4 * GIB, 1.0)])}
-    ledger.ask([Request("a", "me", "run", claims, 0.0)])
+    ledger.ask([Request("a", claims, 0.0)])
     assert len(ledger.exchange().leases) == 1, "4 GiB are claimed, and nothing of them is allocated yet"
     held = {"fields": GIB, "staging": 9 * GIB}
     seen = {WorkerId(card.id): said(lanes=[held], free=24 * GIB - GIB - card.charge() - 3 * GIB, total=24 * GIB)}

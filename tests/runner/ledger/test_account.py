@@ -35,7 +35,7 @@ class Runs:
         rows = with_others_back(self.found, account.others())
         ledger = RunLedger(name, Machine(rows, account, self.notes.append))
         kinds = {row.kind: Claim.of([(size, 1.0)]) for row in self.found}
-        ledger.ask([Request(f"t{k}", name, name, kinds, time.time()) for k in range(count)])
+        ledger.ask([Request(f"t{k}", kinds, time.time()) for k in range(count)])
         self.all[name] = ledger, {}
         return ledger
 

@@ -24,7 +24,7 @@ def sweep(seed, kinds, count=80):
     for size in (0.5, 2, 4, 9, 16, 30, 55):
         points = [(int(size * GIB), 1.0), (int(size * 0.6 * GIB), 1.2), (int(size * 0.3 * GIB), 1.7)]
         shapes.append({kind: Claim.of(points, r.uniform(0.5, 3.0)) for kind in kinds})
-    return [Request(f"t{k}", "", "", r.choice(shapes), 0.0) for k in range(count)]
+    return [Request(f"t{k}", r.choice(shapes), 0.0) for k in range(count)]
 
 
 def leased(rows, requests):

@@ -23,7 +23,7 @@ def ledger_of(count=1, total=24 * GIB, lanes=4, **options):
 
 def requests(ledger, names, size, seconds=None, trials=1, submitted=0.0):
     claims = {ledger.devices()[0].kind: Claim.of([(size, 1.0)], seconds)}
-    return [Request(name, "", "", claims, submitted, trials=trials) for name in names]
+    return [Request(name, claims, submitted, trials=trials) for name in names]
 
 
 def names(count, prefix="t"):
@@ -155,7 +155,7 @@ def test_of_shapes_that_are_over_the_ledger_remembers_the_last_ones_alone():
 def test_the_ledger_of_a_machine():
     ledger = RunLedger("drop", Machine(pretended(2, 24 * GIB, lanes=2)))
     claims = {ledger.devices()[0].kind: Claim.of([(2 * GIB, 1.0)])}
-    ledger.ask([Request(name, "", "", claims, time.time()) for name in names(30)])
+    ledger.ask([Request(name, claims, time.time()) for name in names(30)])
     ran, done = [], []
     while answer := ledger.exchange(done):
         assert not answer.ended
@@ -163,7 +163,7 @@ def test_the_ledger_of_a_machine():
         done = [LeaseEnd(lease.id, seconds=0.2) for lease in answer.leases]
     assert sorted(ran) == sorted(names(30)) and ledger.why() == {}
     assert ledger.options(ledger.devices()[0].id) == {"num_cpus": 0}
-    ledger.ask([Request("more", "", "", claims, time.time())])
+    ledger.ask([Request("more", claims, time.time())])
     held = ledger.exchange().leases[0]
     assert ledger.avoid(held.device, 30.0) and not ledger.exchange()  # what runs there goes on
     ledger._ledger.lose_device(held.device, "broken")
@@ -232,7 +232,7 @@ def test_an_idle_process_in_the_way_is_asked_to_end_once():
     room = card.capacity - PROCESS
     ledger.ask(requests(ledger, ["a"], GIB))
     lease = ledger.exchange((), 0.0).leases[0]
-    ledger.ask([Request("b", "", "", {vulkan.kind: Claim.of([(room, 1.0)])}, 0.0)])
+    ledger.ask([Request("b", {vulkan.kind: Claim.of([(room, 1.0)])}, 0.0)])
     answer = ledger.exchange([LeaseEnd(lease.id)], 1.0)
     assert answer.close == (card.id,) and not answer.leases
     assert ledger.exchange((), 2.0).close == ()

@@ -23,9 +23,9 @@ def packer(**options):
     return made
 
 
-def request(name, gib, user="u", submitted=0.0, seconds=None, kind="card"):
+def request(name, gib, submitted=0.0, seconds=None, kind="card"):
     points = gib if isinstance(gib, list) else [(gib, 1.0)]
-    return Request(name, user, "run", {kind: Claim.of([(int(g * GIB), t) for g, t in points], seconds)}, submitted)
+    return Request(name, {kind: Claim.of([(int(g * GIB), t) for g, t in points], seconds)}, submitted)
 
 
 def places(placements):
@@ -49,7 +49,7 @@ def test_a_curve_is_checked_and_made():
     with pytest.raises(ValueError, match="bytes >= 0"):
         ClaimPoint(-1)
     with pytest.raises(ValueError, match="request t needs a claim"):
-        Request("t", "u", "run", {}, 0.0)
+        Request("t", {}, 0.0)
 
 
 def test_a_worker_is_charged_once_and_while_it_is_idle():
@@ -79,10 +79,10 @@ def test_small_devices_fill_first_and_bytes_are_balanced_against_lanes():
     }
 
 
-def both(name, gib, user="u", small=True):
+def both(name, gib, small=True):
     """For cards of both classes, of which the small one holds 23 GiB."""
     claim = Claim.of([(int(gib * GIB), 1.0)])
-    return Request(name, user, "run", {"card": claim, "large": claim} if small else {"large": claim}, 0.0)
+    return Request(name, {"card": claim, "large": claim} if small else {"large": claim}, 0.0)
 
 
 def test_two_devices_of_one_pool_share_its_bytes_and_an_idle_worker_may_be_in_the_way():
@@ -121,7 +121,7 @@ def test_idle_workers_in_the_way_of_requests_with_curves(seed):
     made.set_foreign("card", random.choice((0, 0, 1, 3)) * GIB)
     sizes = [sorted({random.randrange(1, 90) * GIB // 10 for _ in range(random.randint(1, 3))}) for _ in range(3)]
     waiting = [
-        Request(f"t{i}", "u", "r", {"y": Claim.of([(n, 2.0 - k / 9) for k, n in enumerate(some)])}, 0.0)
+        Request(f"t{i}", {"y": Claim.of([(n, 2.0 - k / 9) for k, n in enumerate(some)])}, 0.0)
         for i, some in enumerate(sizes)
     ]
     made.submit(waiting)
@@ -169,7 +169,7 @@ def test_a_device_is_lost_with_what_ran_there_and_comes_back():
     assert made.next(1.0) == []
     assert made.why("a").endswith("71 GiB, more than the 24 GiB of pool p0")
     assert made.snapshot()["waiting"] == [
-        {"user": "u", "count": 1, "claims": {"card": [[70 * GIB, 1.0]]}, "fits": False},
+        {"count": 1, "claims": {"card": [[70 * GIB, 1.0]]}, "fits": False},
     ]
     made.add_pool(Pool("p1", 80 * GIB))
     made.add_device(DeviceSpec("gpu1", "p1", "card", 4, GIB))
@@ -291,20 +291,6 @@ def test_a_reservation_goes_with_its_request_its_device_and_its_bytes():
     assert made.next(63.0) == [] and made.reservation.request == "big"
 
 
-def test_a_user_that_holds_nothing_gets_a_reservation_against_a_stream_of_small_ones():
-    made = packer()
-    made.submit([request(f"a{i}", 11, user="a") for i in range(100)])
-    assert len(made.next(0.0)) == 6
-    made.submit([request("b", 50, user="b", submitted=1.0)])
-    made.next(1.0)
-    assert made.reservation.request == "b" and made.reservation.why == "its user is below the fair share"
-    started = []
-    for step, name in enumerate(places_on(made, "gpu1")):
-        made.finish(name)
-        started += made.next(2.0 + step)
-    assert places(started)["b"] == ("gpu1", 50.0)
-
-
 def places_on(made, device):
     return [run["request"] for row in made.snapshot()["devices"] if row["id"] == device for run in row["running"]]
 
@@ -324,15 +310,14 @@ def test_a_request_runs_at_the_fastest_point_that_its_class_holds_beside_what_ot
 
 def test_a_batch_takes_one_lane_and_the_snapshot_is_plain_data():
     made = packer()
-    made.submit([Request("b", "u", "run", {"card": Claim.of([(GIB, 1.0)])}, 0.0, trials=64)])
+    made.submit([Request("b", {"card": Claim.of([(GIB, 1.0)])}, 0.0, trials=64)])
     made.next(3.0)
     shot = made.snapshot()
     assert json.loads(json.dumps(shot)) == shot
     assert shot["devices"][0] == {
         **{"id": "gpu0", "kind": "card", "pool": "p0", "lanes": 2, "worker": True},
-        "running": [{"request": "b", "user": "u", "trials": 64, "bytes": GIB, "since": 3.0}],
+        "running": [{"request": "b", "trials": 64, "bytes": GIB, "since": 3.0}],
     }
-    assert shot["users"] == [{"user": "u", "waiting": 0, "running": 1, "bytes": GIB, "share": 1 / 6}]
 
 
 def gated(most, **options):
@@ -352,7 +337,7 @@ def test_devices_with_a_gate_run_no_more_than_it_lets_through_on_all_of_them():
     assert len(first) == 3 and {where for where, _ in first.values()} == {"x0", "x1"}
     waits = next(f"x{k}" for k in range(6) if f"x{k}" not in first)
     assert "3 of its run are running, and no more may at once" in made.why(waits)
-    made.submit([request(f"y{k}", 1, user="v", kind="y") for k in range(2)])
+    made.submit([request(f"y{k}", 1, kind="y") for k in range(2)])
     assert len(made.next(1.0)) == 2  # others are not held up
     made.finish(min(first))
     assert len(made.next(2.0)) == 1 and made.next(3.0) == []
@@ -363,7 +348,7 @@ def test_nothing_is_reserved_for_what_a_gate_holds_back():
     made = gated(1, age_s=10.0)
     made.submit([request("x0", 2, kind="x")])
     made.next(0.0)
-    made.submit([request("x1", 20, kind="x"), request("y0", 20, user="v", kind="y"), request("y1", 4, "v", 50.0, kind="y")])
+    made.submit([request("x1", 20, kind="x"), request("y0", 20, kind="y"), request("y1", 4, 50.0, kind="y")])
     assert "y1" in places(made.next(50.0))
     assert made.next(51.0) == [] and made.reservation is None  # x1 was overtaken, but may not start anyway
     made.finish("x0")
@@ -397,7 +382,7 @@ def test_a_gate_is_never_overrun_and_everything_ends(seed):
 def shapes(made, seconds, names="ab", sizes=(10.0, 9.5), count=40, prefix=""):
     """Requests of some shapes, ``count`` of each. Ends them in the order of their seconds; how many ran at once, before each end."""
     claims = {name: {"card": Claim.of([(int(size * GIB), 1.0)])} for name, size in zip(names, sizes)}
-    made.submit([Request(f"{prefix}{name}{k}", "u", "r", claims[name], 0.0) for name in names for k in range(count)])
+    made.submit([Request(f"{prefix}{name}{k}", claims[name], 0.0) for name in names for k in range(count)])
     running, seen, now = {}, [], 0.0
     while True:
         for placement in made.next(now):
@@ -427,7 +412,7 @@ def test_shapes_of_nearly_equal_bytes_run_side_by_side_and_others_one_after_the_
     made = Packer()
     made.add_pool(Pool("p", 80 * GIB))
     made.add_device(DeviceSpec("d", "p", "k", 4))
-    made.submit([Request(f"{name}{k}", "u", "r", claims, 0.0) for name, claims in zip("ab", nothing) for k in range(9)])
+    made.submit([Request(f"{name}{k}", claims, 0.0) for name, claims in zip("ab", nothing) for k in range(9)])
     assert sorted(name[0] for name in places(made.next(0.0))) == ["a", "a", "b", "b"]
     equal = shapes(one_card(lanes=4), {"a": 1.0, "b": 1.0}, sizes=(10, 10), count=20)
     assert equal[0] == {"a": 4, "b": 0}  # one entry of the queue: equal claims
@@ -439,14 +424,14 @@ def test_the_lanes_of_shapes_side_by_side_go_by_the_seconds_that_those_took_whic
     assert all(at["b"] >= 6 for at in seen[24:50])  # each b takes as long as four a: begun last, they would end last
     kept = one_card()
     shapes(kept, {"a": 1.0, "b": 4.0})
-    assert not kept._waiting.users  # what was learnt goes with the last of a group
+    assert not kept._waiting.index.groups  # what was learnt goes with the last of a group
 
 
 def test_requests_of_said_seconds_are_not_mixed_with_others_the_longest_of_equal_bytes_goes_first():
     made = one_card(lanes=2)
     long, short = ({"card": Claim.of([(int(size * GIB), 1.0)], took)} for size, took in ((9.5, 5.0), (10, 1.0)))
     made.submit(
-        [Request(f"{name}{k}", "u", "r", claims, 0.0) for name, claims in (("l", long), ("s", short)) for k in (0, 1, 2)]
+        [Request(f"{name}{k}", claims, 0.0) for name, claims in (("l", long), ("s", short)) for k in (0, 1, 2)]
     )
     assert set(places(made.next(0.0))) == {"s0", "s1"}
 
@@ -458,5 +443,5 @@ def test_the_smallest_are_mixed_only_where_they_fit(foreign, starts):
     # A large one first, then the smallest, as more of the bytes are in use than of the lanes.
     for name, size, count in (("x", 60, 1), ("a", 9.0, 5), ("b", 9.8, 40)):
         claims = {"card": Claim.of([(int(size * GIB), 1.0)])}
-        made.submit([Request(f"{name}{k}", "u", "r", claims, 0.0) for k in range(count)])
+        made.submit([Request(f"{name}{k}", claims, 0.0) for k in range(count)])
     assert list(places(made.next(0.0))) == starts

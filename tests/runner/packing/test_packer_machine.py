@@ -49,12 +49,12 @@ class PackerMachine(RuleBasedStateMachine):
         claimed = sum(p.point.bytes for p in self.running.values() if self.devices[p.device].pool == pool)
         return claimed + sum(self.devices[name].process_bytes for name in self.workers if self.devices[name].pool == pool)
 
-    @rule(user=st.sampled_from("uvw"), claims=CLAIMS, count=st.integers(1, 4), old=st.sampled_from([0.0, 20.0]))
-    def submit(self, user, claims, count, old):
+    @rule(claims=CLAIMS, count=st.integers(1, 4), old=st.sampled_from([0.0, 20.0]))
+    def submit(self, claims, count, old):
         made = []
         for _ in range(count):
             self.number += 1
-            made.append(Request(f"t{self.number}", user, "run", claims, self.now - old, trials=self.number % 3 + 1))
+            made.append(Request(f"t{self.number}", claims, self.now - old, trials=self.number % 3 + 1))
         self.packer.submit(made)
         self.waiting |= {request.id: request for request in made}
 
@@ -140,10 +140,6 @@ class PackerMachine(RuleBasedStateMachine):
         assert shown == {name: (p.device, p.point.bytes) for name, p in self.running.items()}
         assert {d["id"] for d in shot["devices"] if d["worker"]} == self.workers
         assert sum(group["count"] for group in shot["waiting"]) == len(self.waiting)
-        for user in shot["users"]:
-            held = [p for p in self.running.values() if p.request.user == user["user"]]
-            assert (user["running"], user["bytes"]) == (len(held), sum(p.point.bytes for p in held))
-            assert user["waiting"] == sum(r.user == user["user"] for r in self.waiting.values())
         assert self.packer.counts() == (len(self.waiting), len(self.running))
         reserved = shot["reservation"]
         assert reserved is None or (reserved["request"] in self.waiting and reserved["device"] in self.devices)

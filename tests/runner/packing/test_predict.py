@@ -10,7 +10,7 @@ from qdrun.runner.study.requests import choose
 
 
 def one(name, gib, seconds=None, kind="card", submitted=0.0):
-    return Request(name, "u", "run", {kind: Claim.of([(int(gib * GIB), 1.0)], seconds)}, submitted)
+    return Request(name, {kind: Claim.of([(int(gib * GIB), 1.0)], seconds)}, submitted)
 
 
 POOLS, DEVICES = [Pool("p", 10 * GIB)], [DeviceSpec("d", "p", "card", 4, GIB)]
@@ -23,7 +23,7 @@ def test_the_lower_bound_is_the_largest_of_bytes_lanes_and_the_longest():
     assert lower_bound([one(f"t{i}", 0.1, 2.0) for i in range(9)], POOLS, DEVICES).by == "lanes"
     assert lower_bound([one("t", 1, 7.0), one("u", 99, 50.0)], POOLS, DEVICES).seconds == 7.0
     assert lower_bound([], POOLS, DEVICES).seconds == 0.0
-    curve = Request("t", "u", "run", {"card": Claim.of([(8 * GIB, 1.0), (2 * GIB, 2.0)], 9.0)}, 0.0)
+    curve = Request("t", {"card": Claim.of([(8 * GIB, 1.0), (2 * GIB, 2.0)], 9.0)}, 0.0)
     assert lower_bound([curve] * 8, POOLS, DEVICES).parts == {"bytes": 32.0, "lanes": 18.0, "longest": 9.0}
 
 
@@ -39,9 +39,9 @@ def test_the_lower_bound_counts_what_is_confined_to_some_devices_on_these_alone(
     pools = [*POOLS, Pool("q", 40 * GIB)]
     devices = [*DEVICES, DeviceSpec("e", "q", "large", 4)]
     claim = Claim.of([(20 * GIB, 1.0)], 2.0)
-    large = [Request(f"t{i}", "u", "run", {"card": claim, "large": claim}, 0.0) for i in range(6)]
+    large = [Request(f"t{i}", {"card": claim, "large": claim}, 0.0) for i in range(6)]
     small = Claim.of([(GIB, 1.0)], 1.0)
-    requests = [*large, Request("s", "u", "run", {"card": small, "large": small}, 0.0)]
+    requests = [*large, Request("s", {"card": small, "large": small}, 0.0)]
     # 240 byte seconds on 40 of the 49 GiB; over all of them it would be less.
     assert lower_bound(requests, pools, devices).parts == {"bytes": 6.0, "lanes": 3.0, "longest": 2.0}
     assert simulate(requests, pools, devices).finish == 6.0
@@ -104,7 +104,7 @@ def test_points_that_are_chosen_before_the_run_make_50_runs_earlier_and_none_lat
 
 def test_a_request_runs_at_the_fastest_point_that_its_class_holds():
     curve = Claim.of([(12 * GIB, 1.0), (8 * GIB, 1.5), (GIB, 3.0)], 10.0)
-    ran = simulate([Request(name, "u", "run", {"card": curve}, 0.0) for name in "ab"], POOLS, DEVICES)
+    ran = simulate([Request(name, {"card": curve}, 0.0) for name in "ab"], POOLS, DEVICES)
     assert {placement.point.bytes for placement in ran.placements} == {8 * GIB} and ran.finish == 30.0
 
 
