@@ -52,9 +52,7 @@ def packing(axes: Axes) -> None:
     packer.add_pool(Pool("card", 24 * GIB))
     packer.add_device(DeviceSpec("gpu0", "card", kind="card", lanes=6, process_bytes=GIB // 2))
     sizes = {f"t{i}": (draw.choice(SIZES), draw.uniform(10, 40)) for i in range(36)}
-    packer.submit(
-        [Request(n, {"card": Claim.of([(g * GIB, 1.0)], seconds=s)}, 0.0) for n, (g, s) in sizes.items()]
-    )
+    packer.submit([Request(n, {"card": Claim.of([(g * GIB, 1.0)], seconds=s)}, 0.0) for n, (g, s) in sizes.items()])
     running: list[tuple[float, str]] = []
     while True:
         for placement in packer.next(now=now):

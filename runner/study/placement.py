@@ -345,7 +345,7 @@ def predict(
         beside: the plans for the other backends of ``device.together``.
     """
     others = {backend: {group.first: group.plan for group in more} for backend, more in (beside or {}).items()}
-    together, config = batches or Batches(), prepared.loaded.config
+    together = batches or Batches()
     requests: list[Request] = []
     misfits: list[Misfit] = []
     for group in groups:
