@@ -284,8 +284,8 @@ def test_how_far_a_long_trial_is_reaches_watch_by_the_heartbeat(local_ray, tmp_p
     while runner.poll() is None and time.monotonic() < deadline:
         for run in tmp_path.glob("runs/*/run.json"):
             lanes = view_of(RunFolder(run.parent)).lanes
-            seen |= {lane["step"] for lane in lanes}
-            assert all(lane["values"]["loss"] == 2.0 ** -lane["at"] for lane in lanes if lane["at"] is not None)
+            seen |= {lane.step for lane in lanes}
+            assert all(lane.values["loss"] == 2.0**-lane.at for lane in lanes if lane.at is not None)
         if "time step 3 of 40, loss 0.125" in seen:
             door.touch()
         time.sleep(0.2)
