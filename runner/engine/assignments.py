@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ..ledger.leases import Lease
 from ..store.attempts import PREEMPTED, Failure
 from ..store.columns import BatchRows
 from ..value_columns import Places, index_of
@@ -192,10 +193,10 @@ class Flights:
             at = index_of(trials)
             self.trials.number[at] += 1
             numbers = tuple(self.trials.number[at].tolist())
-            head = self._next, worker, trials, numbers, grant.bytes, grant.time
-            launches.append(m.Launch(*head, grant.lease, before is not None, may_fail, checked))
+            head = self._next, worker, trials, numbers, grant.point.bytes, grant.point.time
+            launches.append(m.Launch(*head, grant.id, before is not None, may_fail, checked))
             self._next += 1
-        place = {"device": worker.device, "bytes": grant.bytes, "time": grant.time, "slot": worker.slot}
+        place = {"device": worker.device, "bytes": grant.point.bytes, "time": grant.point.time, "slot": worker.slot}
         place |= {"checked": True} if checked else {}
         for launch, request in zip(launches, requests, strict=True):
             self._flights[launch.id] = device.flights[launch.id] = Flight(launch, request, self._now, place)
@@ -222,7 +223,7 @@ class Flights:
         out = sum(lease.may_fail or 0 for lease in self._leases.values() if lease.flights)
         return max(1, min(count, left - out))
 
-    def _free_worker(self, device: DeviceAt, grant: m.Granted) -> m.WorkerId:
+    def _free_worker(self, device: DeviceAt, grant: Lease) -> m.WorkerId:
         """The worker that runs a lease: where each lane is one, one that has nothing to do."""
         busy = {flight.launch.worker.slot for flight in device.flights.values()}
         slot = next(k for k in range(len(busy) + 1) if k not in busy) if grant.processes else 0

@@ -190,12 +190,7 @@ class Runner:
         done, self._done, self._asked = self._done, [], False
         answer = self.ledger.exchange(done)
         self._others = answer.others
-        news: list[m.Event] = []
-        for lease in answer.leases:
-            point = lease.point
-            here = self._is_host(lease.device)
-            news.append(m.Granted(lease.id, lease.device, lease.requests, point.bytes, point.time, here))
-        news += [m.LeaseLost(end.lease, end.reason) for end in answer.ended]
+        news: list[m.Event] = [*answer.leases, *answer.ended]
         for device in answer.close:
             self._close.add(device)
             news.append(m.Yield(device))
@@ -208,11 +203,6 @@ class Runner:
         """All devices seen so far: lost nodes may come back, and others join during the run."""
         self._found |= {row.id: row for row in self.ledger.devices()}
         return self._found
-
-    def _is_host(self, device: str) -> bool:
-        """Whether each lane of a device is a process of its own."""
-        row = self._found.get(device) or self._devices().get(device)
-        return row.backend == "cpu" if row is not None else all(known.backend == "cpu" for known in self._found.values())
 
     def _ask(self, wanted: tuple[m.Wanted, ...]) -> None:
         """Ask for places; what fits no device of those there have been is refused at once, with the arithmetic."""

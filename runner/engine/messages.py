@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from ..ledger.leases import Lease, LeaseEnd
 from ..packing import Claim
 from ..store.attempts import Failure
 from ..store.columns import BatchRows
@@ -33,34 +34,11 @@ class WorkerId:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """The ledger let requests run on ``device``, one after the other. ``time``: of the point, in relation to the fastest.
-
-    ``processes``: each lane of the device is a process of its own (CPUs); else all lanes share one.
-    """
-
-    lease: str
-    device: str
-    requests: tuple[str, ...]
-    bytes: int
-    time: float = 1.0
-    processes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class GoesOn:
     """A request waits no more in the ledger: it is to run under a lease."""
 
     lease: str
     request: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseLost:
-    """The ledger took a lease back: its device is gone, or it expired. Not to be given back."""
-
-    lease: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +126,9 @@ class Tick:
 
 
 Event = (
-    Granted
+    Lease  # the ledger let requests run
     | GoesOn
-    | LeaseLost
+    | LeaseEnd  # the ledger took a lease back, which is not to be given back
     | Refused
     | Started
     | LaunchEnded

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..ledger.leases import Lease
 from ..packing import Claim
 from ..store.attempts import Failure
 from ..store.files import StorageDenied, StorageFull, StorageUnreachable
@@ -154,7 +155,7 @@ class LeaseAt:
     ``since``: when it was granted; ``may_fail``: of its launches, see ``Launch``.
     """
 
-    grant: m.Granted
+    grant: Lease
     queue: deque[str]
     unfinished: list[str] = field(default_factory=list)
     flights: deque[int] = field(default_factory=deque)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from ..ledger.leases import Lease, LeaseEnd
 from ..store.attempts import PREEMPTED, Failure
 from . import messages as m
 from .assignments import Flights
@@ -113,11 +114,11 @@ class SweepState(Flights):
                 self._ended(event)
             case m.Started():
                 self._started(event)
-            case m.Granted():
+            case Lease():
                 self._granted(event)
             case m.GoesOn():
                 self._goes_on(event)
-            case m.LeaseLost():
+            case LeaseEnd():
                 self._lease_lost(event)
             case m.Refused():
                 self._refused(event)
@@ -148,25 +149,25 @@ class SweepState(Flights):
 
     # leases and launches
 
-    def _granted(self, event: m.Granted) -> None:
-        if event.lease in self._leases:
+    def _granted(self, event: Lease) -> None:
+        if event.id in self._leases:
             return
         good = [name for name in event.requests if name in self._asked]
         self._held |= {name: batch for name in good if (batch := self._asked.pop(name))}
         unfinished = [name for name in event.requests if name not in good]
-        self._leases[event.lease] = LeaseAt(event, deque(good), unfinished, since=self._now)
+        self._leases[event.id] = LeaseAt(event, deque(good), unfinished, since=self._now)
         if good:
-            self._devices.setdefault(event.device, DeviceAt()).pending.append(event.lease)
+            self._devices.setdefault(event.device, DeviceAt()).pending.append(event.id)
         else:
-            self._end_lease(event.lease)
+            self._end_lease(event.id)
 
-    def _lease_lost(self, event: m.LeaseLost) -> None:
+    def _lease_lost(self, event: LeaseEnd) -> None:
         lease = self._leases.get(event.lease)
         if lease is None:
             return
         if lease.flights:
             head = self._flights[lease.flights[0]]
-            blame: Blame = (Failure.infrastructure, error_of("LeaseLost", event.why), head.since is not None)
+            blame: Blame = (Failure.infrastructure, error_of("LeaseLost", event.reason), head.since is not None)
             self._bury(head.launch.worker, {head.launch.id: blame} if head.begun else {}, kill=True, lost=event.lease)
         else:
             self._forget_queue(lease)

@@ -23,18 +23,20 @@ class Lease:
     Attributes:
         id: unique in the run's process.
         device: id of the device, as in ``Ledger.devices``.
-        node: of the device.
         point: bytes, and relative time, of each of the requests.
         requests: ids of requests of equal claims, to be run one after the other in this lane; one, unless they are short.
+        node: of the device.
         why: why now and here.
+        processes: each lane of the device is a process of its own (CPUs); else all lanes share one.
     """
 
     id: str
     device: str
-    node: str
     point: ClaimPoint
     requests: tuple[str, ...]
-    why: str
+    node: str = ""
+    why: str = ""
+    processes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,8 @@ class Ledger:
             self._requests.take(other)
         self._number += 1
         names = (placement.request.id, *more)
-        lease = Lease(str(self._number), device, self._devices[device].found.node, point, names, placement.why)
+        found = self._devices[device].found
+        lease = Lease(str(self._number), device, point, names, found.node, placement.why, processes=found.backend == "cpu")
         self._requests.granted(Grant(lease, shape, placement.request.id, now))
         self._closing.discard(device)
         self._devices.worker_started(device)

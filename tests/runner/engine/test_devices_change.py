@@ -30,6 +30,8 @@ from qdrun.runner.study.trial_list import Trial, Trials
 from qdrun.runner.upkeep.space import SPARE_BYTES
 from qdrun.runner.workers.spec import BatchColumns, BatchSpec, WorkerSpec
 
+from .world import granted
+
 GIB = 1 << 30
 SMALL, LARGE = pretended(1, 8 * GIB)[0], replace(pretended(2, 80 * GIB)[1], kind="cuda/large/80")
 HOST = replace(SMALL, id="cpu@later@t1", backend="cpu", pool="ram", uuid="")
@@ -241,7 +243,7 @@ def test_results_that_find_no_room_pause_the_run_until_there_is_some(tmp_path, m
 def test_a_trial_whose_time_is_up_while_its_result_waits_for_room_is_no_timeout():
     state = SweepState([TrialAt(0)], Rules(timeout_s=10.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
-    state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
+    state.handle(granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 1.0)
     assert any(isinstance(action, m.AskToStop) for action in state.handle(m.Tick(), 11.5))
     error = {"type": "StorageFull", "message": "no room left in runs", "traceback": ""}

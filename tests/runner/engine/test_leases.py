@@ -5,7 +5,7 @@ import random
 from qdrun.runner.engine import messages as m
 from qdrun.runner.store.attempts import Failure
 
-from .world import RULES, World
+from .world import RULES, World, granted
 
 
 def many(moods=("good",) * 4, rules=RULES):
@@ -13,7 +13,7 @@ def many(moods=("good",) * 4, rules=RULES):
     world = World(list(moods), rules, random.Random(0), told=False)
     world.waiting.clear()
     world.leases["l"] = tuple(f"t{place}" for place in world.moods)
-    world.tell(m.Granted("l", "d0", world.leases["l"], 100))
+    world.tell(granted("l", "d0", world.leases["l"], 100))
     (call,) = world.calls
     return world, [world.flights[name] for name in call.order]
 
@@ -150,7 +150,7 @@ def test_a_suspect_gets_a_launch_of_its_own_out_of_its_lease():
     for name in again:
         del world.waiting[name]
     world.leases["n"] = again
-    world.tell(m.Granted("n", "d0", again, 100))
+    world.tell(granted("n", "d0", again, 100))
     world.finish()
     own = [launches for launches in world.runs if launches[0].lease == "n"]
     assert [tuple(one.trials[0] for one in launches) for launches in own] == [(1,), (0,), (2,)]

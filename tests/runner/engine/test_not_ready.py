@@ -12,6 +12,7 @@ from runner_helpers import write_config
 
 from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
+from qdrun.runner.ledger.leases import LeaseEnd
 from qdrun.runner.provenance.record import record
 from qdrun.runner.ray_adapter import worker_actor, worker_pool
 from qdrun.runner.ray_adapter.cluster import NoWorker
@@ -88,7 +89,7 @@ def test_a_lease_that_ends_with_its_node_before_the_worker_has_begun_costs_no_re
             world.tell(m.Started(launch.id))
         world._die(launch.worker)
         del world.leases[launch.lease]
-        world.tell(m.LeaseLost(launch.lease, "its node is gone"))
+        world.tell(LeaseEnd(launch.lease, "its node is gone"))
         assert world.charged() == charged
 
 

@@ -23,6 +23,7 @@ from qdrun.runner.upkeep.space import SPARE_BYTES
 
 from . import test_devices_change as made
 from .test_devices_change import SMALL, Changing, Claim, done, run
+from .world import granted
 
 PATIENCE_S = 30.0
 """A test that is wrong ends after so long instead of hanging."""
@@ -170,7 +171,7 @@ def test_a_worker_that_starts_while_the_run_waits_for_its_store_has_its_time_aft
     rules = Rules(start_s=300.0)
     state = SweepState([TrialAt(0)], rules, lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
-    state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
+    state.handle(granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Storage(full=True), 10.0)
     assert not [a for a in state.handle(m.Tick(), 1000.0) if isinstance(a, m.Kill)] and state.next_deadline() > 1000.0
     state.handle(m.Storage(full=False), 1000.0)
@@ -183,7 +184,7 @@ def test_a_trial_whose_result_is_written_for_minutes_is_no_timeout(told):
     """``after``: its time was up before its worker was asked again what it does."""
     state = SweepState([TrialAt(0)], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
-    state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
+    state.handle(granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 0.0)
     if told == "before":
         state.handle(m.Saving(frozenset([0])), 9.0)
@@ -202,7 +203,7 @@ def test_a_trial_whose_result_is_written_for_minutes_is_no_timeout(told):
 def test_a_trial_that_goes_on_after_its_result_was_written_has_its_time_limit():
     state = SweepState([TrialAt(0)], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
-    state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
+    state.handle(granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 0.0)
     state.handle(m.Saving(frozenset([0])), 9.0)
     state.handle(m.Saving(frozenset()), 11.0)

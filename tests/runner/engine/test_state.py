@@ -10,11 +10,12 @@ from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.parts import Asked, TrialAt
 from qdrun.runner.engine.state import SweepState
+from qdrun.runner.ledger.leases import LeaseEnd
 from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.columns import BatchRows
 
-from .world import CLAIM, MOODS, RULES, SIGNALS, STRAY, STRAYS, World
+from .world import CLAIM, MOODS, RULES, SIGNALS, STRAY, STRAYS, World, granted
 
 EXPECTED = {
     "good": "done",
@@ -208,7 +209,7 @@ def script(moods, rules=RULES, **options):
     for k, name in enumerate(list(world.waiting)):
         del world.waiting[name]
         world.leases[f"l{k}"] = (name,)
-        world.tell(m.Granted(f"l{k}", "d0", (name,), 100, processes=world.processes))
+        world.tell(granted(f"l{k}", "d0", (name,), 100, processes=world.processes))
     return world
 
 
@@ -223,7 +224,7 @@ def test_when_a_worker_with_several_trials_dies_nobody_is_charged_and_each_runs_
     for k in range(3):
         del world.waiting[f"t{k}.2"]
         world.leases[f"n{k}"] = (f"t{k}.2",)
-        world.tell(m.Granted(f"n{k}", "d0", (f"t{k}.2",), 100))
+        world.tell(granted(f"n{k}", "d0", (f"t{k}.2",), 100))
         assert len(world.flights) == 1
         assert next(iter(world.flights.values())).worker == m.WorkerId("d0", 0, 1)
     world.finish()
@@ -416,7 +417,7 @@ def test_a_trial_can_be_cancelled_while_it_waits_and_while_it_runs():
     world.waiting.pop("t0")
     world.leases["l"] = ("t0",)
     world._device_of["l"] = "d0"
-    world.tell(m.Granted("l", "d0", ("t0",), 100))
+    world.tell(granted("l", "d0", ("t0",), 100))
     world.tell(m.Cancelled(frozenset([0])))
     (launch,) = [one.id for one in world.flights.values() if one.trials == (0,)]
     assert launch in world.asked_to_stop
@@ -444,7 +445,7 @@ def test_nothing_is_launched_while_the_store_is_full_and_no_place_is_held_that_o
     world.tell(m.Storage(full=True))
     assert not world.waiting and not world.leases
     world.leases["late"] = [late]  # it was granted before the ledger heard of it
-    world.tell(m.Granted("late", "d0", (late,), 100))
+    world.tell(granted("late", "d0", (late,), 100))
     assert not world.flights and not world.leases
     world.tell(m.Cancelled(frozenset({1})))
     world.tell(m.Storage(full=False))
@@ -460,7 +461,7 @@ def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
     (ask,) = state.start(0.0)
     seen = []
     for k in range(3):
-        state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
+        state.handle(granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
         seen.append((flight.launch.bytes, 0 in state.trials.alone))
         end = {"status": "failed", "error": {"type": "OutOfMemory", "message": "no"}, "failure": Failure.out_of_memory}
@@ -477,7 +478,7 @@ def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and
     (ask,) = state.start(0.0)
     seen = []
     for k, shared in enumerate((True, False)):
-        state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), 100), 0.0)
+        state.handle(granted(f"l{k}", "d0", (ask.wanted[0].id,), 100), 0.0)
         (flight,) = state._flights.values()
         error = {"type": "MemoryError", "message": "no"}
         end = {"status": "failed", "error": error, "failure": Failure.out_of_memory, "shared": shared}
@@ -495,7 +496,7 @@ def test_without_a_smaller_point_the_claim_grows_by_half():
     (ask,) = state.start(0.0)
     asked = []
     for k in range(3):
-        state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
+        state.handle(granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
         end = {"status": "failed", "failure": Failure.out_of_memory}
         actions = state.handle(m.LaunchEnded(flight.launch.id, {0: end}), 0.0)
@@ -517,7 +518,7 @@ def test_what_is_granted_after_it_was_withdrawn_is_given_back_at_once():
     state = SweepState([TrialAt(0)], Rules(), lambda batch: CLAIM)
     state.start(0.0)
     state.handle(m.Cancelled(), 0.0)
-    assert state.handle(m.Granted("l0", "d0", ("t0",), 100), 0.0) == [m.GiveBack("l0", ("t0",))]
+    assert state.handle(granted("l0", "d0", ("t0",), 100), 0.0) == [m.GiveBack("l0", ("t0",))]
     assert state.finished
 
 
@@ -525,7 +526,7 @@ def test_a_lease_of_several_requests_is_given_back_once_after_all_of_them():
     world = World(["good"] * 3, RULES, random.Random(0))
     world.waiting.clear()
     world.leases["l"] = ("t0", "t1", "t2")
-    world.tell(m.Granted("l", "d0", ("t0", "t1", "t2"), 100))
+    world.tell(granted("l", "d0", ("t0", "t1", "t2"), 100))
     (call,) = world.calls
     assert [world.flights[name].trials for name in call.order] == [(0,), (1,), (2,)]
     assert [(e.trial, e.number) for e in world.journal] == [(0, 1)]  # the others have not begun
@@ -540,9 +541,9 @@ def test_batches_go_on_under_a_lease_and_one_that_comes_too_late_is_asked_for_ag
     world = World(["good"] * 8, Rules(), random.Random(0), batch=2, lanes=1, most=1, processes=True)
     claims = world.state.claims((0, 1))
     (name, lease), now = ("t0+1", "l1"), 1.0
-    granted = world.state.handle(m.Granted(lease, "d0", (name,), 100, processes=True), now)
-    (run,) = [one for one in granted if isinstance(one, m.RunLaunches)]
-    (go,) = [one for one in granted if isinstance(one, m.GoOn)]
+    actions = world.state.handle(granted(lease, "d0", (name,), 100, processes=True), now)
+    (run,) = [one for one in actions if isinstance(one, m.RunLaunches)]
+    (go,) = [one for one in actions if isinstance(one, m.GoOn)]
     assert (go.lease, go.request, go.since, go.others) == (lease, "t2+1", now, False) and claims is world.state.claims((2, 3))
     (behind,) = [one for one in world.state.handle(m.GoesOn(lease, "t2+1"), now) if isinstance(one, m.RunLaunches)]
     (launch,) = behind.launches
@@ -551,7 +552,7 @@ def test_batches_go_on_under_a_lease_and_one_that_comes_too_late_is_asked_for_ag
     first = m.LaunchEnded(run.launches[0].id, {}, rows=(BatchRows((0, 1), (1, 1), {"status": "done"}, {}, {}, {}, (0, 1.0)),))
     (go,) = [one for one in world.state.handle(first, now) if isinstance(one, m.GoOn)]
     assert go.request == "t4+1"
-    lost = world.state.handle_all((m.LeaseLost(lease, "gone"), m.GoesOn(lease, "t4+1")), now)
+    lost = world.state.handle_all((LeaseEnd(lease, "gone"), m.GoesOn(lease, "t4+1")), now)
     asked = {wanted.id for one in lost if isinstance(one, m.Ask) for wanted in one.wanted}
     assert asked == {"t2+1.2", "t4+1.2"} and not [one for one in lost if isinstance(one, m.RunLaunches)]
 
@@ -559,8 +560,8 @@ def test_batches_go_on_under_a_lease_and_one_that_comes_too_late_is_asked_for_ag
 def test_no_batch_goes_on_where_its_failure_would_end_the_run():
     for allowed, goes in ((3, False), (4, True), (None, True)):
         world = World(["good"] * 8, Rules(allowed=allowed), random.Random(0), batch=2, lanes=1, most=1)
-        granted = world.state.handle(m.Granted("l1", "d0", ("t0+1",), 100), 1.0)
-        assert any(isinstance(one, m.GoOn) for one in granted) is goes
+        actions = world.state.handle(granted("l1", "d0", ("t0+1",), 100), 1.0)
+        assert any(isinstance(one, m.GoOn) for one in actions) is goes
 
 
 def test_the_next_batch_of_a_lease_is_found_without_a_look_at_all_that_wait(monkeypatch):
@@ -577,7 +578,7 @@ def test_the_next_batch_of_a_lease_is_found_without_a_look_at_all_that_wait(monk
         )
         (ask,) = state.start(0.0)
         asked.clear()
-        actions = state.handle(m.Granted("l", "d0", (ask.wanted[0].id,), 10), 0.0)
+        actions = state.handle(granted("l", "d0", (ask.wanted[0].id,), 10), 0.0)
         for _ in range(20):
             (go_on,) = [action for action in actions if isinstance(action, m.GoOn)]
             actions = state.handle(m.GoesOn("l", go_on.request), 0.0)

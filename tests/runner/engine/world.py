@@ -13,7 +13,8 @@ from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.parts import Charges, TrialAt
 from qdrun.runner.engine.state import SweepState
-from qdrun.runner.packing import Claim
+from qdrun.runner.ledger.leases import Lease, LeaseEnd
+from qdrun.runner.packing import Claim, ClaimPoint
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.columns import BatchRows
 
@@ -26,6 +27,11 @@ STRAY = "kernel `k` failed: it read or wrote memory that is not its own (CUDA_ER
 MOODS = ("good", "good", "good", "user", "nan", "crash", "crash once", "oom", "needs 70", "hang", "infra once", "device lost")
 MOODS += ("lost alone",)
 """The batch of such a trial raises as a whole; its trials then run one by one, up to this one, which loses the device."""
+
+
+def granted(lease, device, requests, bytes_, processes=False):
+    """A lease at a point of so many bytes, as the ledger gives it."""
+    return Lease(lease, device, ClaimPoint(bytes_), tuple(requests), processes=processes)
 
 
 @dataclass
@@ -211,7 +217,7 @@ class World:
         lease, device = f"l{self.leases_made}", self.rng.choice(devices)
         self.leases[lease] = tuple(names)
         self._device_of[lease] = device
-        self.tell(m.Granted(lease, device, tuple(names), bytes_, processes=self.processes))
+        self.tell(granted(lease, device, tuple(names), bytes_, processes=self.processes))
 
     @property
     def devices(self):
@@ -320,7 +326,7 @@ class World:
         if self.leases:
             lease = self.rng.choice(sorted(self.leases))
             del self.leases[lease]
-            self.tell(m.LeaseLost(lease, "device lost"))
+            self.tell(LeaseEnd(lease, "device lost"))
 
     def crash_a_worker(self):
         if self.flights:
@@ -358,7 +364,7 @@ class World:
         """News of what is over already: from a worker that was killed, of a lease that was given back."""
         self.tell(m.LaunchEnded(10**6, {}))
         self.tell(m.WorkerDown(m.WorkerId("d0", 0, -1), Failure.crash, {}))
-        self.tell(m.LeaseLost("never", "device lost"))
+        self.tell(LeaseEnd("never", "device lost"))
         self.tell(m.Started(10**6))
         self.tell(m.GoesOn("never", "never"))
 

@@ -11,7 +11,8 @@ from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.parts import TrialAt
 from qdrun.runner.engine.state import SweepState
-from qdrun.runner.packing import Claim
+from qdrun.runner.ledger.leases import Lease
+from qdrun.runner.packing import Claim, ClaimPoint
 from qdrun.runner.workers.records import PREEMPTION
 
 ERROR = {"type": "Preempted", "message": PREEMPTION, "traceback": ""}
@@ -48,7 +49,7 @@ def test_attempts_that_a_notice_has_ended_are_never_charged_and_say_nothing_agai
     state = SweepState([TrialAt(0)], Rules(infra=0), lambda batch: {"gpu": Claim.of([(100, 1.0)])})
     (ask,) = state.start(0.0)
     for k in range(3):
-        state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), 100), 0.0)
+        state.handle(Lease(f"l{k}", "d0", ClaimPoint(100), (ask.wanted[0].id,)), 0.0)
         (flight,) = state._flights.values()
         end = {"status": "failed", "failure": "infrastructure", "error": ERROR}
         actions = state.handle(m.LaunchEnded(flight.launch.id, {0: end}), 0.0)
