@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import tempfile
 import time
 import warnings
@@ -31,7 +32,7 @@ from .jit import LoadedCode
 SIZE_LIMIT = 512 << 20
 _MAGIC = b"qdrun object 2\n"
 _SUFFIX = ".qdo"
-_SWEEP_EVERY = 64  # stores between two looks at the folder's size
+_SWEEP_EVERY = 64  # one store in so many looks at the folder's size; at random, as most processes store a few entries alone
 _STALE_SECONDS = 3600  # a temporary file older than this was left by a writer that died
 
 
@@ -80,7 +81,6 @@ class DiskCache:
 
     def __init__(self, folder: Path, size_limit: int = SIZE_LIMIT) -> None:
         self.folder, self.size_limit = folder, size_limit
-        self._stores = 0
         self._safe: bool | None = None  # unknown while there is no folder
         self._warned = False
 
@@ -127,9 +127,8 @@ class DiskCache:
             except BaseException:
                 os.unlink(temporary)
                 raise
-            if self._stores % _SWEEP_EVERY == 0:
+            if secrets.randbelow(_SWEEP_EVERY) == 0:
                 self.sweep()
-            self._stores += 1
         except OSError as e:
             self._warn(f"{self.folder} cannot be written ({e.strerror or e}); set QDRUN_CACHE_DIR to a folder that can")
 

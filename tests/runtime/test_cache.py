@@ -83,6 +83,17 @@ def test_the_least_recently_used_entries_go_first(tmp_path):
     assert left[0] == 0 and left[1:] == list(range(12 - len(left) + 1, 12)) and 5 <= len(left) <= 9
 
 
+@pytest.mark.parametrize("every", [1, 4])
+def test_stores_keep_the_folder_within_its_limit(tmp_path, monkeypatch, every):
+    monkeypatch.setattr(cache, "_SWEEP_EVERY", every)
+    c = DiskCache(tmp_path, size_limit=10_000)
+    most = 0
+    for k in range(200):
+        c.put(key_of(str(k)), b"x" * 1000, {})
+        most = max(most, sum(file.stat().st_size for file in tmp_path.rglob("*.qdo")))
+    assert most < 12_500 if every == 1 else most < 200 * 1000 / 2, "the second bound is missed once in 10 ** 9 runs"
+
+
 def test_what_a_dead_writer_left_is_swept(tmp_path):
     c = DiskCache(tmp_path)
     c.put(KEY, b"x", {})
