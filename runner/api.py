@@ -20,6 +20,7 @@ from .query.table_file import finished_table
 from .store import status
 from .store.layout import RunFolder, find
 from .store.replay import Replay, replay
+from .store.status import RunState
 from .upkeep import labels
 from .upkeep.labels import labels_of
 
@@ -91,7 +92,7 @@ class Results:
         return str(self.status["state"])
 
     @property
-    def status(self) -> dict[str, Any]:
+    def status(self) -> RunState:
         """The present state of the run, as in ``qdrun status --json``: state, counts, best, seconds."""
         return status.status(self.folder)
 

@@ -3,8 +3,8 @@
 import os
 import sys
 
-THEIRS = ("RAY_", "PYTEST_CURRENT_TEST", "PYTHONBREAKPOINT", "no_grpc_proxy", "ROCM_PATH")
-"""Variables that Ray and fixtures of a whole session set: beginnings of their names."""
+THEIRS = ("RAY_", "PYTEST_CURRENT_TEST", "PYTHONBREAKPOINT", "no_grpc_proxy", "ROCM_PATH", "CUDA_DEVICE_MAX_CONNECTIONS")
+"""Variables that Ray, fixtures of a whole session, and a process that holds a device for several programs set: beginnings of their names."""
 
 
 def state(shared_ray):

@@ -69,7 +69,8 @@ class TrialNames:
         """Whether the list of the run is written in blocks, too."""
         self.write: Callable[[], bool] = lambda: True
         """Writes to the list what was made since; whether there was room."""
-        self._make, self._lock, self._known = make, threading.RLock(), set[str]()
+        self._make, self._lock, self._known = make, threading.Lock(), set[str]()
+        self._writing = threading.Lock()  # another one: who asks for an id does not wait for a store that stalls
 
     def before(self, stop: int) -> None:
         """Make those before a place."""
@@ -85,16 +86,23 @@ class TrialNames:
         if len(self._known) < stop:
             seen = dict[str, int]()
             place = next(k for k, name in enumerate([*self.made_ids, *ids]) if seen.setdefault(name, k) != k)
-            raise SameId(seen[ids[place - start]], place, ids[place - start])
+            name = ids[place - start]
+            raise SameId(
+                f"trials {seen[name]} and {place} of the sweep have the same id, {name}, though their parameters differ: it has 12 digits\n"
+                "  do: set another `sweep.seed`, or split the sweep"
+            )
         self.made_ids += ids
         self.made_seeds.extend(seeds)
-        self.write()
 
     def finish(self) -> bool:
-        """Make and write all; whether there was room."""
-        self.before(self.count)
-        with self._lock:
-            return self.write()
+        """Make and write all, block by block; whether there was room."""
+        while True:
+            self.before(len(self.made_seeds) + 1)
+            whole = len(self.made_seeds) == self.count
+            with self._writing:
+                has_room = self.write()
+            if whole:
+                return has_room
 
     def begin(self) -> None:
         """Make and write all in a thread. What it raises, the end of the run raises as well."""
@@ -108,12 +116,6 @@ class TrialNames:
 
 class SameId(QdrunError, ValueError):
     """Two trials have one id."""
-
-    def __init__(self, first: int, second: int, name: str) -> None:
-        super().__init__(
-            f"trials {first} and {second} of the sweep have the same id, {name}, though their parameters differ: it has 12 digits\n"
-            "  do: set another `sweep.seed`, or split the sweep"
-        )
 
 
 class Made(Sequence[T]):

@@ -61,7 +61,7 @@ def test_an_operation_of_three_rows_has_values_gradients_tangents_and_second_der
         first = 1 - 2 * x * np.exp(-x * x)
         want = 1 - 2 * v * np.exp(-v * v) * first
         close = 1e-12 if dtype == qd.f64 else 2e-5
-        np.testing.assert_allclose(loss[None], (np.exp(-v * v) + x).sum(), rtol=close)
+        np.testing.assert_allclose(loss[None], (np.exp(-v * v) + x).sum(), rtol=close, atol=n * close)  # the sum may be near 0
         np.testing.assert_allclose(a.grad.to_numpy(), want, rtol=close, atol=close)
         if where.get("arch") == qd.metal:
             return
