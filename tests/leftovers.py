@@ -4,7 +4,7 @@ import os
 import sys
 
 THEIRS = ("RAY_", "PYTEST_CURRENT_TEST", "PYTHONBREAKPOINT", "no_grpc_proxy", "ROCM_PATH", "CUDA_DEVICE_MAX_CONNECTIONS")
-"""Variables that Ray, fixtures of a whole session, and a process that holds a device for several programs set: beginnings of their names."""
+"""Variables that Ray, fixtures of a session, and a process that holds a device for all its threads set: beginnings of their names."""
 
 
 def state(shared_ray):
