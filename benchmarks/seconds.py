@@ -56,8 +56,12 @@ class Case:
     trials: int
 
 
-def measured(case: Case, backend: str) -> dict[str, float]:
-    """The seconds of each phase of one run."""
+REFUSED = 2
+"""The exit code for a config with more trials than a version takes."""
+
+
+def measured(case: Case, backend: str) -> dict[str, float] | None:
+    """The seconds of each phase of one run. None: this version refuses so many trials."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "c.yaml").write_text(CONFIG.format(backend=backend, trials=case.trials))
         own = {"XDG_STATE_HOME": f"{folder}/state", "QDRUN_MACHINE_DIR": f"{folder}/machine"}
@@ -66,6 +70,8 @@ def measured(case: Case, backend: str) -> dict[str, float]:
         words = [sys.executable, "-c", COMMAND, "submit", "c.yaml", "--quiet"]
         done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder, env=os.environ | own)
         ended = time.time()
+        if done.returncode == REFUSED and case.package:
+            return None
         if done.returncode:
             raise SystemExit(f"{case.name}, {case.trials} trials: submit failed\n{done.stdout}\n{done.stderr}")
         (run,) = Path(folder, "runs").iterdir()
@@ -142,8 +148,12 @@ def main() -> None:
     cases = [Case(name, package, trials) for trials in options.trials for name, package in [*names, ("now", "")]]
     runs: dict[Case, list[dict[str, float]]] = {case: [] for case in cases}
     for _ in range(options.rounds):
-        for case in cases:
-            runs[case].append(measured(case, options.backend))
+        for case in list(runs):
+            if (seconds := measured(case, options.backend)) is not None:
+                runs[case].append(seconds)
+            else:
+                del runs[case]
+                print(f"{case.name} refuses {case.trials:,} trials, and is left out there")
     found = {case: medians(own) for case, own in runs.items()}
     print(table(found))
     if options.svg:
