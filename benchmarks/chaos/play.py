@@ -346,7 +346,8 @@ class Play:
             process = WARM.Process(target=qdrun, args=(["up", "--no-dashboard"], str(self.folder), str(log), self.environment))
             process.start()
             time.sleep(pick.uniform(0.5, 9))
-            os.kill(process.pid, signal.SIGINT)
+            with suppress(ProcessLookupError):  # `up` may have ended before
+                os.kill(process.pid, signal.SIGINT)
             process.join(60)
             if process.exitcode not in (0, 130):
                 self.verdict.problems.append(f"`up` ended with {process.exitcode}")
