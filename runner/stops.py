@@ -33,6 +33,8 @@ class Stops:
 
     asked: int = 0
     starting: bool = False
+    storeless: bool = False
+    """The run has given up its store: threads that read it may never end."""
     check: Callable[[], None] = lambda: None
 
     @property
@@ -47,8 +49,8 @@ class Stops:
 
     @property
     def hurry(self) -> bool:
-        """Whether the user has asked to end at once."""
-        return self.asked > 1
+        """Whether nothing is waited for: the user has asked to end at once, or the store does not answer."""
+        return self.asked > 1 or self.storeless
 
     def started(self) -> Stops:
         """The run has started, with its batches planned: from now on, a request lets trials end."""

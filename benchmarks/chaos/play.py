@@ -257,8 +257,13 @@ class Play:
         return self.scenario.kind in ("disk", "eio", "erofs", "stall") and not self.began
 
     def _over(self):
-        """Whether the last command has brought the run to its end. Code 1: some trials have failed, or the command has."""
+        """Whether the last command has brought the run to its end. Code 1: some trials have failed, or the command has.
+
+        Where the store stalled after the last line, the table is left to the next `resume`.
+        """
         found = self.find()
+        if found is not None and self.scenario.kind == "stall" and not Path(RunFolder(found).table).exists():
+            return False
         if found is None or not self.codes or self.codes[-1] != exit_code(self.scenario.outcome):
             return False
         finished = replay(RunFolder(found)).finished

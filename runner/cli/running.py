@@ -16,8 +16,7 @@ from .base import Config, Debug, Json, Run, Runs, Set, Trial, print_document, re
 
 if TYPE_CHECKING:
     from ..engine.resume import ResumePlan
-    from ..engine.session import Submitted
-    from ..observe.ended import ResumeOutlook
+    from ..observe.ended import ResumeOutlook, Submitted
     from ..observe.timing import Timing
     from ..remote.detach import Detached, Order
     from ..store.layout import RunFolder

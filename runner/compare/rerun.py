@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from ...compiler.errors import QdrunError
 from .. import clock
-from ..engine.session import Submitted, submit
+from ..engine.session import submit
 from ..fields import about
-from ..observe.ended import RunEnd
+from ..observe.ended import RunEnd, Submitted
 from ..observe.table import rows_of
 from ..observe.timing import Timing
 from ..optimize.results import STOPPED
@@ -103,6 +103,7 @@ def rerun(
         NotKept, ConfigError, Damaged: see ``prepared_again``.
         ClusterError: Ray cannot be started or joined.
         StorageFull: there is no room for the run.
+        StorageLost: the store of the new run did not answer at its end.
     """
     before = folder.trials()
     chosen = before if trial is None else [one for one in before if one.id == trial]
@@ -125,6 +126,7 @@ def rerun(
             "files": _ends(rows, prepared),
         }
         done = submit(prepared, job, output=os.fspath(output), timing=timing or Timing(now, now), **how)
+    done.check_store()
     most = TOLERANCES[job.precision] if tolerance is None else tolerance
     names = [one.id for one in chosen]
     return RerunComparison(

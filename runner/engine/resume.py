@@ -16,6 +16,7 @@ from ..config.model import load_config
 from ..config.values import differing
 from ..config.yaml_lines import ConfigError
 from ..observe import table
+from ..observe.ended import Submitted
 from ..observe.timing import Timing
 from ..observe.view import RunWatch
 from ..provenance.again import KEPT_OF, prepared_again
@@ -39,7 +40,7 @@ from ..study.target import input_files
 from ..study.trial_list import Trial, Trials
 from .event_writer import Kept
 from .parts import Charges, TrialAt
-from .session import How, Submitted, attend
+from .session import How, attend
 
 SHOWN = 3
 BY_NAME = "the trial was cancelled"

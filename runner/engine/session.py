@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 from ...compiler.errors import QdrunError
 from ...jobs.base import Job
 from ...jobs.planning.gradient_notes import warnings_of
 from ..checks.first_check import first_check
 from ..clock import now
-from ..exit_codes import exit_code
 from ..export import exporting
 from ..export.callbacks import calling, commands_of
 from ..export.tracker import named_in
@@ -27,6 +26,7 @@ from ..ledger.client import RunLedger
 from ..ledger.machine import Machine, with_others_back
 from ..observe import table
 from ..observe.board import Board
+from ..observe.ended import Submitted
 from ..observe.live import Display
 from ..observe.notebook import display
 from ..observe.remarks import keep_remarks
@@ -34,8 +34,6 @@ from ..observe.timing import Timing
 from ..optimize.kept import forget_batches
 from ..private import NotPrivate
 from ..provenance.record import record, record_data
-from ..query.picking import best_place
-from ..query.run_table import RunTable
 from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from ..ray_adapter.head_watch import ClusterLost, HeadWatch
 from ..ray_adapter.held_devices import HeldDevices
@@ -44,11 +42,9 @@ from ..ray_adapter.node_inventory import Settings, most_cores
 from ..ray_adapter.pages.metrics import Metrics
 from ..stops import Stops, counted_signals
 from ..store.files import FolderGone, StorageFull, StorageLost
-from ..store.follower import Detail
 from ..store.journal import Journal, JournalReader
 from ..store.layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder, check_shared, create
 from ..store.owner import OwnerLost, cancel_requests
-from ..store.replay import replay
 from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
 from ..study.target import notes_of
@@ -66,36 +62,6 @@ from .writer_threads import Patience, patiently, storage_lost
 ROOM_EVERY_S = 0.5
 Stage = Callable[[Journal], tuple[Sequence[TrialAt] | None, Kept]]
 """Returns the trials to run after the claim of the journal (None: all), and what earlier owners have left."""
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """The result of a submit: the state of the run, its folder, and the seconds by phase."""
-
-    folder: RunFolder
-    state: str
-    timing: dict[str, float | None]
-    made: Sequence[table.Row] = ()
-    """The rows, where the table was just made of them."""
-
-    @property
-    def rows(self) -> Sequence[table.Row]:
-        """The rows of the run. Large arrays stay in the journal (``run_table.Large``), except those of the best row."""
-        return self._rows
-
-    @cached_property
-    def _rows(self) -> Sequence[table.Row]:
-        found = None if self.made else replay(self.folder, Detail.SMALL)
-        rows = RunTable.of(self.made) if found is None else table.rows_of(self.folder, found)
-        first = best_place(rows, "loss", rows.names) if rows.large() else None
-        if first is None:
-            return rows
-        return table.filled(self.folder, found or replay(self.folder, Detail.SMALL), rows, rows.large(), places=[first])
-
-    @property
-    def exit_code(self) -> int:
-        """0 all trials succeeded, 1 some did not, 5 the run was lost to another process, 130 interrupted."""
-        return exit_code(self.state)
 
 
 @dataclass(frozen=True)
@@ -246,7 +212,7 @@ def attend(
             state, ours = "lost", False
             screen.note(str(error))
         except Exception as error:
-            ours = not isinstance(error, FolderGone | StorageLost)
+            ours, stops.storeless = not isinstance(error, FolderGone | StorageLost), isinstance(error, StorageLost)
             if not (ours and (isinstance(error, ClusterLost) or head.away())):
                 why = f"{type(error).__name__}: {error}"
                 raise
@@ -257,13 +223,13 @@ def attend(
             timing.ended_t = now()
             head.end()
             try:
-                state, made = _end(ours, journal, screen, stops, state, timing, why, prepared.trials)
-                board.over(state)
-                keep_remarks(folder, made, board.checked(state == "done", lambda: stops.asked > 0))
+                done = _end(ours, journal, screen, stops, state, timing, why, prepared.trials)
+                board.over(done.state)
+                keep_remarks(folder, done.made, board.checked(done.state == "done", lambda: stops.asked > 0))
             finally:
                 wait([starting])
                 close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
-    return Submitted(folder, state, timing.summary(), made)
+    return done
 
 
 @contextmanager
@@ -382,26 +348,27 @@ def _account(folder: RunFolder, note: Callable[[str], None]) -> Account | None:
 
 def _end(
     ours: bool, journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str, trials: Trials
-) -> tuple[str, Sequence[table.Row]]:
+) -> Submitted:
     """``_finish``, unless the run or its store is lost (``ours``); bounds how long the store is waited for.
 
     Raises:
-        StorageLost: see ``patiently``.
+        StorageLost: the store did not take the last line; see ``patiently``.
     """
-    written = list[str]()
+    written, made, lost = list[str](), (), None
     try:
         if ours:
             end = partial(_finish, journal, screen, stops, state, timing, why, trials, written.append)
-            return patiently(end, "the end of the run waits for it", journal.folder.uri, stops, screen.note)
-    except StorageLost:
-        ours = False
+            state, made = patiently(end, "the end of the run waits for it", journal.folder.uri, stops, screen.note)
+    except StorageLost as error:
+        stops.storeless = True
         if not written:
             raise
+        lost = error
         screen.note("the run is over, and its table is left to `qdrun results`")
     finally:
-        if not ours:
+        if not ours or stops.storeless:
             journal.give_up()
-    return (written or [state])[0], ()
+    return Submitted(journal.folder, (written or [state])[0], timing.summary(), made, lost)
 
 
 def _finish(
@@ -491,4 +458,4 @@ def _start(timing: Timing, how: How, gpus: int, job: dict[str, str]) -> Capacity
     return capacity
 
 
-__all__ = ["How", "Stops", "Submitted", "attend", "beating", "counted_signals", "submit"]
+__all__ = ["How", "Stops", "attend", "beating", "counted_signals", "submit"]

@@ -5,51 +5,68 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Protocol
+from functools import cached_property
+from typing import Annotated
 
+from ..exit_codes import exit_code
 from ..fields import Data, about
 from ..optimize.results import best_at, value_text
-from ..query.picking import best
-from ..query.run_table import Row, column_of
+from ..query.picking import best, best_place
+from ..query.run_table import Row, RunTable, column_of
+from ..store.files import StorageLost
+from ..store.follower import Detail
+from ..store.layout import RunFolder
+from ..store.replay import replay
 from ..study.trials import counted
 from ..text_grid import grid
 from ..visible import visible
+from . import table
 from .remarks import remarks_of
 from .show import varied
-
-if TYPE_CHECKING:
-    from ..store.layout import RunFolder
 
 SHOWN_FAILURES, SHOWN_EXAMPLES = 10, 3
 
 
-class EndedRun(Protocol):
-    """A run that a command has brought to its end."""
+@dataclass(frozen=True)
+class Submitted:
+    """The end of a run: its state, its folder, and the seconds by phase."""
 
-    @property
-    def folder(self) -> RunFolder:
-        """Of the run."""
-        ...
+    folder: RunFolder
+    state: str
+    timing: dict[str, float | None]
+    made: Sequence[Row] = ()
+    """The rows, where the table was just made of them."""
+    lost: StorageLost | None = None
+    """Set if the store did not answer after the last line: nothing of the run can be read."""
 
-    @property
-    def state(self) -> str:
-        """How it ended."""
-        ...
-
-    @property
+    @cached_property
     def rows(self) -> Sequence[Row]:
-        """Its table."""
-        ...
+        """The rows of the run. Large arrays stay in the journal (``run_table.Large``), except those of the best row.
 
-    @property
-    def timing(self) -> dict[str, float | None]:
-        """Where the seconds went."""
-        ...
+        Raises:
+            StorageLost: the store did not answer at the end of the run.
+        """
+        self.check_store()
+        found = None if self.made else replay(self.folder, Detail.SMALL)
+        rows = RunTable.of(self.made) if found is None else table.rows_of(self.folder, found)
+        first = best_place(rows, "loss", rows.names) if rows.large() else None
+        if first is None:
+            return rows
+        return table.filled(self.folder, found or replay(self.folder, Detail.SMALL), rows, rows.large(), places=[first])
+
+    def check_store(self) -> None:
+        """Raise what the end of the run met, before anything reads a store that does not answer.
+
+        Raises:
+            StorageLost: it did not answer.
+        """
+        if self.lost is not None:
+            raise self.lost
 
     @property
     def exit_code(self) -> int:
-        """Of the command."""
-        ...
+        """0 all trials succeeded, 1 some did not, 5 the run was lost to another process, 130 interrupted."""
+        return exit_code(self.state)
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,7 @@ class RunEnd:
     results: Annotated[str, about("its table, a Parquet file")]
     state: Annotated[str, about("done, failed, cancelled, interrupted, lost; running after --detach")]
     exit_code: Annotated[int, about("exit code of the command")]
-    trials: Annotated[int, about("number of trials")]
+    trials: Annotated[int | None, about("number of trials; null if the store does not answer, as `warnings` says")]
     counts: Annotated[Mapping[str, int], about("number of trials by status")]
     best: Annotated[Data | None, about("the row with the smallest loss")]
     failures: Annotated[Sequence[Data], about("trial, error_type and error of each failed trial")]
@@ -76,20 +93,21 @@ class RunEnd:
     ] = None
 
     @classmethod
-    def of(cls, done: EndedRun) -> RunEnd:
-        """The end of a run that has ended."""
-        found = best(done.rows)
+    def of(cls, done: Submitted) -> RunEnd:
+        """The end of a run that has ended. Without its store: without its rows."""
+        rows = () if done.lost else done.rows
+        found = best(rows)
         return cls(
             run=done.folder.name,
             folder=done.folder.uri,
             results=done.folder.table,
             state=done.state,
             exit_code=done.exit_code,
-            trials=len(done.rows),
-            counts=Counter(column_of(done.rows, "status")),
+            trials=None if done.lost else len(rows),
+            counts=Counter(column_of(rows, "status")),
             best=found and {name: value for name, value in found.items() if value is not None},
-            failures=[{name: row[name] for name in ("trial", "error_type", "error")} for row in _failures(done)],
-            warnings=remarks_of(done.folder),
+            failures=[{name: row[name] for name in ("trial", "error_type", "error")} for row in _failures(rows)],
+            warnings=[str(done.lost)] if done.lost else remarks_of(done.folder),
             seconds=done.timing["ended_s"],
             timing=done.timing,
         )
@@ -136,14 +154,16 @@ class ResumeOutlook:
         return "\n".join([f"{self.run}: {self.state}", grid(["", "trials", "why"], lines), *hint])
 
 
-def _failures(done: EndedRun) -> list[Row]:
+def _failures(rows: Sequence[Row]) -> list[Row]:
     """The rows of trials that failed, those that crashed each time among them."""
-    statuses = column_of(done.rows, "status")
-    return [done.rows[place] for place, status in enumerate(statuses) if status in ("failed", "poisoned")]
+    statuses = column_of(rows, "status")
+    return [rows[place] for place, status in enumerate(statuses) if status in ("failed", "poisoned")]
 
 
-def summary_text(done: EndedRun) -> str:
+def summary_text(done: Submitted) -> str:
     """The end of a submit, as text: counts, best trial, failures, seconds, path of the results."""
+    if done.lost:
+        return f"{done.state}: {done.lost}\nnext: qdrun status {done.folder.uri}, when the store answers"
     counts = Counter(column_of(done.rows, "status"))
     timing, found = done.timing, best(done.rows)
     lines = [
@@ -173,10 +193,10 @@ def summary_text(done: EndedRun) -> str:
     return "\n".join(lines)
 
 
-def _failure_lines(done: EndedRun) -> list[str]:
+def _failure_lines(done: Submitted) -> list[str]:
     """The failures, equal ones in one line with the first trials that have it."""
     groups: dict[tuple[str, str], list[Row]] = {}
-    for row in _failures(done):
+    for row in _failures(done.rows):
         said = f"{row['error_type']}: {visible((row['error'] or '').partition(chr(10))[0])}"
         groups.setdefault((row["status"], said), []).append(row)
     lines = []

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -131,11 +132,15 @@ class HeadWatch:
             if self.lost:
                 break
         if self.lost and not self._over.wait(GRACE_S):
-            try:
-                self.last_words()
-            finally:
-                print(self.lost, file=sys.stderr, flush=True)
-                self.exit(RESUMABLE)
+            words = threading.Thread(target=self._say_last_words, name="last words", daemon=True)
+            words.start()
+            words.join(GRACE_S)  # the store may not answer either
+            print(self.lost, file=sys.stderr, flush=True)
+            self.exit(RESUMABLE)
+
+    def _say_last_words(self) -> None:
+        with suppress(Exception):  # another process may have the run
+            self.last_words()
 
     def __enter__(self) -> HeadWatch:
         return self

@@ -18,9 +18,9 @@ from typing import Any
 from ...compiler.errors import QdrunError
 from ..engine.early_plans import EarlyPlans
 from ..engine.resume import config_of
-from ..engine.session import Submitted, metadata
+from ..engine.session import metadata
 from ..jobcode.store import versions
-from ..observe.ended import RunEnd
+from ..observe.ended import RunEnd, Submitted
 from ..observe.live import watch
 from ..observe.timing import Timing
 from ..provenance.record import record

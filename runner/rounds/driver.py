@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from ..optimize.descent import optimized
 from ..provenance.versions import CodeChange, CodeChanged, code_changed, code_for
 from ..ray_adapter.cluster import kept_open
 from ..stops import Stops, counted_signals
-from ..store.files import Files, LocalFiles, open_files
+from ..store.files import Files, LocalFiles, StorageLost, open_files
 from ..store.layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder
 from ..store.owner import Owner, OwnerLost, RunAlive, check_owner, give_up, latest_owner, take
 from ..store.status import status
@@ -226,8 +227,9 @@ def _claimed(uri: str, files: Files) -> Iterator[Owner]:
     finally:
         over.set()
         thread.join(BEAT_EVERY_S)
-        with suppress(OSError, QdrunError):
-            give_up(folder, owner)
+        if not isinstance(sys.exception(), StorageLost):  # that store would not answer
+            with suppress(OSError, QdrunError):
+                give_up(folder, owner)
 
 
 def _taken_over(folder: RunFolder) -> SearchRuns:
@@ -324,6 +326,7 @@ class _Record:
             quiet=where.quiet,
             more={ROUND: mark},
         )
+        done.check_store()
         entry["run"] = done.folder.name
         self._keep()
         return done.folder, done.state
@@ -334,7 +337,9 @@ class _Record:
         while True:
             try:
                 how = {"address": where.address, "quiet": where.quiet, "debug": where.debug, "code": where.code or "kept"}
-                return resume(run, **how).state
+                done = resume(run, **how)
+                done.check_store()
+                return done.state
             except RunAlive:
                 if time.monotonic() > until:
                     raise

@@ -114,7 +114,7 @@ def test_the_end_of_a_run_is_said_with_all_that_failed_and_what_the_best_descent
         {"trial": "c3", "status": "poisoned", "loss": None, "param.x": 3.0, "error_type": "Gone", "error": None},
     ]
     times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
-    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="failed", rows=rows, timing=times, exit_code=1)
+    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="failed", rows=rows, timing=times, exit_code=1, lost=None)
     said = summary_text(done).splitlines()
     assert said[0] == "failed: 1 done, 1 failed, 1 poisoned of 3 trials"
     assert said[1] == "best: loss 0.5 at x=3.25, v=[1, 2, 3, ..], from the start x=1 (trial a1)"
@@ -133,7 +133,7 @@ def test_the_end_of_a_run_is_said_with_all_that_failed_and_what_the_best_descent
 def test_the_best_trial_need_not_have_all_keys_of_a_dictionary_parameter(tmp_path):
     rows = [{"trial": f"t{k}", "status": "done", "loss": float(k), f"param.d.{k}": k, "param.x": k} for k in range(2)]
     times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
-    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="done", rows=rows, timing=times, exit_code=0)
+    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="done", rows=rows, timing=times, exit_code=0, lost=None)
     assert summary_text(done).splitlines()[1] == "best: loss 0 at d.0=0, x=0 (trial t0)"
 
 
@@ -148,7 +148,7 @@ def test_equal_failures_are_one_line(tmp_path):
     rows = [failed | {"trial": f"t{k}", "error": f"{'no' if k % 10 else 'other'}\nmore"} for k in range(31)]
     rows += [failed | {"trial": f"u{k}", "error": f"number {k}"} for k in range(9)]
     times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
-    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="failed", rows=rows, timing=times, exit_code=1)
+    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="failed", rows=rows, timing=times, exit_code=1, lost=None)
     said = summary_text(done).splitlines()[1:12]
     assert said[0] == "failed: 4 trials (t0, t10, t20, ..) E: other"
     assert said[1:3] == ["failed: 27 trials (t1, t2, t3, ..) E: no", "failed: u0 E: number 0"]

@@ -13,17 +13,20 @@ from typer.testing import CliRunner
 
 from qdrun.runner import load
 from qdrun.runner.cli.app import app
+from qdrun.runner.compare import rerun as rerun_module
 from qdrun.runner.compare.numbers import compared
 from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.engine.resume import config_of
 from qdrun.runner.jobcode.store import KEPT
+from qdrun.runner.observe.ended import Submitted
 from qdrun.runner.provenance import inputs as inputs_module
 from qdrun.runner.provenance.again import KEPT_OF, prepared_again
 from qdrun.runner.provenance.kept import NotKept, differences, kept, options_as_then
 from qdrun.runner.provenance.record import FILE, Provenance, record, record_data
 from qdrun.runner.store.attempts import Attempt, ended, pack
+from qdrun.runner.store.files import StorageLost
 from qdrun.runner.store.journal import Journal
-from qdrun.runner.store.layout import create
+from qdrun.runner.store.layout import RunFolder, create
 from qdrun.runner.study.plan import make_plan
 from qdrun.runner.study.prepare import prepare
 
@@ -157,6 +160,14 @@ def test_everything_comes_from_the_folder_and_its_numbers_are_the_same(home, tmp
     shutil.rmtree(folder.path)
     continued, _ = config_of(again)
     assert continued.target.home == KEPT and continued.target.code == prepared.target.code
+
+
+def test_rows_of_a_store_that_does_not_answer_are_not_compared(home, tmp_path, monkeypatch):
+    lost = Submitted(RunFolder(tmp_path / "new"), "done", {}, lost=StorageLost("the run ends without its store"))
+    monkeypatch.setattr(rerun_module, "submit", lambda *args, **options: lost)
+    monkeypatch.setattr(rerun_module, "compared", lambda *args: pytest.fail("the store was read"))
+    with pytest.raises(StorageLost):
+        rerun_module.rerun(made(home), output=tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["provenance", "source", "lacks", "input"])

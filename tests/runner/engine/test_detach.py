@@ -293,6 +293,17 @@ def test_a_head_that_stays_away_ends_the_run():
     assert error.value.exit_code == 5 and world.watch.away()
 
 
+def test_a_process_whose_head_and_store_are_both_away_ends_all_the_same(monkeypatch):
+    monkeypatch.setattr(head_watch, "GRACE_S", 0.05)
+    monkeypatch.setattr(head_watch, "LOOK_S", 0.01)
+    world, door = World(), threading.Event()
+    world.watch.last_words = door.wait
+    world.up, world.watch.lost = False, "the head is gone"
+    world.watch._run()
+    door.set()
+    assert world.done == [5]
+
+
 def test_a_node_that_is_gone_under_a_living_head_ends_the_run():
     """Its raylet was killed; the head answers, and no worker would ever start."""
     world, up = World(), {"head:6379"}

@@ -1,5 +1,6 @@
 """The end of a run on a disk that is full: what is said, and what is waited for."""
 
+import dataclasses
 import threading
 import time
 from contextlib import contextmanager
@@ -7,11 +8,13 @@ from contextlib import contextmanager
 import pytest
 
 from qdrun.runner.engine import resume, session, writer_threads
+from qdrun.runner.observe.ended import RunEnd, summary_text
 from qdrun.runner.observe.timing import Timing
-from qdrun.runner.store.files import StorageFull
+from qdrun.runner.stops import join
+from qdrun.runner.store.files import StorageFull, StorageLost
 from qdrun.runner.store.follower import read
 from qdrun.runner.store.journal import Journal
-from qdrun.runner.store.layout import write_run
+from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.study.trial_list import Trials
 
 FULL = "no room left in runs: No space left on device\n  do: make room there"
@@ -62,8 +65,35 @@ def test_a_run_whose_last_line_is_written_is_over_though_its_table_hangs(tmp_pat
     screen = Screen()
     with Journal(folder) as journal:
         found = session._end(True, journal, screen, session.Stops(asked=2), "done", Timing(1.0, 1.0), "", Trials.of([]))
+        assert (found.state, found.exit_code, found.made) == ("done", 0, ())
+        assert screen.said[-1] == "the run is over, and its table is left to `qdrun results`"
+        _check_storeless_end(found, folder, monkeypatch)
     door.set()
-    assert found == ("done", ()) and screen.said[-1] == "the run is over, and its table is left to `qdrun results`"
+
+
+def _check_storeless_end(found, folder, monkeypatch):
+    """Neither form of the end reads the store, and both say what to do."""
+    hanging = dataclasses.replace(found, folder=RunFolder(folder.uri))
+    for name in ("read", "exists", "names", "below"):
+        monkeypatch.setattr(type(folder.files), name, lambda *words, **options: pytest.fail("the store was read"))
+    do = f"  do: see why {folder.uri} takes nothing, then `qdrun resume {folder.uri}`; its rows are kept"
+    first, *rest = summary_text(hanging).splitlines()
+    assert first.startswith("done: the run ends without its store: it has not answered for ")
+    assert rest == [do, f"next: qdrun status {folder.uri}, when the store answers"]
+    said = RunEnd.of(hanging)
+    assert (said.state, said.exit_code, said.trials, said.counts, said.best, said.failures) == ("done", 0, None, {}, None, [])
+    assert said.warnings[0].splitlines()[1] == do
+    for reads in (hanging.check_store, lambda: hanging.rows):
+        with pytest.raises(StorageLost):
+            reads()
+
+
+def test_threads_that_read_a_store_which_does_not_answer_are_not_waited_for():
+    door, stops = threading.Event(), session.Stops(storeless=True)
+    thread = threading.Thread(target=door.wait, daemon=True)
+    thread.start()
+    assert not join(thread, stops)
+    door.set()
 
 
 def test_a_run_that_was_killed_between_its_last_line_and_its_table_gets_the_table_from_resume(tmp_path):

@@ -6,6 +6,7 @@ from runner_helpers import write_config
 
 from qdrun.runner.engine import resume as resuming
 from qdrun.runner.engine import session
+from qdrun.runner.observe.ended import Submitted
 from qdrun.runner.observe.table import write_parquet
 from qdrun.runner.observe.timing import Timing
 from qdrun.runner.ray_adapter.jobs_api import note_launch
@@ -140,7 +141,7 @@ def test_a_job_that_begins_after_somebody_else_was_lost_with_its_run_goes_on_whe
     def attend(prepared, job, folder, how, stage, *more, **words):
         with Journal(folder) as journal:
             staged.append([work.place for work in stage(journal)[0]])
-        return session.Submitted(folder, "done", {})
+        return Submitted(folder, "done", {})
 
     monkeypatch.setattr(resuming, "attend", attend)
     monkeypatch.setattr(session, "attend", lambda *words, **more: pytest.fail("from its beginning"))

@@ -5,6 +5,7 @@ import math
 import signal
 import threading
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from qdrun.jobs.lj_cluster import KNOWN
 from qdrun.runner.config.axes import SweepSection
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.config.search_section import SearchSection
+from qdrun.runner.observe.ended import Submitted
 from qdrun.runner.rounds import driver
 from qdrun.runner.rounds.driver import RoundSettings, SearchChanged, SearchProgress, SearchRuns, search
 from qdrun.runner.rounds.plans import NotSearchable, rounds_of
-from qdrun.runner.store.files import open_files
+from qdrun.runner.store.files import LocalFiles, StorageLost, open_files
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import take
 
@@ -195,6 +197,22 @@ def test_a_search_has_one_owner_and_a_process_that_has_lost_it_writes_nothing(tm
         "search/000001.json", json.dumps({"config": config, "rounds": [1, 2, 3]}).encode()
     )  # between its check and its write
     assert record(None)._known == second._known
+
+
+def test_a_search_whose_round_ended_without_its_store_asks_nothing_more_of_it(tmp_path, monkeypatch):
+    config = tmp_path / "lj.yaml"
+    config.write_text(CONFIG.format(storage=tmp_path))
+
+    def lost(*args, output, **options):
+        for name in ("read", "put", "names", "remove"):
+            monkeypatch.setattr(LocalFiles, name, lambda *words, **options: pytest.fail("the store was asked"))
+        return Submitted(RunFolder(f"{output}/r"), "done", {}, lost=StorageLost("the run ends without its store"))
+
+    monkeypatch.setattr(driver, "kept_open", lambda *words: nullcontext())
+    monkeypatch.setattr(driver, "submit", lost)
+    monkeypatch.setattr(driver, "BEAT_EVERY_S", 60.0)
+    with pytest.raises(StorageLost):
+        search(config, folder=str(tmp_path / "lost"), where=QUIET)
 
 
 @pytest.mark.slow
