@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .processes import alive, below, kill, processes, reap, until
+from qdrun.runner.processes import alive
+
+from .processes import below, kill, processes, reap, until
 
 FAST = {
     "health_check_initial_delay_ms": 0,

@@ -206,6 +206,7 @@ class Play:
 
     def run(self):
         """All commands, and the verdict."""
+        os.environ.update(self.environment)  # Ray reads its token once, in the process that the others are made from
         self._before()
         for number in range(COMMANDS):
             faults = self.scenario.faults[number] if number < len(self.scenario.faults) else ()
@@ -295,7 +296,6 @@ class Play:
         words += ["--quiet", *(["--address", self.cluster.address] if self.cluster else [])]
         self.commands += 1
         log = self.folder / f"command{self.commands}.log"
-        os.environ.update(self.environment)  # Ray reads its token once, in the process that the others are made from
         variables = self.environment | (self.proxy.environment if self.proxy else {})
         process = WARM.Process(target=qdrun, args=(words, str(self.where), str(log), variables))
         process.start()

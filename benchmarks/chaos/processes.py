@@ -72,14 +72,6 @@ def below(*roots):
     return out
 
 
-def alive(pid):
-    """Whether there is such a process, other than dead and not waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def kill(pid):
     """SIGKILL; False: it was gone."""
     try:

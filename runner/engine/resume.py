@@ -28,7 +28,7 @@ from ..ray_adapter.jobs_api import known_dead
 from ..store.attempts import Failure, missing_file, requeued
 from ..store.journal import Journal
 from ..store.layout import TRIALS, ConfigChanged, RunFolder, config_hash
-from ..store.owner import gone_from_here, latest_owner, seems
+from ..store.owner import latest_owner, seems
 from ..store.replay import DONE, Replay, Replayer, recover, run_state
 from ..store.status import status
 from ..store.summary import current
@@ -189,7 +189,7 @@ def _gone(folder: RunFolder, asks: str | None) -> int:
     owner = latest_owner(folder)
     if owner is None:
         return 0
-    gone = gone_from_here(owner) or (seems(folder) is not False and known_dead(folder, owner, asks))
+    gone = owner.gone or (seems(folder) is not False and known_dead(folder, owner, asks))
     return owner.number if gone else 0
 
 

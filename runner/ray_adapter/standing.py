@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..private import private, state_folder
-from ..processes import alive, pid_space, started
+from ..processes import alive, pid_space
 
 RECORD, USERS = "ray.json", "ray.users"
 SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "WINDOWID", "LS_COLORS", "PS1")
@@ -48,7 +48,7 @@ class Standing:
     @property
     def lives(self) -> bool:
         """Whether the process that holds it is still there."""
-        return alive(self.pid) and (self.began, self.space) == (started(self.pid), pid_space())
+        return self.space == pid_space() and alive(self.pid, self.began)
 
     def suits(self, gpus: int) -> bool:
         """Whether a run of this process can use it: its workers have the same Python, and enough devices."""

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...compiler.errors import QdrunError
 from ..clock import now
 from ..config.values import differing
-from ..processes import alive, pid_space
+from ..processes import gone_from_here, pid_space
 from ..study.plan import PlannedGroup
 from ..study.trial_file import TrialList, ids_of, of_growing, read_trials, trial_lines, trial_of, write_as_made
 from ..study.trial_list import Trial, Trials
@@ -285,7 +285,7 @@ class RunFolder:
     def silent_s(self) -> float:
         """Seconds since the last heartbeat; infinite when there was none, or when its process, which was one of those here, is gone."""
         beat = self.last_beat()
-        if beat is None or (beat["host"] == platform.node() and beat["where"] == pid_space() and not alive(beat["pid"])):
+        if beat is None or gone_from_here(beat["pid"], beat["host"], beat["where"]):
             return float("inf")
         return time.time() - beat["t"]
 

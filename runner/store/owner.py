@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from ...compiler.errors import QdrunError
-from ..processes import alive, pid_space, started
+from ..processes import gone_from_here, pid_space, started
 from .encoding import document, read_document
 from .files import Files, escaped
 from .layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder
@@ -47,6 +47,11 @@ class Owner:
     t: float
     started: str = ""
     where: str = ""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process is known to have ended; see ``processes.gone_from_here``."""
+        return gone_from_here(self.pid, self.host, self.where, self.started)
 
 
 def _claim_name(number: int, over: bool = False) -> str:
@@ -99,7 +104,7 @@ def take(folder: RunFolder, *, gone: int = 0) -> Owner:
 
 def _silent_s(folder: RunFolder, owner: Owner) -> float:
     """Seconds since ``owner`` was heard of; infinite when its process on this host is gone."""
-    if gone_from_here(owner):
+    if owner.gone:
         return float("inf")
     beat = folder.last_beat()
     heard = beat["t"] if beat is not None and beat["owner"] == owner.number else 0.0
@@ -116,16 +121,6 @@ def _alive(folder: RunFolder, owner: Owner, silent_s: float) -> bool:
     if silent_s == float("inf") or before is None or before["owner"] != owner.number:
         return silent_s < LOST_AFTER_S
     return bool(beating((folder,), WATCH_S if silent_s > 0.0 else LOST_AFTER_S))
-
-
-def gone_from_here(owner: Owner) -> bool:
-    """Whether the process that made a claim was one that this process could see, and is no more.
-
-    A machine of the same name, another boot of this one and another container have process ids of their own: there nothing is known.
-    """
-    if owner.host != platform.node() or owner.where != pid_space():
-        return False
-    return not alive(owner.pid) or (owner.started != "" and started(owner.pid) != owner.started)
 
 
 def give_up(folder: RunFolder, owner: Owner) -> None:

@@ -1,6 +1,10 @@
 """Small configs on the fake job."""
 
 import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -62,3 +66,12 @@ def trial_record(spec):
     for part in ("gradients", "outputs"):
         record[part] = {name: np.asarray(value).tolist() for name, value in record[part].items()}
     return record
+
+
+@contextmanager
+def zombie():
+    """The id of a process that has ended and is waited for at the end of the block alone."""
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        os.kill(process.pid, 0)
+        yield process.pid

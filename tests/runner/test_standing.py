@@ -4,17 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from runner_helpers import zombie
 
 from qdrun.runner.api import submit
 from qdrun.runner.processes import pid_space, started
 from qdrun.runner.ray_adapter import standing as module
 from qdrun.runner.ray_adapter.cluster import ClusterError, check_environment
 from qdrun.runner.ray_adapter.standing import Standing, changed, hold, standing, standing_folder
-from qdrun.runner.remote.keeper import start, stop
+from qdrun.runner.remote.keeper import STOP_S, start, stop
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
@@ -42,6 +44,20 @@ def test_a_record_is_believed_while_its_process_lives():
         assert standing() is None and not (standing_folder() / module.RECORD).exists()
     (standing_folder() / module.RECORD).write_text("{")
     assert standing() is None
+
+
+def test_a_keeper_that_ended_and_was_never_waited_for_is_gone():
+    with zombie() as pid:
+        record(pid=pid, began=started(pid))
+        assert standing() is None
+
+
+def test_down_ends_a_keeper_that_nobody_waits_for():
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as keeper:
+        record(pid=keeper.pid, began=started(keeper.pid))
+        began = time.monotonic()
+        assert stop() == keeper.pid and time.monotonic() - began < STOP_S / 2
+        assert started(keeper.pid), "it is a zombie until the end of this block"
 
 
 def test_a_run_of_another_environment_or_with_more_devices_starts_its_own_ray():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runner_helpers import zombie
 from store_helpers import make_run, record, rows_written, run_one
 
 from qdrun.runner.processes import pid_space
@@ -27,6 +28,7 @@ from qdrun.runner.store.owner import (
     ask_to_cancel,
     cancel_requests,
     latest_owner,
+    lives,
     owner_numbers,
 )
 from qdrun.runner.store.replay import record_of, recover, replay
@@ -142,6 +144,19 @@ def test_who_is_silent_loses_the_run(where, pid, host, age, taken):
             Journal(folder)
 
 
+def test_the_run_of_a_process_that_ended_and_was_never_waited_for_is_free(where):
+    """In a container without an init nobody waits for orphans: their process ids stay."""
+    folder = make_run(where)
+    with zombie() as pid:
+        assert process_started(pid)
+        claim = {"number": 1, "token": "a", "pid": pid, "host": platform.node(), "t": time.time(), "where": pid_space()}
+        folder.files.put("owners/000001.json", document(claim))
+        beat = {"t": time.time(), "pid": pid, "host": claim["host"], "owner": 1, "where": claim["where"]}
+        folder.files.put("heartbeat.json", document(beat))
+        assert latest_owner(folder).gone and folder.silent_s() == float("inf") and not lives(folder)
+        Journal(folder).close()
+
+
 @pytest.mark.parametrize(
     ("change", "gone"),
     [
@@ -161,7 +176,7 @@ def test_a_process_is_known_to_be_gone_only_among_the_process_ids_that_it_had(wh
     folder.files.put("owners/000001.json", document(claim))
     beat = {"t": time.time(), "pid": claim["pid"], "host": claim["host"], "owner": 1, "where": claim["where"]}
     folder.files.put("heartbeat.json", document(beat))
-    assert owner.gone_from_here(latest_owner(folder)) is gone
+    assert latest_owner(folder).gone is gone
     assert (folder.silent_s() == float("inf")) is (gone and "pid" in change)
     if gone:
         Journal(folder).close()
