@@ -91,7 +91,7 @@ class RunLedger:
         now = clock.now()
         self._ledger.give_back(done, now)
         with self.source.granting(self._ledger) as idle:
-            answer = self._ledger.exchange((), now)
+            answer = self._ledger.exchange(now)
         return replace(answer, close=(*answer.close, *idle), others=self.source.others)
 
     def closed(self, device: str) -> None:

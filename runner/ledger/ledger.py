@@ -164,9 +164,8 @@ class Ledger:
                 self._measure(grant, end, now)
                 self._end(grant)
 
-    def exchange(self, done: Sequence[LeaseEnd], now: float) -> Exchange:
-        """Return leases, and receive what has been granted and ended since the last exchange."""
-        self.give_back(done, now)
+    def exchange(self, now: float) -> Exchange:
+        """Receive what has been granted and ended since the last exchange."""
         for name, one in self._devices.items():
             if one.until is not None and one.until <= now:
                 self._devices.rest(name, None)

@@ -10,12 +10,13 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from ..ledger.cluster_shares import Demand, HeldGroup, WantedGroup, asks, full_nodes, to_give
+from ..ledger.cluster_shares import Demand, Group, HeldGroup, WantedGroup, asks, full_nodes, to_give
 from ..ledger.inventory import LANES, RESOURCES, Found
 from ..ledger.ledger import Ledger
 from . import compat, placement_groups
@@ -174,9 +175,10 @@ class HeldDevices:
                 placement_groups.remove(group.id)
 
     def _tick(self, now: float) -> None:
+        existing = cache(placement_groups.existing)  # asked once, and only if something wants to know
         if now - self._looked >= self._settings.look_s:
             self._nodes.look()
-            there = {group.id for group in placement_groups.existing()}
+            there = {group.id for group in existing()}
             for group in list(self._groups.values()):
                 node = group.node or group.pinned
                 if node and node not in self._nodes.alive:
@@ -191,15 +193,14 @@ class HeldDevices:
                     self._rests[group.resource] = now + REST_S
                 self._drop(group, group.leaving)
         if any(group.device is None for group in self._groups.values()):
-            self._take_placed(now)
+            self._take_placed({group.id: group for group in existing()}, now)
         self._return_idle(now)
-        self._share(now)
+        self._share(existing, now)
         for resource in {*self._demand.lanes, *(group.resource for group in self._groups.values())}:
             self._ask(resource, now)
 
-    def _take_placed(self, now: float) -> None:
-        """Find out which devices the groups are that Ray has placed."""
-        there = {group.id: group for group in placement_groups.existing()}
+    def _take_placed(self, there: Mapping[str, Group], now: float) -> None:
+        """Find out which devices the groups are that Ray has placed. ``there``: what Ray says of all groups, by id."""
         for group in [group for group in self._groups.values() if group.device is None and group.id in there]:
             if not group.node and there[group.id].node:
                 group.node = there[group.id].node
@@ -265,14 +266,14 @@ class HeldDevices:
                 group.leaving = IDLE
         self._full = {what: until for what, until in self._full.items() if until > now}
 
-    def _share(self, now: float) -> None:
+    def _share(self, existing: Callable[[], Sequence[Group]], now: float) -> None:
         """Give something to others who have waited for long enough: what runs there comes to its end first."""
         if now - self._shared < LOOK_S:
             return
         self._shared = now
         held = [group for group in self._held.values() if group.device is not None and not group.leaving]
         resources = {group.resource for group in held}
-        groups, available = (placement_groups.existing(), compat.available()) if resources else ([], {})
+        groups, available = (existing(), compat.available()) if resources else ([], {})
         for resource in resources - {group.resource for group in self._held.values() if group.leaving}:
             mine = [group for group in held if group.resource == resource]
             others = [one for one in groups if one.resource == resource and one.run != self._run]

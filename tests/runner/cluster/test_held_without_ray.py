@@ -32,7 +32,7 @@ class Cluster:
         self.cores = dict.fromkeys(nodes, 2.0)
         self.answers = {name: Answer([*local(1, None, name), *rows]) for name, rows in self.rows.items()}
         self.groups, self.removed, self.probed, self.inside, self.waits = {}, [], [], {}, True
-        self.names, self.hangs, self.ids, self.now = set(), {}, itertools.count(), 1000.0
+        self.names, self.hangs, self.ids, self.now, self.readings = set(), {}, itertools.count(), 1000.0, 0
         monkeypatch.setattr(node_inventory, "nodes", self.nodes)
         monkeypatch.setattr(node_inventory, "probe", lambda node, *_: self.probed.append(node) or self.answers[node])
         monkeypatch.setattr("ray.wait", lambda refs, timeout: (refs if refs[0].value is not None else [], []))
@@ -71,6 +71,7 @@ class Cluster:
         return id
 
     def existing(self):
+        self.readings += 1
         return list(self.groups.values())
 
     def remove(self, group):
@@ -103,8 +104,9 @@ class Run:
         for _ in range(times):
             self.exchange(done)
             done = ()
-            self.cluster.now += 3.0
+            self.cluster.now, before = self.cluster.now + 3.0, self.cluster.readings
             self.source._tick(self.cluster.now)
+            assert self.cluster.readings <= before + 1, "a look at Ray reads its groups once"
             self.exchange()
 
     def exchange(self, done=()):

@@ -37,7 +37,8 @@ def leased(rows, requests):
     kinds = {row.id: row.kind for row in rows}
     starts, ends, now, done = {}, [], 0.0, []
     while True:
-        answer = ledger.exchange(done, now)
+        ledger.give_back(done, now)
+        answer = ledger.exchange(now)
         for lease in answer.leases:
             (name,) = lease.requests
             starts[name] = (now, lease.device, lease.point.bytes)

@@ -47,7 +47,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.add_device(row)
 
     def exchange(self, done=()):
-        answer = self.ledger.exchange(done, self.now)
+        self.ledger.give_back(done, self.now)
+        answer = self.ledger.exchange(self.now)
         for end in answer.ended:
             assert end.lease not in self.held or end.reason.startswith("device lost")
             self.held.pop(end.lease, None)
