@@ -20,7 +20,7 @@ VERSION = 1
 TYPES = {
     "submit": "observe.ended:RunEnd",
     "search": "rounds.driver:SearchResult",
-    "resume": "observe.ended:ResumeOutlook",
+    "resume": "observe.ended:ResumePlan",
     "plan": "observe.planned:PlanDocument",
     "explain": "study.explain:ExplainDocument",
     "check": "study.check:Checked",

@@ -15,8 +15,7 @@ from ..fields import about
 from .base import Config, Debug, Json, Run, Runs, Set, Trial, print_document, reported
 
 if TYPE_CHECKING:
-    from ..engine.resume import ResumePlan
-    from ..observe.ended import ResumeOutlook, Submitted
+    from ..observe.ended import ResumePlan, Submitted
     from ..observe.timing import Timing
     from ..remote.detach import Detached, Order
     from ..store.layout import RunFolder
@@ -166,7 +165,7 @@ def _ended(done: Submitted, as_json: bool) -> NoReturn:
 
 
 def _detached(
-    made: Detached, timing: Timing, wait: bool, quiet: bool, as_json: bool, again: ResumeOutlook | None = None
+    made: Detached, timing: Timing, wait: bool, quiet: bool, as_json: bool, again: ResumePlan | None = None
 ) -> NoReturn:
     """Print which process runs a run, and follow it if asked to. ``again``: the document of ``resume``."""
     from ..observe.ended import RunEnd
@@ -188,14 +187,13 @@ def _detached(
     _ended(done, as_json)
 
 
-def _outlook(folder: RunFolder, plan: ResumePlan, *, code: bool, config: bool) -> ResumeOutlook:
-    """The document of ``resume`` before it runs anything. ``code``, ``config``: compare these with what the run keeps."""
+def _with_changes(folder: RunFolder, plan: ResumePlan, *, code: bool, config: bool) -> ResumePlan:
+    """Add what has changed since the run began. ``code``, ``config``: compare these with what the run keeps."""
     from ..engine.resume import config_changes
-    from ..observe.ended import ResumeOutlook
     from ..provenance.versions import code_changes
 
-    changed = code_changes(folder) if code else [], config_changes(folder) if config else []
-    return ResumeOutlook(folder.name, plan.state, plan.kept, plan.retried, plan.skipped, *changed)
+    changed = {"code_changes": code_changes(folder)} if code else {}
+    return replace(plan, **changed, config_changes=config_changes(folder) if config else ())
 
 
 def resume(
@@ -244,12 +242,14 @@ def resume(
         reader = Replayer(folder := find(run, runs))
         plan = look(folder, failed=failed, reader=reader)
         checked = bool(plan.retried) and not force
-        data = _outlook(folder, plan, code=checked and (dry_run or code is None), config=checked and dry_run and config is None)
+        plan = _with_changes(
+            folder, plan, code=checked and (dry_run or code is None), config=checked and dry_run and config is None
+        )
         if not as_json and not quiet:
-            print(data.text, file=sys.stdout if dry_run else sys.stderr)
+            print(plan.text, file=sys.stdout if dry_run else sys.stderr)
         if dry_run:
             if as_json:
-                print_document("resume", data)
+                print_document("resume", plan)
             return
         timing, done = Timing(command_t=command_t, submitted_t=now()), over(folder, plan)
         if done is not None:
@@ -258,19 +258,19 @@ def resume(
         elif detach or is_dashboard(address):
             from ..remote.detach import Order, resume_detached
 
-            chosen = which_code(data.code_changes, code)
+            chosen = which_code(plan.code_changes, code)
             made = resume_detached(
                 folder, Order(timing, address, dashboard), config=config, force=force, failed=failed, debug=debug, code=chosen
             )
-            _detached(made, timing, wait or not detach, quiet, as_json, data)
+            _detached(made, timing, wait or not detach, quiet, as_json, plan)
         else:
             how = {"address": address, "dashboard": dashboard, "quiet": quiet, "timing": timing}
-            how |= {"code": which_code(data.code_changes, code)}
+            how |= {"code": which_code(plan.code_changes, code)}
             done = go_on(folder, config=config, force=force, failed=failed, debug=debug, reader=reader, **how)
             if not as_json:
                 print(summary_text(done))
         if as_json:
-            print_document("resume", replace(data, ended=RunEnd.of(done)))
+            print_document("resume", replace(plan, ended=RunEnd.of(done)))
         raise typer.Exit(done.exit_code)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..ledger.leases import Lease
+from ..packing import Request
 from ..store.attempts import PREEMPTED, Failure
 from ..store.columns import BatchRows
 from ..value_columns import Places, index_of
@@ -63,7 +64,7 @@ class Flights:
         self._saving: frozenset[int] = frozenset()
         self._unready: Counter[str] = Counter()  # workers that could not run trials since one could, by device
         self._next = 1
-        self._began = self._now = 0.0
+        self._submitted = self._now = 0.0
 
     # requests and leases
 
@@ -71,7 +72,7 @@ class Flights:
         if self.paused:
             self._parked += batches
             return
-        wanted = []
+        requests = []
         for batch in batches:
             if not batch:
                 continue
@@ -81,9 +82,9 @@ class Flights:
             name = f"t{first}" + (f"+{len(batch) - 1}" if len(batch) > 1 else "") + (f".{asks}" if asks > 1 else "")
             claims = self.claims(batch) if own is None else own
             self._asked.add(name, batch, claims)
-            wanted.append(m.Wanted(name, batch, claims, self._began))
-        if wanted:
-            self._out.append(m.Ask(tuple(wanted)))
+            requests.append(Request(name, claims, self._submitted, batch))
+        if requests:
+            self._out.append(m.Ask(tuple(requests)))
 
     def _park(self) -> None:
         """Hold no place that nothing may run in for now: others can have it."""

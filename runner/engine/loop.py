@@ -67,7 +67,7 @@ class Runner:
         self._watch = StoreWatch(self.outside.folder, self.outside.journal.owner, LOOK_EVERY_S)
         try:
             board.slots = sum(row.lanes for row in self._devices().values() if row.usable)
-            self._do(self.state.start(self.clock()))
+            self._do(self.state.start(self.clock(), clock_now()))
             while not self.state.finished:
                 self._step()
             self._exchange()
@@ -204,23 +204,21 @@ class Runner:
         self._found |= {row.id: row for row in self.ledger.devices()}
         return self._found
 
-    def _ask(self, wanted: tuple[m.Wanted, ...]) -> None:
+    def _ask(self, wanted: tuple[Request, ...]) -> None:
         """Ask for places; what fits no device of those there have been is refused at once, with the arithmetic."""
         pools, devices = pools_and_devices(self._devices().values())
-        now, clock = clock_now(), self.clock()
         requests, refused = [], {}
         known: dict[int, str | None] = {}
-        for one in wanted:
-            request = Request(one.id, one.claims, now - (clock - one.since), len(one.trials))
-            key = id(one.claims)
+        for request in wanted:
+            key = id(request.claims)
             if key not in known:
                 found = misfit(request, pools, devices) if devices else None
                 known[key] = found and f"{found}; the trial was not started"
-            why = self.inside.too_large(one.trials[0]) or known[key]
+            why = self.inside.too_large(request.trials[0]) or known[key]
             if why is None:
                 requests.append(request)
             else:
-                refused[one.id] = why
+                refused[request.id] = why
         if requests:
             self.ledger.ask(requests)
             self._asked = True
@@ -295,7 +293,7 @@ class Runner:
                 case m.GoOn():
                     self._go_on(action)
                 case m.Ask():
-                    self._ask(action.wanted)
+                    self._ask(action.requests)
                 case m.Withdraw():
                     self.ledger.withdraw(action.requests)
                 case m.AskToStop():

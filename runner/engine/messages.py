@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from ..ledger.leases import Lease, LeaseEnd
-from ..packing import Claim
+from ..packing import Request
 from ..store.attempts import Failure
 from ..store.columns import BatchRows
 from ..value_columns import Places
@@ -147,20 +147,10 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A request to the ledger."""
-
-    id: str
-    trials: Places
-    claims: Mapping[str, Claim] = field(hash=False)
-    since: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     """Ask the ledger for places."""
 
-    wanted: tuple[Wanted, ...]
+    requests: tuple[Request, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..config.model import load_config
 from ..config.values import differing
 from ..config.yaml_lines import ConfigError
 from ..observe import table
-from ..observe.ended import Submitted
+from ..observe.ended import ResumePlan, Submitted
 from ..observe.timing import Timing
 from ..observe.view import RunWatch
 from ..provenance.again import KEPT_OF, prepared_again
@@ -47,25 +46,8 @@ BY_NAME = "the trial was cancelled"
 """The error of a trial that was cancelled individually."""
 
 
-@dataclass(frozen=True)
-class ResumePlan:
-    """The decisions of ``resume``.
-
-    Attributes:
-        kept: trials that have succeeded.
-        retried: trials that run, or run again, each with the reason.
-        skipped: trials that failed by an error of their own, each with the reason; ``failed=True`` runs them again.
-        state: present state of the run.
-    """
-
-    kept: tuple[str, ...]
-    retried: dict[str, str]
-    skipped: dict[str, str]
-    state: str
-
-
 def look(folder: RunFolder, *, failed: bool = False, reader: Replayer | None = None) -> ResumePlan:
-    """Compute the decisions of ``resume`` from the run's folder. ``reader``: has read its journal so far."""
+    """Compute the decisions of ``resume`` from the run's folder. ``failed``: also retry failed trials. ``reader``: has read its journal."""
     state = (reader or Replayer(folder)).look()
     return _plan(folder, state, failed, run_state(folder, state))
 
@@ -93,7 +75,7 @@ def _plan(folder: RunFolder, state: Replay, failed: bool, now: str) -> ResumePla
         else:
             why, again = _judge(state.state_at(place))
             (retried if again or failed else skipped)[name] = why
-    return ResumePlan(tuple(kept), retried, skipped, now)
+    return ResumePlan(folder.name, now, tuple(kept), retried, skipped)
 
 
 def _judge(trial: TrialState) -> tuple[str, bool]:
@@ -316,4 +298,4 @@ def _trials(folder: RunFolder, prepared: Prepared) -> Sequence[Trial]:
     return prepared.trials
 
 
-__all__ = ["ResumePlan", "config_of", "look", "over", "resume", "work_of"]
+__all__ = ["config_of", "look", "over", "resume", "work_of"]

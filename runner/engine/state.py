@@ -85,9 +85,9 @@ class SweepState(Flights):
 
     # events
 
-    def start(self, now: float) -> list[m.Action]:
-        """Ask for places for all batches."""
-        self._began = self._now = now
+    def start(self, now: float, submitted: float = 0.0) -> list[m.Action]:
+        """Ask for places for all batches. ``submitted``: the time now, by the clock of the ledger."""
+        self._now, self._submitted = now, submitted
         self._ask(self.batches)
         return self._take()
 

@@ -114,8 +114,8 @@ class RunEnd:
 
 
 @dataclass(frozen=True)
-class ResumeOutlook:
-    """The trials of a resumed run."""
+class ResumePlan:
+    """The decisions of `resume`."""
 
     run: Annotated[str, about("its id")]
     state: Annotated[str, about("state of the run before")]
@@ -128,13 +128,13 @@ class ResumeOutlook:
     code_changes: Annotated[
         Sequence[str],
         about("how the job's files differ from the code that the run keeps; not compared with --code or --force"),
-    ]
+    ] = ()
     config_changes: Annotated[
         Sequence[str],
         about(
             "keys of the config that were edited since; then `resume` needs --force or --config. Compared with --dry-run alone"
         ),
-    ]
+    ] = ()
     ended: Annotated[RunEnd | None, about("end of the run, as for submit; null with --dry-run")] = None
 
     @property

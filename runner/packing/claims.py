@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Key = tuple[tuple[str, "Claim"], ...]
@@ -91,16 +91,16 @@ class Request:
         id: unique among waiting and running requests.
         claims: for each device class (``DeviceSpec.kind``) that it may run on, its claim there.
         submitted: time of the first submission, in seconds of the clock of ``Packer.next``; kept when it is asked for again.
-        trials: how many trials it carries.
+        trials: those that it carries, by their places in the sweep.
     """
 
     id: str
     claims: Mapping[str, Claim] = field(hash=False)
     submitted: float
-    trials: int = 1
+    trials: Sequence[int] = field(default=(0,), hash=False)
 
     def __post_init__(self) -> None:
-        if not self.claims or self.trials < 1:
+        if not self.claims or not self.trials:
             raise ValueError(f"request {self.id} needs a claim for some class of devices, and at least one trial")
 
     def key(self) -> Key:

@@ -97,7 +97,7 @@ def pools_of(pools: Mapping[str, PoolState]) -> list[dict[str, Any]]:
 
 def _device(state: DeviceState) -> dict[str, Any]:
     running = [
-        {"request": name, "trials": run.request.trials, "bytes": run.point.bytes, "since": run.start}
+        {"request": name, "trials": len(run.request.trials), "bytes": run.point.bytes, "since": run.start}
         for name, run in state.running.items()
     ]
     device = state.device

@@ -120,14 +120,14 @@ class Predicted:
 
     def _changes(self) -> list[tuple[float, int]]:
         """Starts (more) and ends (less) of trials; at the same time, ends come first."""
-        starts = [(self.forecast.starts[p.request.id], p.point.time, p.request.trials) for p in self.forecast.placements]
+        starts = [(self.forecast.starts[p.request.id], p.point.time, len(p.request.trials)) for p in self.forecast.placements]
         return [(t + shift, sign * count) for t, took, count in starts for shift, sign in ((0.0, 1), (took, -1))]
 
     def data(self) -> PlacementData:
         """The prediction as plain data."""
         forecast, trials = self.forecast, Counter[str]()
         for placement in forecast.placements:
-            trials[placement.device] += placement.request.trials
+            trials[placement.device] += len(placement.request.trials)
         rows: list[PlacedDevice] = [
             {
                 "device": device.id,
@@ -357,7 +357,7 @@ def predict(
         of_backend = {backend: claim_of(plans.get(group.first), seconds=1.0) for backend, plans in others.items()}
         need, claims = claim.smallest, {d.kind: of_backend.get(inventory.backend_of(d.kind), claim) for d in park.devices}
         made = [
-            Request(str(own[0]), together.claims(own) if len(own) > 1 else claims, 0.0, len(own))
+            Request(str(own[0]), together.claims(own) if len(own) > 1 else claims, 0.0, own)
             for own in (together.of(group.places) if claims else ())
         ]
         why = _too_large(group, prepared.byte_limits) or (misfit(made[0], park.pools, park.devices) if made else "no device")
@@ -367,7 +367,7 @@ def predict(
             misfits.append(Misfit(len(group.places), group.example, need, why))
     bound = lower_bound(requests, park.pools, park.devices)
     forecast, _ = choose(requests, park.pools, park.devices)
-    placed = sum(request.trials for request in requests)
+    placed = sum(len(request.trials) for request in requests)
     return Predicted(park, forecast, bound.seconds, bound.by, placed, tuple(misfits))
 
 

@@ -461,7 +461,7 @@ def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
     (ask,) = state.start(0.0)
     seen = []
     for k in range(3):
-        state.handle(granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
+        state.handle(granted(f"l{k}", "d0", (ask.requests[0].id,), ask.requests[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
         seen.append((flight.launch.bytes, 0 in state.trials.alone))
         end = {"status": "failed", "error": {"type": "OutOfMemory", "message": "no"}, "failure": Failure.out_of_memory}
@@ -478,7 +478,7 @@ def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and
     (ask,) = state.start(0.0)
     seen = []
     for k, shared in enumerate((True, False)):
-        state.handle(granted(f"l{k}", "d0", (ask.wanted[0].id,), 100), 0.0)
+        state.handle(granted(f"l{k}", "d0", (ask.requests[0].id,), 100), 0.0)
         (flight,) = state._flights.values()
         error = {"type": "MemoryError", "message": "no"}
         end = {"status": "failed", "error": error, "failure": Failure.out_of_memory, "shared": shared}
@@ -496,12 +496,12 @@ def test_without_a_smaller_point_the_claim_grows_by_half():
     (ask,) = state.start(0.0)
     asked = []
     for k in range(3):
-        state.handle(granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
+        state.handle(granted(f"l{k}", "d0", (ask.requests[0].id,), ask.requests[0].claims["gpu"].points[0].bytes), 0.0)
         (flight,) = state._flights.values()
         end = {"status": "failed", "failure": Failure.out_of_memory}
         actions = state.handle(m.LaunchEnded(flight.launch.id, {0: end}), 0.0)
         (ask,) = [one for one in actions if isinstance(one, m.Ask)]
-        asked.append(ask.wanted[0].claims["gpu"].points[0].bytes)
+        asked.append(ask.requests[0].claims["gpu"].points[0].bytes)
     assert asked == [150, 225, 337]
 
 
@@ -553,7 +553,7 @@ def test_batches_go_on_under_a_lease_and_one_that_comes_too_late_is_asked_for_ag
     (go,) = [one for one in world.state.handle(first, now) if isinstance(one, m.GoOn)]
     assert go.request == "t4+1"
     lost = world.state.handle_all((LeaseEnd(lease, "gone"), m.GoesOn(lease, "t4+1")), now)
-    asked = {wanted.id for one in lost if isinstance(one, m.Ask) for wanted in one.wanted}
+    asked = {wanted.id for one in lost if isinstance(one, m.Ask) for wanted in one.requests}
     assert asked == {"t2+1.2", "t4+1.2"} and not [one for one in lost if isinstance(one, m.RunLaunches)]
 
 
@@ -578,7 +578,7 @@ def test_the_next_batch_of_a_lease_is_found_without_a_look_at_all_that_wait(monk
         )
         (ask,) = state.start(0.0)
         asked.clear()
-        actions = state.handle(granted("l", "d0", (ask.wanted[0].id,), 10), 0.0)
+        actions = state.handle(granted("l", "d0", (ask.requests[0].id,), 10), 0.0)
         for _ in range(20):
             (go_on,) = [action for action in actions if isinstance(action, m.GoOn)]
             actions = state.handle(m.GoesOn("l", go_on.request), 0.0)

@@ -101,7 +101,7 @@ class World:
                 case m.GoOn():
                     later.append(action)
                 case m.Ask():
-                    for wanted in action.wanted:
+                    for wanted in action.requests:
                         assert wanted.id not in self.waiting
                         assert wanted.id not in {r for lease in self.leases.values() for r in lease}
                         self.waiting[wanted.id] = wanted

@@ -23,7 +23,7 @@ def ledger_of(count=1, total=24 * GIB, lanes=4, **options):
 
 def requests(ledger, names, size, seconds=None, trials=1, submitted=0.0):
     claims = {ledger.devices()[0].kind: Claim.of([(size, 1.0)], seconds)}
-    return [Request(name, claims, submitted, trials=trials) for name in names]
+    return [Request(name, claims, submitted, range(trials)) for name in names]
 
 
 def returned(ledger, done, now):

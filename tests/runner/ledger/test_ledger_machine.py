@@ -76,7 +76,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(claims=CLAIMS, count=st.integers(3, 12))
     def ask(self, claims, count):
-        made = [Request(f"t{self.number + k}", claims, self.now, trials=k % 3 + 1) for k in range(count)]
+        made = [Request(f"t{self.number + k}", claims, self.now, trials=range(k % 3 + 1)) for k in range(count)]
         self.number += count
         self.waiting |= {request.id: request for request in made}
         self.ledger.ask(made)

@@ -309,7 +309,7 @@ def test_a_request_runs_at_the_fastest_point_that_its_class_holds_beside_what_ot
 
 def test_a_batch_takes_one_lane_and_the_snapshot_is_plain_data():
     made = packer()
-    made.submit([Request("b", {"card": Claim.of([(GIB, 1.0)])}, 0.0, trials=64)])
+    made.submit([Request("b", {"card": Claim.of([(GIB, 1.0)])}, 0.0, trials=range(64))])
     made.next(3.0)
     shot = made.snapshot()
     assert json.loads(json.dumps(shot)) == shot

@@ -54,7 +54,7 @@ class PackerMachine(RuleBasedStateMachine):
         made = []
         for _ in range(count):
             self.number += 1
-            made.append(Request(f"t{self.number}", claims, self.now - old, trials=self.number % 3 + 1))
+            made.append(Request(f"t{self.number}", claims, self.now - old, trials=range(self.number % 3 + 1)))
         self.packer.submit(made)
         self.waiting |= {request.id: request for request in made}
 

@@ -49,7 +49,7 @@ def test_attempts_that_a_notice_has_ended_are_never_charged_and_say_nothing_agai
     state = SweepState([TrialAt(0)], Rules(infra=0), lambda batch: {"gpu": Claim.of([(100, 1.0)])})
     (ask,) = state.start(0.0)
     for k in range(3):
-        state.handle(Lease(f"l{k}", "d0", ClaimPoint(100), (ask.wanted[0].id,)), 0.0)
+        state.handle(Lease(f"l{k}", "d0", ClaimPoint(100), (ask.requests[0].id,)), 0.0)
         (flight,) = state._flights.values()
         end = {"status": "failed", "failure": "infrastructure", "error": ERROR}
         actions = state.handle(m.LaunchEnded(flight.launch.id, {0: end}), 0.0)
