@@ -279,7 +279,7 @@ class GradientWarning(UserWarning):
 
 
 class PerformanceWarning(UserWarning):
-    """An option would make a kernel much faster. Issued when the kernel is compiled, at most once per process."""
+    """An option or another form of a kernel would make it much faster. Issued when the kernel is compiled."""
 
 
 # Aliases: the names of Quadrants.

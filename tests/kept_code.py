@@ -14,7 +14,7 @@ class KeptCode:
     becomes the same bytes is what their second half takes most of its time for. ``jit.compile_text`` itself always compiles.
 
     Only ``one_in`` so many texts is optimised, by its own checksum; the others are compiled at level 0, in a seventh of the time.
-    No text lets LLVM change a rounding, so that both levels give the same bits. A test that sets limits of ``jit`` has all optimised.
+    No text lets LLVM change a rounding, so that both levels give the same bits. A test that changes ``jit.PIPELINES`` has all optimised.
     """
 
     one_in = 1
@@ -24,15 +24,11 @@ class KeptCode:
         self._key = functools.partial(
             cache.key_of, Path(jit.__file__).read_text(encoding="utf-8"), jit.versions(), repr(jit.host())
         )
-        self._limits = sorted(name for name, value in vars(jit).items() if name.isupper() and isinstance(value, int))
-        self._usual = self._limits_now()
+        self._usual = jit.PIPELINES
         self._disk = cache.DiskCache(cache.cache_dir() / "kept")
 
     def __getattr__(self, name):
         return getattr(jit, name)
-
-    def _limits_now(self):
-        return [str(getattr(jit, limit)) for limit in self._limits]
 
     def versions(self):
         """A part of the keys of cached code: processes that tests start are not given what was compiled quickly."""
@@ -41,10 +37,9 @@ class KeptCode:
     def compile_text(self, text, name, opt_level=2):
         if jit.compile_text is not self._compile:  # a test looks at what is compiled
             return jit.compile_text(text, name, opt_level)
-        limits = self._limits_now()
-        if limits == self._usual and zlib.crc32(text.encode()) % self.one_in:
+        if jit.PIPELINES == self._usual and zlib.crc32(text.encode()) % self.one_in:
             opt_level = 0
-        key = self._key(text, str(opt_level), *limits)
+        key = self._key(text, str(opt_level), repr(jit.PIPELINES))
         found = self._disk.get(key)
         if found is None:
             found = self._compile(text, name, opt_level), {}

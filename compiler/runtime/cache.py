@@ -311,7 +311,9 @@ def load_cached(
     The key is the module's whole text: it holds all that the emitter decided, so no version number can be forgotten.
     """
     machine = jit.host()
-    key = key_of(text, *exports, str(opt_level), machine.triple, machine.cpu, machine.features, jit.versions())
+    key = key_of(
+        text, *exports, str(opt_level), repr(jit.PIPELINES), machine.triple, machine.cpu, machine.features, jit.versions()
+    )
     from_disk = False
 
     def make() -> LoadedCode:

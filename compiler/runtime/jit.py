@@ -10,16 +10,18 @@ import ctypes
 import functools
 import os
 import sys
+import warnings
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
-from typing import Any
+from math import inf
+from typing import Any, Literal
 
 import llvmlite
 import llvmlite.binding as llvm
 
-from ..errors import QdrunRuntimeError
+from ..errors import PerformanceWarning, QdrunRuntimeError
 from ..ir.threads import new_lock
 from . import masked_stores
 from .interruptible import interruptible
@@ -30,27 +32,64 @@ _FOREIGN_FAMILIES = frozenset(
     "x86 aarch64 arm nvvm amdgcn r600 ppc riscv s390 hexagon mips wasm loongarch spv dx bpf ve xcore".split()
 )
 
-SLP_LINES = 800
-"""Above so many lines of a function, LLVM's SLP vectoriser costs a third of the compilation and gains nothing measurable."""
 
-LOOP_LINES = 4_000
-"""Above so many lines of a function, unrolling and vectorising its loops costs more than all the rest: 5 s of 6 at 10,000 lines. The code
-generator's second level takes three times as long as its first, and makes code of the same size."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The sizes that determine LLVM's time superlinearly, each the largest in a module.
 
-LARGE_LINES, LARGE_BLOCK = 20_000, 8_000
-"""At so many lines of a function, or of one basic block, LLVM takes about 6 s, and beyond it the square: a few passes and the fast code
-generator do there."""
+    Attributes:
+        lines: of a function.
+        block: lines of a basic block.
+        memory: loads and stores of a basic block, without stack slots.
+        loops: of a function.
+    """
 
-LARGE_MEMORY = 400
-"""At so many loads and stores of one basic block, LLVM's loop passes compare each with each: 0.2 s at 500, 11 s at 3,000. They find nothing
-there: a vector of 1,024 components whose loop is unrolled has as many streams."""
+    lines: float
+    block: float
+    memory: float = 0
+    loops: float = 0
 
-LARGE_LOOPS = 300
-"""At so many loops of a function, LLVM's analysis of loops, which looks at all that lies before each, takes 0.4 s, and beyond it the
-square. Without its loop passes, the code is that of the loops as they were written."""
 
-HUGE_LINES = 60_000
-"""Even these passes grow faster than the function: beyond so many lines only the fast code generator runs."""
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How LLVM compiles modules up to a size.
+
+    Attributes:
+        lines, memory, loops: the largest ``Size`` that it is for.
+        passes: all of LLVM's -O1 or -O2, a list of seven, or none.
+        level: of the code generator. 1 allocates registers well; 0 keeps values on the stack, in code that is up to 9 times slower.
+        loop_passes: unroll and vectorise loops.
+        slp: vectorise straight-line code.
+    """
+
+    lines: float
+    memory: float
+    loops: float
+    passes: Literal["all", "seven", "none"]
+    level: int
+    loop_passes: bool = False
+    slp: bool = False
+
+    def fits(self, size: Size) -> bool:
+        """Whether it is for modules of this size."""
+        return size.lines <= self.lines and size.memory <= self.memory and size.loops <= self.loops
+
+
+PIPELINES = (
+    Pipeline(800, 400, 300, "all", 2, loop_passes=True, slp=True),
+    Pipeline(4_000, 400, 300, "all", 2, loop_passes=True),
+    Pipeline(100_000, 400, 300, "all", 1),
+    Pipeline(100_000, inf, inf, "seven", 1),
+    Pipeline(inf, inf, inf, "none", 0),
+)
+"""The first one that fits compiles a module. The limits are seconds of compilation (``docs/internals/machine-code.md``).
+
+- 800 lines: above, SLP takes a third of the time and gains nothing measurable.
+- 4,000 lines: above, the loop passes take 5 of 6 s, and level 2 three times as long as level 1, for code of the same size.
+- 400 accesses: above, the loop passes compare each with each: 11 s at 3,000.
+- 300 loops: above, their analysis looks at all that lies before each: 0.4 s, and then the square.
+- 100,000 lines: level 1 takes 25 to 60 s, and grows with the square.
+"""
 
 MOST_LINKS = 512
 """Libraries of one linker."""
@@ -100,25 +139,6 @@ def _target_machine(opt_level: int) -> Any:
         raise QdrunRuntimeError(f"LLVM has no code generator for this machine ({machine.triple}, {machine.cpu}): {e}") from e
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The sizes that determine LLVM's time superlinearly.
-
-    Lines of a module's largest function and largest basic block, the most loads and stores of one block, without stack slots, and the most
-    loops of one function.
-    """
-
-    function: int
-    block: int
-    memory: int = 0
-    loops: int = 0
-
-    @property
-    def large(self) -> bool:
-        """Whether the whole pipeline would take too long."""
-        return self.function > LARGE_LINES or self.block > LARGE_BLOCK
-
-
 def size_of(text: str) -> Size:
     """The size of a module."""
     function = block = lines = run = memory = accesses = most = loops = 0
@@ -142,27 +162,41 @@ def size_of(text: str) -> Size:
     return Size(function, block, memory, most)
 
 
-def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
-    """Run the passes that pay for a module of this size; at level 0 those of large modules."""
-    if size.function > HUGE_LINES:
+def pipeline_for(size: Size, name: str, opt_level: int = 2) -> Pipeline:
+    """The pipeline for a module of kernel ``name``, lowered to ``opt_level``. Warns where the kernel is too large for optimised code."""
+    pipeline = next(p for p in PIPELINES if p.fits(size))
+    if pipeline.level == 0:
+        warnings.warn(
+            f"kernel `{name}` is compiled without optimisation, 2 to 9 times slower: one of its loops has {size.lines:,} lines of LLVM\n"
+            "  do: write `for i in range(n)` for `qd.static(range(n))`, or split the loop into several that pass values through fields",
+            PerformanceWarning,
+            stacklevel=2,
+        )
+    level = min(opt_level, pipeline.level)
+    if level == pipeline.level:
+        return pipeline
+    passes = pipeline.passes if level else "seven"
+    return replace(pipeline, passes=passes, level=level, loop_passes=False, slp=False)
+
+
+def _optimise(module: Any, machine: Any, pipeline: Pipeline) -> None:
+    if pipeline.passes == "none":
         return
-    tuning = llvm.PipelineTuningOptions(opt_level)
-    tuning.loop_vectorization = tuning.loop_interleaving = opt_level >= 2 and size.function <= LOOP_LINES
-    tuning.slp_vectorization = opt_level >= 2 and size.function <= SLP_LINES
-    tuning.loop_unrolling = opt_level >= 1 and size.function <= LOOP_LINES
+    tuning = llvm.PipelineTuningOptions(pipeline.level)
+    tuning.loop_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = pipeline.loop_passes
+    tuning.slp_vectorization = pipeline.slp
     passes = llvm.create_pass_builder(machine, tuning)
-    if opt_level and not size.large and size.memory <= LARGE_MEMORY and size.loops <= LARGE_LOOPS:
+    if pipeline.passes == "all":
         manager = passes.getModulePassManager()
     else:
         manager = llvm.create_new_module_pass_manager()
         manager.add_sroa_pass()
         manager.add_instruction_combine_pass()
         manager.add_simplify_cfg_pass()
-        if opt_level and not size.large:
-            manager.add_new_gvn_pass()
-            manager.add_dead_store_elimination_pass()
-            manager.add_aggressive_dce_pass()
-            manager.add_instruction_combine_pass()
+        manager.add_new_gvn_pass()
+        manager.add_dead_store_elimination_pass()
+        manager.add_aggressive_dce_pass()
+        manager.add_instruction_combine_pass()
     run_passes(manager, module, passes)
 
 
@@ -215,8 +249,8 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
 
 
 def _compile(text: str, name: str, opt_level: int) -> bytes:
-    size = size_of(text)
-    machine = _target_machine(0 if size.large else min(opt_level, 1) if size.function > LOOP_LINES else opt_level)
+    pipeline = pipeline_for(size_of(text), name, opt_level)
+    machine = _target_machine(pipeline.level)
     context = llvm.create_context()
     try:
         module = llvm.parse_assembly(text, context)
@@ -224,7 +258,7 @@ def _compile(text: str, name: str, opt_level: int) -> bytes:
         raise _invalid(name, e) from e
     try:
         _check(module, machine, name)
-        _optimise(module, machine, opt_level, size)
+        _optimise(module, machine, pipeline)
         if host().triple.startswith("x86_64"):
             module = masked_stores.mend(module, context)
         return emit(machine, module)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -201,20 +202,15 @@ def test_walking_costs_the_same_at_any_depth():
 
 
 @pytest.mark.parametrize(
-    "limits",
-    [
-        {"LARGE_LINES": 10},
-        {"LARGE_MEMORY": 0},
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ({"LARGE_BLOCK": 3}, {"LARGE_LINES": 10, "HUGE_LINES": 10})),
-    ],
+    "pipelines", [jit.PIPELINES[-2:-1], *(pytest.param(jit.PIPELINES[k:], marks=pytest.mark.slow) for k in (2, -1))]
 )
-def test_large_functions_take_the_short_road_through_llvm(tmp_path, monkeypatch, limits):
+@pytest.mark.filterwarnings("ignore:kernel .* is compiled without optimisation")
+def test_large_functions_take_the_short_road_through_llvm(tmp_path, monkeypatch, pipelines):
     """The same bits with few passes, or none, and the fast code generator as with all of them."""
     monkeypatch.setattr(KEPT, "one_in", 1)
     results = []
-    for changed in ({}, limits):
-        for name, value in changed.items():
-            monkeypatch.setattr(jit, name, value)
+    for tried in (jit.PIPELINES, pipelines):
+        monkeypatch.setattr(jit, "PIPELINES", tried)
         CACHE.clear()
         monkeypatch.setattr(cache, "LOADED", cache.CodeTable())
         with qd.init(arch=qd.cpu, offline_cache=False):
@@ -242,9 +238,35 @@ def test_the_size_of_a_module_is_that_of_its_largest_function_block_and_memory_o
         + "  ret void\n}\n"
     )
     size = jit.size_of("; head\n" + small + large)
-    assert 81 <= size.function <= 84 and 50 <= size.block <= 52
+    assert 81 <= size.lines <= 84 and 50 <= size.block <= 52
     assert size.memory == 6, "the stack slots aside"
     assert jit.size_of("") == jit.Size(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "passes", "level"),
+    [
+        (jit.Size(800, 800, 400, 300), "all", 2),
+        (jit.Size(4_000, 4_000), "all", 2),
+        (jit.Size(100_000, 100_000, 400, 300), "all", 1),
+        (jit.Size(100, 100, 401), "seven", 1),
+        (jit.Size(100, 100, 0, 301), "seven", 1),
+        (jit.Size(100_000, 100_000, 10_000, 5_000), "seven", 1),
+    ],
+)
+def test_the_pipeline_of_a_module_depends_on_its_size(size, passes, level):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = jit.pipeline_for(size, "k")
+    assert (found.passes, found.level) == (passes, level)
+    assert jit.pipeline_for(size, "k", 0).level == 0
+
+
+def test_a_kernel_too_large_for_optimised_code_is_named_with_what_to_do():
+    with pytest.warns(
+        qd.PerformanceWarning, match=r"kernel `chemistry` is compiled without(.|\n)*100,001 lines(.|\n)*split the loop"
+    ):
+        assert jit.pipeline_for(jit.Size(100_001, 1), "chemistry").level == 0
 
 
 def test_the_loops_of_a_function_are_the_branches_back_to_its_own_labels():

@@ -159,5 +159,5 @@ def test_tests_optimise_one_text_in_so_many_and_all_where_limits_are_set(tmp_pat
 
     assert optimised(1) == 200 and 25 < optimised(4) < 75
     assert kept.versions() != jit.versions(), "processes that tests start do not find what was compiled quickly"
-    monkeypatch.setattr(jit, "LARGE_LINES", 10)
+    monkeypatch.setattr(jit, "PIPELINES", jit.PIPELINES[1:])
     assert optimised(5) == 200

@@ -19,6 +19,13 @@ from ..interruptible import interruptible
 _LAYOUT = re.compile(r'^target datalayout = ".*"\n', re.M)
 _TRIPLE = re.compile(r'^target triple = ".*"\n', re.M)
 
+LOOP_LINES = 4_000
+"""Loops of longer functions are not unrolled."""
+LARGE_LINES, LARGE_BLOCK = 20_000, 8_000
+"""Above so many lines of a function, or of one basic block, three passes run, and the code generator at level 1."""
+HUGE_LINES = 60_000
+"""Above so many lines of a function no passes run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Generator:
@@ -70,10 +77,11 @@ def generate(text: str, name: str, by: Generator, tail: str = "", *, assembly: b
 
 def _generate(text: str, name: str, by: Generator, tail: str, assembly: bool) -> bytes:
     size = jit.size_of(text)
+    large = size.lines > LARGE_LINES or size.block > LARGE_BLOCK
     machine = _target(by.triple, by.gpus).create_target_machine(
         cpu=by.cpu,
         features=by.features,
-        opt=1 if size.large else by.opt_level,
+        opt=1 if large else by.opt_level,
         reloc="pic" if by.pic else "default",
         codemodel="default",
     )
@@ -87,7 +95,7 @@ def _generate(text: str, name: str, by: Generator, tail: str, assembly: bool) ->
             module.verify()
         except RuntimeError as e:
             raise _invalid(name, e) from e
-        _optimise(module, machine, by, size)
+        _optimise(module, machine, by, size, large)
         return jit.emit(machine, module, assembly=assembly)
     finally:
         module.close()  # before its context
@@ -108,15 +116,15 @@ def _invalid(name: str, error: RuntimeError) -> QdrunRuntimeError:
     )
 
 
-def _optimise(module: Any, machine: Any, by: Generator, size: jit.Size) -> None:
+def _optimise(module: Any, machine: Any, by: Generator, size: jit.Size, large: bool) -> None:
     """The full pass pipeline, for modules that are not too large. Without vectorisation: GPUs have no SIMD lanes."""
-    if size.function > jit.HUGE_LINES and not by.whole:
+    if size.lines > HUGE_LINES and not by.whole:
         return
-    tuning = llvm.PipelineTuningOptions(1 if size.large else by.opt_level)
+    tuning = llvm.PipelineTuningOptions(1 if large else by.opt_level)
     tuning.loop_vectorization = tuning.loop_interleaving = tuning.slp_vectorization = False
-    tuning.loop_unrolling = size.function <= jit.LOOP_LINES
+    tuning.loop_unrolling = size.lines <= LOOP_LINES
     passes = llvm.create_pass_builder(machine, tuning)
-    if by.whole or not size.large:
+    if by.whole or not large:
         manager = passes.getModulePassManager()
     else:
         manager = llvm.create_new_module_pass_manager()
