@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc as collector
 import os
 import sys
 from collections.abc import Sequence
@@ -119,7 +120,11 @@ def main() -> None:
     _open_streams()
     is_command()
     places.drop_unsafe_entries()
-    app()
+    try:
+        app()
+    finally:
+        # while Python ends it would scan all objects again: half a second with Ray, Arrow and NumPy
+        collector.freeze()
 
 
 def _open_streams() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -169,6 +170,7 @@ def _keep(dashboard: bool) -> int:
             end_mending()
             (standing_folder() / RECORD).unlink(missing_ok=True)
         close_cluster(lost=lost)
+    gc.freeze()  # `qdrun down` waits for this process, which would scan all objects again while Python ends
     return int(lost)
 
 
