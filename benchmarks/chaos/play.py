@@ -443,6 +443,8 @@ class Play:
             os.kill(process.pid, SIGNALS[fault.what])
             self.asked_t = time.monotonic()
         elif fault.what == "pause":
+            if not any(self._journal()):  # another process can take over what somebody has begun
+                return False
             os.kill(process.pid, signal.SIGSTOP)
             self._resume_beside(process)
         elif fault.what == "gone":
