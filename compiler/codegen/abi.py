@@ -44,6 +44,9 @@ the lower half of word 2: its code (1 + position in ``messages(kernel)``) to wor
 and operand values (each as f64 or i64 bits, by its type) to the words from 3 on, as many as there is room for. So of a task whose
 iterations run at the same time, the failure of the first iteration is left. The upper half of word 2 is the lower half of word 1, if the
 number fits into 4 bytes: later iterations that read it do not wait for the lock.
+
+The log of a chunk of a CPU's loop whose sums of reals are made in order: LOG_COUNT, the number of its entries; LOG_CAME, whether the
+chunk's turn has come; from LOG_HEAD on an address and a value for each entry, LOG_ENTRIES at most (32 KiB of the thread's stack).
 """
 
 from __future__ import annotations
@@ -57,6 +60,8 @@ from ..ir.walk import kernel_buffers, walk
 
 PLANES = tuple(PLANE_BYTES)
 CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP = 0, 1, 2, 3, 4, 5, 6
+ALL_THREADS = (1 << 63) - 1  # a limit of workers that none reaches
+LOG_COUNT, LOG_CAME, LOG_HEAD, LOG_ENTRIES = 0, 1, 2, 2048
 CTX_WEIGHT, CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH = 1, 10, 11, 12, 13
 CTX_SEED, CTX_LAUNCHES, CTX_STATUS_DEVICE, CTX_FIXED = 14, 15, 16, 17
 STATUS_WORDS, STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES = 16, 1, 2, 3

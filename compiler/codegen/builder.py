@@ -57,6 +57,7 @@ class Value:
         return self if other.__class__ is int and not other else self._step("i8", other)
 
     __sub__, __mul__, __floordiv__, __mod__ = _operator("sub"), _operator("mul"), _operator("udiv"), _operator("urem")
+    plus = _operator("fadd")  # of reals
     __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
     __lshift__, __rshift__ = _operator("shl"), _operator("lshr")
     __lt__, __le__ = _operator("icmp slt", "i1"), _operator("icmp sle", "i1")

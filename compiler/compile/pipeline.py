@@ -29,7 +29,7 @@ from ..passes.debug_checks import checked, unchecked
 from ..passes.exits import lower_exits
 from ..passes.forward.second_order import second_order_primal
 from ..passes.forward.tangent import Tangent, forward_kernel
-from ..passes.parallel.injective import race_free
+from ..passes.parallel.injective import ordered, race_free
 from ..passes.parallel.reduce import reduce_kernel
 from ..passes.pools import in_blocks
 from ..passes.reciprocals import share_reciprocals
@@ -169,7 +169,9 @@ def device_input(
         plain = frozenset(op for task in out.tasks for op in walk(task.body) if isinstance(op, Op) and op.op == "atomic")
         return out, DeviceOptions(offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
     plain = frozenset(op for task in out.tasks for op in race_free(task))
-    return out, DeviceOptions(lanes=1, offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
+    in_order = frozenset(op for task in out.tasks for op in ordered(task, plain))
+    facts = DeviceOptions(plain=plain, ordered=in_order)
+    return out, replace(facts, lanes=1, offline_cache=options.offline_cache, fast_math=options.fast_math)
 
 
 def reduced(kernel: Kernel, run: Runner = printing) -> Kernel:

@@ -93,7 +93,7 @@ class Executable:
         self.status_address = self._status.ctypes.data
         program.device.fill_context(self.context, self.compiled)
         self._entry = program.timed(self, program.device.entry(self.compiled))
-        shares = kernel.returns or kernel.tmps or lazy.draws or self.compiled.messages
+        shares = kernel.returns or kernel.tmps or lazy.draws or self.compiled.messages or self.compiled.ordered
         self.shares = (
             bool(shares) or not program.device.on_host
         )  # memory of its launches; a GPU's kernels have scratch memory in common

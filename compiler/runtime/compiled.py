@@ -13,7 +13,8 @@ from . import jit
 class CompileOptions:
     """The options of a kernel's compilation.
 
-    ``plain``: atomics that no other iteration can affect; ``lanes``, ``narrow``: see ``target.SimdWidth``; ``fast_math``: a GPU may
+    ``plain``: atomics that no other iteration can affect; ``ordered``: those whose order decides bits, which a CPU executes in the order
+    of the iterations; ``lanes``, ``narrow``: see ``target.SimdWidth``; ``fast_math``: a GPU may
     approximate f32; ``trials``: of a batched kernel, the trials of a group.
     """
 
@@ -22,6 +23,7 @@ class CompileOptions:
     narrow: frozenset[int] = frozenset()
     offline_cache: bool = True
     plain: frozenset[Op] = frozenset()
+    ordered: frozenset[Op] = frozenset()
     fast_math: bool = False
     trials: int = 0
 
@@ -34,6 +36,7 @@ class Compiled:
         chunk: of a batched kernel on the CPU, ``void chunk(ptr args, i64 begin, i64 end, i64 worker)``: runs the trials [begin, end) from
             the first task to the last; ``begin`` is a multiple of the group's width. No other worker of this number runs meanwhile.
         lanes, narrow: see ``target.SimdWidth``.
+        ordered: launches must not overlap: some of its atomics are no instructions of the machine that are atomic.
         function_names: of the device functions of a GPU, in the order of the launches.
     """
 
@@ -50,6 +53,7 @@ class Compiled:
     function_names: tuple[str, ...] = ()
     chunk: int = 0
     narrow: frozenset[int] = frozenset()
+    ordered: bool = False
 
     @property
     def object_bytes(self) -> bytes:

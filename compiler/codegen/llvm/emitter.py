@@ -17,6 +17,23 @@ from .uniform import Shapes
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """The atomics of a kernel that are executed in the order of the iterations; see ``in_order``.
+
+    Attributes:
+        atomics: all of them.
+        sums: those that add, and whose result nothing reads.
+        alone: the tasks of these that run on one thread.
+        deferred: the tasks of the others, whose chunks make their additions one after another.
+    """
+
+    atomics: frozenset[Op] = frozenset()
+    sums: frozenset[Op] = frozenset()
+    alone: frozenset[Task] = frozenset()
+    deferred: frozenset[Task] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class KernelInfo:
     """The facts about a kernel for all of its functions."""
 
@@ -27,6 +44,7 @@ class KernelInfo:
     sites: dict[Print, int]
     plain: frozenset[Op]
     far: frozenset[str] = frozenset()  # on a GPU, the tapes that do not lie on chip, see ``grid_rows.name_of``
+    order: Order = Order()
 
 
 class Emitter(Fn, ABC):

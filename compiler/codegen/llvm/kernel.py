@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ...ir.nodes import Kernel, Op, Task
 from ...ir.walk import conditional_locals, walk, written_places
-from ..abi import CTX_LAUNCHES, CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
+from ..abi import ALL_THREADS, CTX_LAUNCHES, CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
 from ..gpu.prologue import begin_and_size
 from ..math.calls import settle
 from .cost import grain
 from .emitter import KernelInfo
 from .function import LlvmModule
+from .in_order import FRAME_TURN, order_of
 from .report import prints
 from .rows import FRAME_CLAIMS, new_claims
 from .target import Target
@@ -34,13 +35,16 @@ def exports_of(kernel: Kernel, batched: bool) -> list[str]:
     return [symbol(kernel), chunk_of(symbol(kernel))] if batched else [symbol(kernel)]
 
 
-def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset()) -> str:
+def emit_kernel(
+    kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset(), ordered: frozenset[Op] = frozenset()
+) -> str:
     """A kernel as LLVM text: ``void <symbol>(ptr args)`` and what it calls.
 
     Args:
         kernel: verified IR with exits lowered.
         target: the machine and the number of lanes.
         plain: atomics that no other iteration can disturb; they become a load and a store.
+        ordered: atomics whose order decides bits; their tasks run their iterations in order.
 
     Raises:
         Unsupported: the kernel has something that this target or lane width cannot do.
@@ -48,7 +52,9 @@ def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset
     module = LlvmModule(target)
     codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
     sites = {s: k for k, s in enumerate(prints(kernel))}
-    info = KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain)
+    info = KernelInfo(
+        kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, order=order_of(kernel, ordered)
+    )
     names = [f"{symbol(kernel)}.{k}" for k in range(len(kernel.tasks))]
     if target.trials and kernel.tasks:
         ended = ["  " + line for line in _count("%launches")] if stores_to_fields(kernel) else []
@@ -140,6 +146,8 @@ def _run_axes(e: TaskEmitter, task: Task, name: str, frame: str) -> None:
     e.at(some)
     chunk = _chunk(e, task, n)
     e.put(f"store i64 {chunk}, ptr {_word(e, frame, FRAME_CHUNK)}")
+    if task in e.info.order.deferred:
+        e.put(f"store i64 0, ptr {_word(e, frame, FRAME_TURN)}")
     if task.parallel:
         small, large, ran = e.label("small"), e.label("large"), e.label("ran")
         e.branch(e.t(f"icmp sle i64 {n}, {chunk}"), small, large)
@@ -159,13 +167,12 @@ def _run_axes(e: TaskEmitter, task: Task, name: str, frame: str) -> None:
 
 
 def _call_pool(e: TaskEmitter, task: Task, args: str) -> None:
-    """All threads, or as many as the plan of the adstack counts on."""
-    if task.stacks:
-        e.module.declare("qd_parallel_for_up_to", "declare void @qd_parallel_for_up_to(ptr, ptr, ptr, i64, i64, i64)")
-        e.put(f"call void @qd_parallel_for_up_to({args}, i64 {e.param('threads')})")
-    else:
-        e.module.declare("qd_parallel_for", "declare void @qd_parallel_for(ptr, ptr, ptr, i64, i64)")
-        e.put(f"call void @qd_parallel_for({args})")
+    """All threads, or as many as the plan of the adstack counts on; the caller alone where sums of reals are made in order."""
+    order = e.info.order
+    name = "qd_parallel_for_in_order" if task in order.deferred else "qd_parallel_for_up_to"
+    limit = "1" if task in order.alone else e.param("threads") if task.stacks else str(ALL_THREADS)
+    e.module.declare(name, f"declare void @{name}(ptr, ptr, ptr, i64, i64, i64)")
+    e.put(f"call void @{name}({args}, i64 {limit})")
 
 
 def _combine(e: TaskEmitter, task: Task, n: str, chunk: str) -> None:
@@ -188,6 +195,8 @@ def _chunk(e: TaskEmitter, task: Task, n: str) -> str:
         return n
     lanes = e.module.target.lanes_of(e.number, task)
     least = grain(task, lanes)
+    if task in e.info.order.deferred and not task.reductions:
+        return str(least)  # short chunks have short logs
     per = e.t(f"udiv i64 {e.t(f'add i64 {n}, {MAX_CHUNKS * lanes - 1}')}, {MAX_CHUNKS * lanes}")
     per = e.t(f"mul i64 {per}, {lanes}") if lanes > 1 else per
     return e.t(f"call i64 @llvm.smax.i64(i64 {per}, i64 {least})")

@@ -6,6 +6,7 @@ is linear, and must not be touched for lanes that have failed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import gcd
 
 from ...ir.nodes import ArgDecl, Buffer, Const, GlobalStore, Op, Operand, Place, Stack, StackPut
@@ -15,7 +16,8 @@ from ...ir.walk import atomic_of
 from ..abi import CTX_RET, CTX_TMP, CTX_TMP_DUAL, CTX_TMP_GRAD, address_word, plane_of
 from . import arith
 from .emitter import Emitter
-from .target import Unsupported, memory_type
+from .in_order import append
+from .target import Unsupported, const_text, memory_type
 
 _PLANE_TYPES = {"f4": f32, "f8": f64, "i4": i32, "i8": i64}
 _CONTEXT_BUFFERS = {"tmp": CTX_TMP, "tmp_grad": CTX_TMP_GRAD, "tmp_dual": CTX_TMP_DUAL, "ret": CTX_RET}
@@ -230,18 +232,45 @@ def atomic(e: Emitter, s: Op) -> None:
     place, code = atomic_of(s)
     ptr, kind = address(e, place, s.args[: place.ndim])
     values = s.args[place.ndim :]
-    plain = e.serial or s in e.info.plain
+    plain, order = e.serial or s in e.info.plain, e.info.order
+    update = append if s in order.atomics and e.task in order.deferred else _plain if plain else None
     if e.lanes == 1:
         given = [e.operand(x, False) for x in values]
-        e.values[s] = (_plain(e, code, place, ptr, given) if plain else e.atomic(s, ptr, given), False)
+        e.values[s] = (update(e, code, place, ptr, given) if update else e.atomic(s, ptr, given), False)
         return
-    if plain and kind != "uniform":
+    if (s in e.info.plain and kind != "uniform") or (plain and kind == "linear"):  # no two lanes touch one element
         old = read(e, place.dtype, ptr, kind, alignment(place))
         new = combine(e, code, place.dtype, True, old, [e.operand(x, True) for x in values])
         write(e, place.dtype, new, ptr, kind, alignment(place))
         e.values[s] = (old, True)
-        return
-    e.values[s] = (_by_lane(e, code, place, ptr, kind, values, plain), True)
+    elif s in order.sums and kind == "uniform" and not e.in_turns:  # whose bits would depend on the plan
+        _add_once(e, update or _plain, code, place, ptr, e.operand(values[0], True))
+    else:
+        e.values[s] = (_by_lane(e, update or exchange, code, place, ptr, kind, values), True)
+
+
+Update = Callable[["Emitter", str, Place, str, list[str]], str]
+"""Emits one update of an element at an address by values; gives the old content."""
+
+
+def _add_once(e: Emitter, update: Update, code: str, place: Place, ptr: str, value: str) -> None:
+    """Add the sum of the active lanes to one element. The order of the sum is written here, so that its bits are the same everywhere."""
+    d, n = place.dtype, e.lanes
+    ty = e.ty(d, False)
+    if e.mask:
+        value = arith.select(e, d, True, e.mask, value, e.lit(const_text(Const(-0.0, d)), d, True))
+    while n > 1:
+        n //= 2
+        halves = [", ".join(f"i32 {k}" for k in range(first, first + n)) for first in (0, n)]
+        low, high = (e.t(f"shufflevector <{2 * n} x {ty}> {value}, <{2 * n} x {ty}> poison, <{n} x i32> <{h}>") for h in halves)
+        value = e.t(f"fadd <{n} x {ty}> {low}, {high}")
+    total = e.t(f"extractelement <1 x {ty}> {value}, i64 0")
+    some, out = e.label("some"), e.label("summed")
+    e.branch(e.any(e.active()), some, out)
+    e.at(some)
+    update(e, code, place, ptr, [total])
+    e.jump(out)
+    e.at(out)
 
 
 def combine(e: Emitter, code: str, dtype: DType, v: bool, old: str, values: list[str]) -> str:
@@ -356,7 +385,7 @@ def _word_exchange_loop(e: Emitter, code: str, place: Place, ptr: str, values: l
     return old
 
 
-def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, values: tuple[Operand, ...], plain: bool) -> str:
+def _by_lane(e: Emitter, update: Update, code: str, place: Place, ptr: str, kind: str, values: tuple[Operand, ...]) -> str:
     """Emit code for one lane after the other, active lanes only."""
     d, lanes = place.dtype, e.lanes
     vec = e.vec(memory_type(d), True)
@@ -378,7 +407,7 @@ def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, values: t
     elif kind == "scattered":
         here = e.t(f"extractelement {e.vec('ptr', True)} {ptr}, i64 {lane}")
     ones = [e.t(f"extractelement {e.ty(d, True)} {x}, i64 {lane}") for x in vectors]
-    was = (_plain if plain else exchange)(e, code, place, here, ones)
+    was = update(e, code, place, here, ones)
     if d is u1:
         was = e.t(f"zext i1 {was} to i8")
     olds = e.t(f"load {vec}, ptr {old}")  # whole vectors only: an indexed slot would have to live in memory

@@ -1,6 +1,7 @@
 """A task's function: ``void task(ptr frame, i64 begin, i64 end, i64 worker)`` runs the iterations [begin, end).
 
-Frame words: 0 the arguments, 1 the partial results, 2 the chunk length, 3 the claims of adstack rows, then begin and extent of each axis.
+Frame words: 0 the arguments, 1 the partial results, 2 the chunk length, 3 the claims of adstack rows, 4 the first
+iteration of the chunk whose turn it is to make its ordered sums, then begin and extent of each axis.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from ..block_skipping.tiling import tiling
 from . import arith, memory, rows
 from .emitter import KernelInfo
 from .function import LlvmModule
+from .in_order import FRAME_TURN, emit_turn
 from .target import const_text, highest, lowest, memory_type
 from .task_emitter import TaskEmitter
 from .uniform import Shapes, analyse
 
-FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_CLAIMS, FRAME_AXES = 0, 1, 2, rows.FRAME_CLAIMS, 4
+FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_CLAIMS, FRAME_AXES = 0, 1, 2, rows.FRAME_CLAIMS, FRAME_TURN + 1
 MAX_CHUNKS = 512
 _ROW = 16  # iterations of the last axis for which a loop of its own pays
 _TWO_COPIES = 1500  # statements; above this a vectorised task has only the masked copy of its body
@@ -26,7 +28,8 @@ _TWO_COPIES = 1500  # statements; above this a vectorised task has only the mask
 def emit_task(module: LlvmModule, info: KernelInfo, task: Task, name: str) -> None:
     """Add the function of one task to the module."""
     lanes = module.target.lanes_of(info.kernel.tasks.index(task), task)
-    e = TaskEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, not task.parallel)
+    alone, deferred = not task.parallel or task in info.order.alone, task in info.order.deferred
+    e = TaskEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, alone)
     unset = conditional_locals(task)
     _start_reductions(e)
     rows.claim_at_once(e)
@@ -40,13 +43,16 @@ def emit_task(module: LlvmModule, info: KernelInfo, task: Task, name: str) -> No
     e.put("ret void")
     attributes = "nounwind" + (' "prefer-vector-width"="512"' if lanes > 1 else "")
     head = [
-        f"define internal void @{name}(ptr %frame, i64 %begin, i64 %end, i64 %worker) {attributes} {{",
+        f"define internal void @{name}{'.body' if deferred else ''}(ptr %frame, i64 %begin, i64 %end, i64 %worker"
+        f"{', ptr noalias %log' if deferred else ''}) {attributes} {{",
         "entry:",
         *e.slots,
         "  %args = load ptr, ptr %frame",
         "  %ctx = load ptr, ptr %args, !invariant.load !0",
     ]
     module.functions.append("\n".join([*head, *e.head, *e.lines, "}"]))
+    if deferred:
+        emit_turn(module, task, info.order.sums, name, f"{name}.body")
 
 
 def _frame(e: TaskEmitter, word: int, ty: str = "i64") -> str:

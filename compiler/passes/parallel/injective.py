@@ -7,9 +7,14 @@ after ``simplify``, which replaces the variables that hold axis indices by the i
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from ...ir.alias import Aliases, base, same_array
 from ...ir.nodes import Const, Op, Operand, Place, Stmt, Task
-from ...ir.walk import index_of, place_of, walk
+from ...ir.walk import atomic_of, cooperates, index_of, place_of, walk
+
+_ANY_ORDER = ("min", "max", "xchg", "cas")
+"""Of reals. The order of exchanges is the user's: what runs between them decides it."""
 
 Position = tuple[int, Op, object]
 
@@ -32,6 +37,14 @@ def race_free(task: Task) -> set[Op]:
         if atomics and not reduced.of(place) and _private(place, others, axes):
             out |= atomics
     return out
+
+
+def ordered(task: Task, plain: Container[Op]) -> frozenset[Op]:
+    """The atomics of a parallel task whose order decides bits: sums and products of reals. ``plain``: those of ``race_free``."""
+    if not task.parallel or cooperates(task):
+        return frozenset()
+    atomics = (s for s in walk(task.body) if isinstance(s, Op) and s.op == "atomic" and s not in plain)
+    return frozenset(s for s in atomics if s.dtype.is_real and atomic_of(s)[1] not in _ANY_ORDER)
 
 
 def _private(place: Place, accesses: dict[Place, list[Stmt]], axes: set[Op]) -> bool:

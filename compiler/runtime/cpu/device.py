@@ -71,12 +71,12 @@ class CpuDevice(CpuGraphs):
         begin = time.perf_counter()
         lanes, exports = options.lanes, exports_of(kernel, bool(options.trials and kernel.tasks))
         try:
-            text = emit_kernel(kernel, self._target(lanes, options.trials, options.narrow), options.plain)
+            text = emit_kernel(kernel, self._target(lanes, options.trials, options.narrow), options.plain, options.ordered)
         except Unsupported:
             if lanes == 1:
                 raise
             lanes = 1
-            text = emit_kernel(kernel, self._target(1, options.trials), options.plain)
+            text = emit_kernel(kernel, self._target(1, options.trials), options.plain, options.ordered)
         code, cached = load_text(text, kernel.name, exports, options)
         return Compiled(
             kernel.name,
@@ -91,6 +91,7 @@ class CpuDevice(CpuGraphs):
             code,
             chunk=code.addresses[exports[1]] if len(exports) > 1 else 0,
             narrow=options.narrow,
+            ordered=bool(options.ordered),
         )
 
     def restore(self, compiled: Compiled, key: str, exports: list[str]) -> Compiled | None:

@@ -9,24 +9,30 @@ closed job cannot be joined, so the caller never waits for a thread that has not
 A job may be limited to the workers of a number below ``JOB_LIMIT`` (the caller is number 0): the others see it and do not join. The limit
 is written before the epoch opens; a worker that reads a later job's limit finds, when it joins, that its epoch is over.
 
+In a job whose chunks add in order (``qd_parallel_for_in_order``), a chunk waits for the one before. If another process has the core of
+that one, all wait. So a chunk that waits for long sets ``JOB_ALONE``: the workers leave the job to the caller, and until ``ALONE_UNTIL``
+such jobs run on their callers alone.
+
 Threads start with the first job, in native code: a forked child, whose record was reset, gets new ones the same way.
 """
 
 from __future__ import annotations
 
+from ...codegen.abi import ALL_THREADS, LOG_CAME, LOG_COUNT, LOG_HEAD
 from ...codegen.builder import I64, Builder, NativeModule, Ptr, Variable, external, function
 
 # Byte offsets in a pool's record. What different threads write often lies on different cache lines (128: a pair on x86, one on Apple).
-STATE, NEXT, JOB_FN, JOB_FRAME, JOB_N, JOB_CHUNK, JOB_LIMIT = 0, 128, 256, 264, 272, 280, 288
+STATE, NEXT, JOB_FN, JOB_FRAME, JOB_N, JOB_CHUNK, JOB_LIMIT, JOB_ALONE, ALONE_UNTIL = 0, 128, 256, 264, 272, 280, 288, 296, 304
 SLEEPERS, NUMBERS, MUTEX, COND = 384, 388, 448, 512
 BUSY, STARTED, THREADS, SPIN_NS, ATTR, MASK, OLD_MASK = 640, 644, 648, 656, 672, 768, 896
 RECORD_BYTES = 1024
 
-_NO_LIMIT = (1 << 63) - 1
 _EPOCH, _ACTIVE_MASK = 1 << 32, (1 << 32) - 1
 _SPINS = 64
 """Turns of a waiting loop between two calls of ``sched_yield``."""
-_X86, _ARM = 1, 2
+_LONG_NS, _ALONE_NS = 50_000, 50_000_000
+"""A chunk that waits longer than the first has met another process. For the second such loops run alone then."""
+_NONE, _X86, _ARM = -1, 1, 2
 _PROCESSORS = {"x86_64": _X86, "aarch64": _ARM, "arm64": _ARM}
 """By the first part of their triple."""
 
@@ -40,6 +46,7 @@ _create = external("pthread_create", "i32", "ptr", "ptr", "ptr", "ptr")
 _detach = external("pthread_detach", "i32", "ptr")
 _sigmask = external("pthread_sigmask", "i32", "i32", "ptr", "ptr")
 _sched_yield = external("sched_yield", "i32")
+_usleep = external("usleep", "i32", "i32")
 _clock_gettime = external("clock_gettime", "i32", "i32", "ptr")
 
 
@@ -69,6 +76,7 @@ def drain(f: Builder, pool: Ptr, worker: I64) -> None:
     fn, frame = (pool + JOB_FN).load("ptr"), (pool + JOB_FRAME).load("ptr")
     n, chunk, following = (pool + JOB_N).load(), (pool + JOB_CHUNK).load(), pool + NEXT
     with f.loop():
+        f.leave(when=(worker != 0) & ((pool + JOB_ALONE).load(order="monotonic") != 0))
         begin = following.update("add", chunk, "monotonic")
         f.leave(unless=begin < n)
         f.call_address(fn, "void", frame, begin, f.min(begin + chunk, n), worker)
@@ -81,14 +89,18 @@ def joinable(f: Builder, pool: Ptr, number: I64, state: I64, seen: I64) -> None:
     f.ret(epoch.to("i1") & (epoch != seen) & (number < (pool + JOB_LIMIT).load(order="monotonic")))
 
 
+def _pause(f: Builder) -> None:
+    if f.constants["PROCESSOR"] == _X86:
+        f.call(_x86_pause)
+    elif f.constants["PROCESSOR"] == _ARM:
+        f.call(_arm_hint, 1)
+
+
 def _spin(f: Builder, turn: Variable) -> None:
     """Begin the next turn of a waiting loop with the processor's hint; after ``_SPINS`` of them let other threads run."""
     turn.value = turn.value + 1
     with f.if_(turn.value % _SPINS != 0):
-        if f.constants["PROCESSOR"] == _X86:
-            f.call(_x86_pause)
-        elif f.constants["PROCESSOR"] == _ARM:
-            f.call(_arm_hint, 1)
+        _pause(f)
         f.again()
     f.call(_sched_yield)
 
@@ -139,9 +151,55 @@ def start(f: Builder, pool: Ptr) -> None:
 
 
 @function("void")
+def await_turn(f: Builder, pool: Ptr, turn: Ptr, begin: I64) -> None:
+    """Wait until all earlier chunks have made their additions; workers have taken them, as chunks are taken in order.
+
+    It sleeps rather than yields: a thread that yields thousands of times is one that Linux lets run last.
+    """
+    since, turns = f.call(now), f.var(0)
+    with f.loop():
+        f.ret(when=turn.load(order="acquire") == begin)
+        turns.value = turns.value + 1
+        _pause(f)
+        f.again(unless=turns.value % _SPINS == 0)
+        time = f.call(now)
+        f.again(unless=time - since > _LONG_NS)
+        (pool + JOB_ALONE).store(1, order="monotonic")
+        (pool + ALONE_UNTIL).store(time + _ALONE_NS, order="monotonic")
+        f.call(_usleep, 20)
+
+
+def _add_in_order(f: Builder, pool: Ptr, turn: Ptr, begin: I64, log: Ptr, ty: str) -> None:
+    """Make the additions of a chunk's log when its turn has come, and empty the log."""
+    if f.constants["PROCESSOR"] != _NONE:
+        with f.if_(log[LOG_CAME] == 0):
+            f.call(await_turn, pool, turn, begin)
+            log[LOG_CAME] = 1
+    entry = f.var(log.words(LOG_HEAD))
+    with f.range(log[LOG_COUNT]):
+        here = entry.value
+        element = here.load("ptr")
+        element.store(element.load(ty).plus(here.words(1).load(ty)), ty)
+        entry.value = here.words(2)
+    log[LOG_COUNT] = 0
+
+
+@function("void")
+def qd_add_in_order_f64(f: Builder, pool: Ptr, turn: Ptr, begin: I64, log: Ptr) -> None:
+    """``_add_in_order`` for additions of f64."""
+    _add_in_order(f, pool, turn, begin, log, "double")
+
+
+@function("void")
+def qd_add_in_order_f32(f: Builder, pool: Ptr, turn: Ptr, begin: I64, log: Ptr) -> None:
+    """``_add_in_order`` for additions of f32."""
+    _add_in_order(f, pool, turn, begin, log, "float")
+
+
+@function("void")
 def qd_parallel_for(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64) -> None:
     """Run a loop with all workers."""
-    f.call(qd_parallel_for_up_to, pool, fn, frame, n, chunk, _NO_LIMIT)
+    f.call(qd_parallel_for_up_to, pool, fn, frame, n, chunk, ALL_THREADS)
 
 
 @function("void")
@@ -158,6 +216,7 @@ def qd_parallel_for_up_to(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, ch
         (pool + JOB_N).store(n)
         (pool + JOB_CHUNK).store(chunk)
         (pool + JOB_LIMIT).store(limit, order="monotonic")
+        (pool + JOB_ALONE).store(0, order="monotonic")
         pool.update("add", _EPOCH, "seq_cst")
         with f.if_((pool + SLEEPERS).load("i32", order="seq_cst") != 0):
             f.call(_mutex_lock, pool + MUTEX)
@@ -174,6 +233,16 @@ def qd_parallel_for_up_to(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, ch
     f.call(serial, fn, frame, n, chunk)
 
 
+@function("void")
+def qd_parallel_for_in_order(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64, limit: I64) -> None:
+    """``qd_parallel_for_up_to`` for a loop whose chunks add in order; here while other processes have had this one's cores."""
+    until = (pool + ALONE_UNTIL).load(order="monotonic")
+    with f.if_(until != 0), f.if_(f.call(now) < until):
+        f.call(serial, fn, frame, n, chunk)
+        f.ret()
+    f.call(qd_parallel_for_up_to, pool, fn, frame, n, chunk, limit)
+
+
 @function("void", name=qd_parallel_for.name)
 def _serial_for(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64) -> None:
     f.call(serial, fn, frame, n, chunk)
@@ -184,12 +253,20 @@ def _serial_for_up_to(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk:
     f.call(serial, fn, frame, n, chunk)
 
 
+@function("void", name=qd_parallel_for_in_order.name)
+def _serial_for_in_order(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64, limit: I64) -> None:
+    f.call(serial, fn, frame, n, chunk)
+
+
+_ADDERS = (qd_add_in_order_f32, qd_add_in_order_f64)
+
+
 def serial_module() -> NativeModule:
     """The module for platforms without pthreads."""
-    return NativeModule((_serial_for, _serial_for_up_to))
+    return NativeModule((_serial_for, _serial_for_up_to, _serial_for_in_order, *_ADDERS), {"PROCESSOR": _NONE})
 
 
 def pool_module(architecture: str, monotonic_clock: int, sig_setmask: int) -> NativeModule:
     """The pool's module for a processor (first part of its triple) and an operating system's constants."""
     constants = {"PROCESSOR": _PROCESSORS.get(architecture, 0), "MONOTONIC": monotonic_clock, "SIG_SETMASK": sig_setmask}
-    return NativeModule((qd_parallel_for, qd_parallel_for_up_to), constants)
+    return NativeModule((qd_parallel_for, qd_parallel_for_up_to, qd_parallel_for_in_order, *_ADDERS), constants)

@@ -48,6 +48,7 @@ class Interpreted:
     address: int = 0
     lanes: int = 1
     narrow: frozenset[int] = frozenset()
+    ordered: bool = False
     seconds: float = 0.0
     from_cache: bool = False
     prints: Sequence[Print] = ()
