@@ -17,7 +17,7 @@ from .uniform import Shapes
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class AtomicOrder:
     """The atomics of a kernel that are executed in the order of the iterations; see ``in_order``.
 
     Attributes:
@@ -44,7 +44,7 @@ class KernelInfo:
     sites: dict[Print, int]
     plain: frozenset[Op]
     far: frozenset[str] = frozenset()  # on a GPU, the tapes that do not lie on chip, see ``grid_rows.name_of``
-    order: Order = Order()
+    order: AtomicOrder = AtomicOrder()
 
 
 class Emitter(Fn, ABC):

@@ -16,7 +16,7 @@ from ...ir.types import DType, f32, f64
 from ...ir.walk import atomic_of, inner_blocks, operands, place_of, walk
 from ..abi import CTX_POOL, LOG_CAME, LOG_ENTRIES, LOG_HEAD
 from .cost import block_cost, trips
-from .emitter import Emitter, Order
+from .emitter import Emitter, AtomicOrder
 from .function import LlvmModule
 
 FRAME_TURN = 4
@@ -28,13 +28,13 @@ of the atomic itself, as ``block_cost`` counts it.
 """
 
 
-def order_of(kernel: Kernel, atomics: frozenset[Op]) -> Order:
+def order_of(kernel: Kernel, atomics: frozenset[Op]) -> AtomicOrder:
     """How the atomics of a kernel whose order decides bits are executed."""
     own = {task: [s for s in walk(task.body) if s in atomics] for task in kernel.tasks} if atomics else {}  # type: ignore[operator]
     read = {x for task, found in own.items() if found for s in walk(task.body) for x in operands(s)}
     sums = frozenset(s for s in atomics if atomic_of(s)[1] in ("add", "sub") and s not in read)
     deferred = frozenset(task for task, found in own.items() if found and sums.issuperset(found) and _is_deferred(task, sums))
-    return Order(atomics, sums, frozenset(task for task, found in own.items() if found) - deferred, deferred)
+    return AtomicOrder(atomics, sums, frozenset(task for task, found in own.items() if found) - deferred, deferred)
 
 
 def _is_deferred(task: Task, sums: Collection[Op]) -> bool:
