@@ -16,7 +16,7 @@ from ...ir.types import DType, f32, f64
 from ...ir.walk import atomic_of, inner_blocks, operands, place_of, walk
 from ..abi import CTX_POOL, LOG_CAME, LOG_ENTRIES, LOG_HEAD
 from .cost import block_cost, trips
-from .emitter import Emitter, AtomicOrder
+from .emitter import AtomicOrder, Emitter
 from .function import LlvmModule
 
 FRAME_TURN = 4
