@@ -262,7 +262,8 @@ class CompiledKernel:
                 note_fast_math(kernel)
             out, how = pipeline.device_input(kernel, self._options, nested=device.on_host, out=self._plain(kernel))
             if self._options.batch is not None:
-                width = device.trial_width(self._options.cpu_lanes)
+                assert device.trials is not None
+                width = device.trials.width
                 how = replace(how, lanes=1 if self._one_lane or not device.on_host else width, trials=width)
             elif device.on_host:
                 lanes = self._lanes(kernel)

@@ -40,7 +40,7 @@ def base_key(inputs: Inputs, how: LowerOptions, options: Options, device: Device
     versions = (FORMAT, digest, jit.versions(), sys.version, np.__version__, machine.triple, machine.cpu, machine.features)
     kernel = inputs.known.sources[0]
     text = (kernel.name, kernel.file, str(kernel.first), *kernel.lines)
-    made_for = device.arch, device.chip_key, _width(options, device), *compile_choices(options)
+    made_for = device.arch, device.chip_key, _width(device), *compile_choices(options)
     return key_of(*versions, repr(text), repr(inputs.tokens), repr(how), repr(made_for))
 
 
@@ -51,14 +51,12 @@ def source_key(base: str, inputs: Inputs) -> str:
 
 def ir_key(lowered: Kernel, buffers: list[Buffer], options: Options, device: Device) -> str:
     """The key of a kernel by its lowered IR, in this process."""
-    return key_of(
-        device.arch, text_of(lowered, buffers), str(lowered.loc), repr((_width(options, device), *compile_choices(options)))
-    )
+    return key_of(device.arch, text_of(lowered, buffers), str(lowered.loc), repr((_width(device), *compile_choices(options))))
 
 
-def _width(options: Options, device: Device) -> int:
+def _width(device: Device) -> int:
     """The trials of a group, for which code is made; 0: there are none."""
-    return 0 if options.batch is None else device.trial_width(options.cpu_lanes)
+    return 0 if device.trials is None else device.trials.width
 
 
 @cache

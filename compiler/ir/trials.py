@@ -1,8 +1,8 @@
 """The memory layout of the trials of a batched program.
 
 A batched program runs ``count`` independent trials. Trials lie in groups of ``width``: within a group every number of a trial stands
-beside the same number of the others, so that one vector load reads it for the whole group, and compiled code does not depend on the
-count. The memory of the last group is complete: the trials that are missing in it are *padding*.
+beside the same number of the others, so that one vector load reads it for the whole group, and compiled code depends on the width
+alone. The memory of the last group is complete: the trials that are missing in it are *padding*.
 """
 
 from __future__ import annotations
@@ -115,6 +115,11 @@ class TrialLayout:
 
 ONE = TrialLayout(1, 1, batched=False)
 """The layout of a program that is not batched, and of what all trials of a batched one share."""
+
+
+def group_width(count: int, lanes: int, most: int) -> int:
+    """The trials of a group on a CPU: ``lanes`` if that is not 0, else up to ``most``, and for few trials the next power of two."""
+    return lanes or min(most, 1 << (count - 1).bit_length())
 
 
 def gpu_layout(count: int, extent: int) -> TrialLayout:

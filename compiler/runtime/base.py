@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import new_lock
-from ..ir.trials import TrialLayout
+from ..ir.trials import TrialLayout, group_width
 from .compiled import Compiled, CompileOptions
 from .host_memory import reserved_bytes, zeroed
 from .inventory import ProcessBytes
@@ -173,19 +173,15 @@ class Device(ABC):
         with self._lock:
             return next((a for a in list(self._live.values()) if a.holds(address)), None)
 
-    def trial_width(self, lanes: int) -> int:
-        """The trials of a group of a batched program. ``lanes``: as ``qd.init(cpu_lanes=)`` asks for; 0: what suits the device."""
-        return 8
-
     def trial_layout(self, count: int, lanes: int, extent: int) -> TrialLayout:
         """The trials of a batched program.
 
         Args:
             count: how many.
-            lanes: see ``trial_width``.
+            lanes: of a group, as ``qd.init(cpu_lanes=)`` asks for; 0: what suits the device and the count.
             extent: see ``gpu_layout``; a CPU does not ask.
         """
-        return TrialLayout(count, self.trial_width(lanes))
+        return TrialLayout(count, group_width(count, lanes, 8))
 
     @property
     def records(self) -> bool:

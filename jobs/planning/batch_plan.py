@@ -15,6 +15,8 @@ from .memory_plan import MemoryPlan
 from .plan import differentiated, heap_planes, launches_of
 
 ADSTACK = "adstack"
+SMALL = 8
+"""Trials of the smaller one of two planned batches: on every backend whole groups of the largest width."""
 MOST_TRIALS = 2**31 - 1
 """No program has more: kernels count trials in 32 bits of what a GPU can launch."""
 
@@ -33,12 +35,14 @@ class BatchPlan:
     """The memory of batches of one job: ``fixed + ceil(B / width) * width * per_trial + heap`` bytes for B trials.
 
     Attributes:
-        width: trials of a group, which are adjacent in memory. Memory is allocated for whole groups.
+        width: trials of a group, which are adjacent in memory. Memory is allocated for whole groups. On a CPU, fewer trials than
+            ``width`` are one group of 1, 2, 4, ... trials.
         per_trial: bytes of one trial: its fields and their gradients, its temporaries, its seed and its failure.
         fixed: bytes that all trials share.
         heap: the adstack heap: a row belongs to a worker, so it grows until all workers are busy.
-        memory: the plan of a batch of one trial, whose entries say what asks for the bytes.
+        memory: the plan of a small batch, whose entries say what asks for the bytes.
         most: the most trials of one program, whatever its memory.
+        narrow: the adstack heap of one group of 1, 2, 4, ... trials; empty where all groups have ``width`` trials.
     """
 
     width: int
@@ -47,6 +51,7 @@ class BatchPlan:
     heap: tuple[HeapPiece, ...]
     memory: MemoryPlan
     most: int = MOST_TRIALS
+    narrow: tuple[int, ...] = ()
 
     def bytes(self, trials: int) -> int:
         """The peak bytes of a program with that many trials.
@@ -56,6 +61,8 @@ class BatchPlan:
         """
         if not 1 <= trials <= self.most:
             raise ValueError(f"a batch of {trials} trials\n  do: plan 1 to {self.most:,} trials")
+        for k in range((trials - 1).bit_length(), len(self.narrow)):
+            return self._of_narrow(k)
         groups = -(-trials // self.width)
         piece = next(p for p in reversed(self.heap) if p.first <= groups)
         return self._of(piece, groups)
@@ -63,6 +70,10 @@ class BatchPlan:
     def _of(self, piece: HeapPiece, groups: int) -> int:
         heap = piece.bytes + (groups - piece.first) * piece.more
         return self.fixed + groups * self.width * self.per_trial + heap
+
+    def _of_narrow(self, k: int) -> int:
+        """Bytes of one group of ``2**k`` trials."""
+        return self.fixed + (self.per_trial << k) + self.narrow[k]
 
     def max_batch(self, limit: int) -> int:
         """The most trials whose program holds at most ``limit`` bytes; 0: not even one fits. The exact inverse of ``bytes``."""
@@ -74,7 +85,7 @@ class BatchPlan:
                 groups = min(last, piece.first + (limit - first) // each) if each > 0 else last
                 return min(groups * self.width, self.most)
             last = piece.first - 1
-        return 0
+        return max((1 << k for k in range(len(self.narrow)) if self._of_narrow(k) <= limit), default=0)
 
 
 def batch_plan(
@@ -108,21 +119,23 @@ def batch_plan(
         raise ValueError(f"{job.__name__} cannot run in batches: {why}\n  do: plan one trial: Job.plan()")
     made = job(params, wanted=wanted)
     made.optimizer_spec = optimizer
-    with made.opened(backend=backend, threads=threads, arch=arch, batch=1):
-        one = made.plan(arch=arch)
-        program = made.program
-        width, other = program.trials_of(1, arch).width, {} if arch is None else {"arch": arch}
+    with made.opened(backend=backend, threads=threads, arch=arch, batch=SMALL):
+        small = made.plan(arch=arch)
+        program, own = made.program, made.program.trials
+        width, other = program.trials_of(SMALL, arch).width, {} if arch is None else {"arch": arch}
         launches = differentiated(made, launches_of(made))
 
-        def heap(groups: int) -> int:
-            trials = program.trials_of(groups * width, arch)
+        def heap(count: int) -> int:
+            trials = program.trials_of(count, arch)
             return sum(heap_planes([kernel.grad.plan(*args, trials=trials, **other) for kernel, args in launches]).values())
 
-        pieces = pieces_of(heap, program.most_groups(arch))
-        own = program.trials.width
-    with made.opened(backend=backend, threads=threads, arch=arch, batch=own + 1):
-        per_group = _beside_heap(made.plan(arch=arch)) - _beside_heap(one)
-    return BatchPlan(width, per_group // own, _beside_heap(one) - per_group, pieces, one)
+        pieces = pieces_of(lambda groups: heap(groups * width), program.most_groups(arch))
+        widths = [1 << k for k in range((width - 1).bit_length())]
+        narrow = tuple(heap(count) for count in widths if program.trials_of(count, arch).width == count)
+    with made.opened(backend=backend, threads=threads, arch=arch, batch=SMALL + 1):
+        more = _beside_heap(made.plan(arch=arch)) - _beside_heap(small)
+    per_trial = more // own.width
+    return BatchPlan(width, per_trial, _beside_heap(small) - own.padded * per_trial, pieces, small, narrow=narrow)
 
 
 def _beside_heap(plan: MemoryPlan) -> int:

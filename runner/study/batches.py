@@ -19,6 +19,7 @@ from ...jobs.base import Job
 from ...jobs.core.batch import BatchPlan, BatchSession, batch_plan
 from ...jobs.core.inputs import located
 from ...jobs.core.optimizer import OptimizerSpec
+from ...jobs.planning.batch_plan import SMALL
 from ...jobs.planning.groups import found_of, group_key, why_not_batched
 from ..config.optimize_section import OptimizeSection
 from ..config.values import INTERPRETER
@@ -120,12 +121,12 @@ def side_by_side(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup) -
 
 
 def compile_batch(prepared: Prepared, job: type[Job[Any]], trial: Trial) -> None:
-    """Compile the kernels of the batches that a trial belongs to: they are the same for any number of trials."""
+    """Compile the kernels of the batches that a trial belongs to: they are the same for any number of trials from ``SMALL`` on."""
     config = prepared.loaded.config
     params = located(job.Params.model_validate(trial.params), prepared.inputs)
     how: dict[str, Any] = {"backend": prepared.backend, "device": prepared.place.device, "threads": config.device.threads}
     how |= {"debug": config.debug, "optimizer": _optimizer(prepared, trial, params)}
-    with BatchSession.open(job, params, 1, wanted=prepared.gradients, **how) as session:
+    with BatchSession.open(job, params, SMALL, wanted=prepared.gradients, **how) as session:
         session.job.plan()
 
 

@@ -72,15 +72,19 @@ CASES = [
 @pytest.mark.parametrize(("job", "params"), CASES, ids=[job.__name__ for job, _ in CASES])
 def test_what_is_planned_is_what_is_used_for_every_number_of_trials(job, params, threads):
     plan = batch_plan(job, params, threads=threads)
-    for trials in (1, 2, 3, 17, 1000):
+    for trials in (1, 2, 3, 4, 5, 17, 1000):
         with BatchSession.open(job, params, trials, threads=threads) as batch:
             batch.run([params] * trials)
         assert batch.peak_bytes == plan.bytes(trials), trials
-        full = -(-trials // plan.width) * plan.width
+        full, fewer = -(-trials // plan.width) * plan.width, (trials - 1) // plan.width * plan.width
+        if trials <= plan.width // 2 and ON_HOST:
+            full = 1 << (trials - 1).bit_length()
+        if not fewer and ON_HOST:
+            fewer = full // 2
         most = plan.max_batch(plan.bytes(trials))
         assert plan.bytes(most) <= plan.bytes(trials) < plan.bytes(most + 1)
         if ON_HOST:  # on a GPU more trials may take fewer bytes: their heap is planned with more levels
-            assert most == full and plan.max_batch(plan.bytes(trials) - 1) == full - plan.width
+            assert most == full and plan.max_batch(plan.bytes(trials) - 1) == fewer
 
 
 def check_largest(job, params, plan, limit, threads):
@@ -122,6 +126,23 @@ def test_max_batch_is_the_exact_inverse_of_bytes_whatever_the_heap(seed):
         assert found == plan.fixed + groups * 4 * plan.per_trial + heaps[min(groups, now)]
     for limit in [*every, *(x - 1 for x in every), 0, 10**9]:
         assert plan.max_batch(limit) == max((t for t, x in enumerate(every, 1) if x <= limit), default=0)
+
+
+def test_few_trials_of_a_cpu_are_one_small_group(threads=2):
+    """The bytes of one, two and four trials are in proportion, and the values are those of a batch of eight, to the last bit."""
+    plan, found = batch_plan(Deep, DeepParams(), threads=threads), {}
+    if not plan.narrow:
+        pytest.skip("groups of a GPU have one width")
+    for trials in (1, 2, 3, 4, 8):
+        with BatchSession.open(Deep, DeepParams(), trials, threads=threads) as batch:
+            found[trials] = batch.run([DeepParams(a=0.3 + 0.1 * k) for k in range(trials)])
+            padded = min(plan.width, 1 << (trials - 1).bit_length())
+            assert batch.job.program.trials.width == padded
+        beside_heap = batch.peak_bytes - batch.used.get("adstack", 0)
+        assert beside_heap == plan.fixed + -(-trials // padded) * padded * plan.per_trial
+    for trials, outcome in found.items():
+        np.testing.assert_array_equal(outcome.losses, found[8].losses[:trials])
+        np.testing.assert_array_equal(outcome.gradients["a"], found[8].gradients["a"][:trials])
 
 
 def test_a_heap_in_lines_is_a_piece_for_each():
@@ -194,7 +215,7 @@ def check_drawn(number):
         plan = batch_plan(job, params, threads=2)
     except qd.DifferentiationError:
         return False
-    for trials in (1, 2, 3, 17, 1000):
+    for trials in (1, 2, 3, 4, 5, 17, 1000):
         with BatchSession.open(job, params, trials, threads=2) as batch:
             batch.run([params] * trials)
         assert batch.peak_bytes == plan.bytes(trials), (number, trials)

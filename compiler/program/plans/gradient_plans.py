@@ -122,6 +122,9 @@ class GradientPlans:
             QdrunTypeError: see ``plan_with``.
         """
         options = self.plan_options(machine)
+        own = self.program.batch.layout.width
+        if machine is None and own != trials.width and own == self._lanes.width:
+            options = replace(options, machine=self.program.own_machine(replace(self._lanes, width=trials.width)))
         host = BatchHost(call, self.owners, self.program.batch.layout, trials.count)
         made = make_plan(self.head.name, batched_sizing(self._of_one, trials), host, options)
         return check_words(made, options.machine)

@@ -107,7 +107,7 @@ class TrialBatch(SingleTrial):
         allocate: Callable[[int, str], Allocation],
     ) -> None:
         """``count``: of the trials; ``random_seed``: of the first one; the others have the numbers after it; ``lanes``: see
-        ``Device.trial_width``.
+        ``Device.trial_layout``.
         """
         self.count, self.keep_failures = count, False
         self._device, self._lanes, self._allocate = device, lanes, allocate

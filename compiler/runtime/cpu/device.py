@@ -15,6 +15,7 @@ from ...codegen.llvm.report import prints
 from ...codegen.llvm.target import Target, Unsupported
 from ...ir.nodes import Kernel, Print
 from ...ir.threads import new_lock
+from ...ir.trials import TrialLayout, group_width
 from ...ir.walk import walk
 from .. import jit
 from ..base import Allocation, host_bytes
@@ -46,9 +47,9 @@ class CpuDevice(CpuGraphs):
         """The address of the thread pool's state."""
         return self.pool.address
 
-    def trial_width(self, lanes: int) -> int:
-        """As many as a vector register holds numbers of 8 bytes."""
-        return lanes or (8 if "+avx512f" in jit.host().features else 4)
+    def trial_layout(self, count: int, lanes: int, extent: int) -> TrialLayout:
+        """Groups of as many trials as a vector register holds numbers of 8 bytes, at most."""
+        return TrialLayout(count, group_width(count, lanes, 8 if "+avx512f" in jit.host().features else 4))
 
     def _allocate(self, nbytes: int, category: str) -> Allocation:
         self._recordable(f"{category} needs {nbytes:,} bytes", "run the function once before it is captured")

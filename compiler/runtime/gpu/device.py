@@ -97,11 +97,6 @@ class GpuDevice(GpuGraphs, Device):
         self._ring: Ring | None = None
         self._make_table()
 
-    def trial_width(self, lanes: int) -> int:
-        """The trials of a group of the program, which has memory by now."""
-        assert self.trials is not None
-        return self.trials.width
-
     def trial_layout(self, count: int, lanes: int, extent: int) -> TrialLayout:
         """See ``gpu_layout``."""
         return gpu_layout(count, extent)
