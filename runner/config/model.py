@@ -38,7 +38,7 @@ from .values import (
     is_whole,
     refuse,
 )
-from .yaml_lines import ConfigError, ConfigProblem, Document, KeyPath, did_you_mean, dotted, parse_document, read_document
+from .yaml_lines import ConfigError, ConfigProblem, Document, did_you_mean, dotted, parse_document, read_document
 
 BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal", INTERPRETER)
 BackendName = Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal", "python"]
@@ -342,15 +342,13 @@ def load_config(path: Path, overrides: Sequence[str] = (), text: str | None = No
     return Loaded(config, document, tuple(overrides))
 
 
-def problems_of(
-    document: Document, error: ValidationError, model: type[BaseModel], prefix: KeyPath = ()
-) -> list[ConfigProblem]:
-    """The problems of a pydantic error, each with its line; ``prefix`` is where ``model`` stands in the document."""
+def problems_of(document: Document, error: ValidationError, model: type[BaseModel]) -> list[ConfigProblem]:
+    """The problems of a pydantic error, each with its line."""
     problems: dict[str, ConfigProblem] = {}
     for item in error.errors(include_url=False):
-        path = (*prefix, *item["loc"])
+        path = item["loc"]
         if item["type"] not in ("missing", "extra_forbidden"):
-            path = next((path[:n] for n in range(len(path), len(prefix), -1) if path[:n] in document.marks), path)
+            path = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in document.marks), path)
         what, allowed, hint = explain(item, model)
         problems.setdefault(dotted(path), document.problem(path, what, allowed=allowed, hint=hint))
     return list(problems.values())

@@ -138,11 +138,6 @@ def _check_samples(sweep: SweepSection) -> None:
         raise SweepError(("samples",), what, forms, "leave it out, or set method: random")
 
 
-def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None, folder: Path = HERE) -> list[Any]:
-    """The values of one axis as a list, see ``axis_column``."""
-    return axis_column(name, axis, seed, samples, folder).tolist()
-
-
 def axis_column(name: str, axis: Axis, seed: int, samples: int | None = None, folder: Path = HERE) -> ValueColumn:
     """The values of one axis. Draws depend on the seed and the name alone, not on the other axes; more of them begin with the same.
 

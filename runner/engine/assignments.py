@@ -237,10 +237,7 @@ class Flights:
             return
         flight.begun, launch = True, flight.launch
         self.trials.tries[index_of(launch.trials)] += 1
-        if len(launch.trials) > 1:
-            self._out.append(m.WriteBegun(launch.id, launch.trials, launch.numbers, flight.place))
-        else:
-            self._out.append(m.WriteStarted(launch.trials[0], launch.numbers[0], flight.place))
+        self._out.append(m.WriteBegun(launch.id, launch.trials, launch.numbers, flight.place))
 
     def _over(
         self, flight: Flight, ends: Mapping[int, m.Record], rows: Sequence[BatchRows] = (), *, charged: bool = True

@@ -124,10 +124,10 @@ class Book:
         for action in noted:
             if type(action) is m.WriteEnded:
                 self._ended(action)
-            elif type(action) is m.WriteBegun and well[action.launch] == len(action.trials):
+            elif type(action) is m.WriteBegun and well[action.launch] == len(action.trials) > 1:
                 self._short_batches[action.launch] = action.place
-            elif type(action) is m.WriteStarted and (action.trial, action.number) in over:
-                self._short[action.trial] = action.place
+            elif type(action) is m.WriteBegun and len(action.trials) == 1 and (action.trials[0], action.numbers[0]) in over:
+                self._short[action.trials[0]] = action.place
             else:
                 self._take(action)
         writes, self._writes = self._writes, []
@@ -153,18 +153,8 @@ class Book:
 
     def _take(self, action: m.Action) -> None:
         match action:
-            case m.WriteStarted():
-                self._write("started", action.trial, action.number, action.place)
-                place = action.place
-                shown = self._id(action.trial), self._label(action.trial), str(place["device"]), int(place["bytes"])
-                self._shows.append(partial(self.board.started, *shown))
             case m.WriteBegun():
-                place, count = action.place, len(action.trials)
-                self._batches[action.launch] = action.trials
-                self._writes.append((BEGUN, {**who(action.trials, action.numbers), "launch": action.launch, **place}))
-                first = action.trials[0]
-                shown = action.launch, self._id(first), count, self._label(first), str(place["device"]), int(place["bytes"])
-                self._shows.append(partial(self.board.batch_started, *shown))
+                self._begun(action)
             case m.WriteRows():
                 place = self._short_batches.get(action.launch)
                 self._writes.append((ROWS, action.rows.event() | ({} if place is None else {"place": place})))
@@ -193,6 +183,17 @@ class Book:
                 self.board.phase = "stopping"
                 wait = f", waiting for {action.running} running trials; Ctrl-C again stops them now"
                 self.screen.note(action.why + (wait if action.running and action.state != "cancelled" else ""))
+
+    def _begun(self, action: m.WriteBegun) -> None:
+        first, count, place = action.trials[0], len(action.trials), action.place
+        label, where = self._label(first), (str(place["device"]), int(place["bytes"]))
+        if count == 1:
+            self._write("started", first, action.numbers[0], place)
+            self._shows.append(partial(self.board.started, self._id(first), label, *where))
+            return
+        self._batches[action.launch] = action.trials
+        self._writes.append((BEGUN, {**who(action.trials, action.numbers), "launch": action.launch, **place}))
+        self._shows.append(partial(self.board.batch_started, action.launch, self._id(first), count, label, *where))
 
     def _write(self, event: str, trial: int, number: int, fields: Mapping[str, Any]) -> None:
         self._writes.append((event, {"trial": self._id(trial), "attempt": number, **fields}))

@@ -28,7 +28,7 @@ ASLEEP_S = 10.0
 LOOK_EVERY_S = 0.5
 """Seconds between checks for cancel requests, and between exchanges with the ledger without a reason."""
 SNAPSHOT_EVERY_S = 5.0
-OFTEN = (m.WriteEnded, m.WriteStarted)
+OFTEN = (m.WriteEnded, m.WriteBegun)
 """The two most frequent actions, which are tested first."""
 
 

@@ -232,14 +232,6 @@ class Kill:
     worker: WorkerId
 
 
-class WriteStarted(NamedTuple):
-    """Write down that an attempt runs."""
-
-    trial: int
-    number: int
-    place: Record
-
-
 class WriteEnded(NamedTuple):
     """Write the row of a trial: it is over."""
 
@@ -249,7 +241,7 @@ class WriteEnded(NamedTuple):
 
 
 class WriteBegun(NamedTuple):
-    """Write down that the attempts of a batch run."""
+    """Write down that the attempts of a launch run."""
 
     launch: int
     trials: Places
@@ -339,7 +331,6 @@ Action = (
     | Drop
     | AskToStop
     | Kill
-    | WriteStarted
     | WriteEnded
     | WriteBegun
     | WriteRows

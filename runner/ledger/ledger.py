@@ -161,8 +161,7 @@ class Ledger:
         for end in done:
             grant = self._requests.grants.get(end.lease)
             if grant is not None:
-                self._measure(grant, end, now)
-                self._end(grant)
+                self._end(grant, self._measure(grant, end, now))
 
     def exchange(self, now: float) -> Exchange:
         """Receive what has been granted and ended since the last exchange."""
@@ -232,7 +231,7 @@ class Ledger:
         names = (placement.request.id, *more)
         found = self._devices[device].found
         lease = Lease(str(self._number), device, point, names, found.node, placement.why, processes=found.backend == "cpu")
-        self._requests.granted(Grant(lease, shape, placement.request.id, now))
+        self._requests.granted(Grant(lease, shape, now))
         self._closing.discard(device)
         self._devices.worker_started(device)
         return lease
@@ -252,15 +251,18 @@ class Ledger:
         )
         return max(0, most - 1)
 
-    def _measure(self, grant: Grant, end: LeaseEnd, now: float) -> None:
-        if end.reason == words.DONE:
-            each = (now - grant.started) / len(grant.lease.requests) if end.seconds is None else end.seconds
-            grant.took = max(0.0, each) / grant.lease.point.time
-            grant.shape.measured(grant.took)
+    def _measure(self, grant: Grant, end: LeaseEnd, now: float) -> float | None:
+        """The seconds of one request at the fastest point; None if the lease was cut short."""
+        if end.reason != words.DONE:
+            return None
+        each = (now - grant.started) / len(grant.lease.requests) if end.seconds is None else end.seconds
+        took = max(0.0, each) / grant.lease.point.time
+        grant.shape.measured(took)
+        return took
 
-    def _end(self, grant: Grant) -> None:
+    def _end(self, grant: Grant, took: float | None = None) -> None:
         self._requests.ended(grant)
-        self._packer.finish(grant.request, grant.took)
+        self._packer.finish(grant.lease.requests[0], took)
         device = grant.lease.device
         if self._devices[device].until is not None or self._devices[device].most is not None:
             self._devices.fit(device)

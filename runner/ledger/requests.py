@@ -29,13 +29,11 @@ class RequestGroup:
 
 @dataclass(slots=True)
 class Grant:
-    """A lease, and the request of it that the packer knows. ``took``: seconds of one at the fastest point, when that was measured."""
+    """A lease, and when it was granted. The packer knows the first of its requests."""
 
     lease: Lease
     shape: RequestGroup
-    request: str
     started: float
-    took: float | None = None
 
 
 @dataclass(slots=True)

@@ -145,8 +145,8 @@ class RunWatch:
         self._created, self._optimizes = float(folder.info()["created"]), None
         self._labels = dict[int, str]()
 
-    def view(self, snapshot: Snapshot | None = None) -> RunView:
-        """The run as its journal has it now. ``snapshot``: what the packer or the ledger says now, see ``device_views``."""
+    def view(self) -> RunView:
+        """The run as its journal has it now."""
         found = self._reader.look()
         state = run_state(self.folder, found)
         running = state == "running"
@@ -156,7 +156,7 @@ class RunWatch:
         counts = _counts(found, state)
         speed = rate(found.ended_t[found.ended_t >= now - RECENT_S], found.began_t, now)
         left = len(found.ids) - sum(counts.get(status, 0) for status in FINAL)
-        said = snapshot if snapshot is not None else found.latest.get("snapshot")
+        said = found.latest.get("snapshot")
         return RunView(
             run=self.folder.name,
             state=state,
@@ -217,9 +217,9 @@ class RunWatch:
         return tuple(failure_view(state.id, label, state.entry.event) for state, label in shown if state.entry)
 
 
-def view_of(folder: RunFolder, snapshot: Snapshot | None = None, *, trials: Sequence[Trial] | None = None) -> RunView:
-    """A run as its journal has it; one pass over the journal. Arguments as of ``RunWatch``."""
-    return RunWatch(folder, trials).view(snapshot)
+def view_of(folder: RunFolder) -> RunView:
+    """A run as its journal has it; one pass over the journal."""
+    return RunWatch(folder).view()
 
 
 def retry_kind(failure: str, charged: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from ...compiler.errors import QdrunError
 from ..config.axes import Axis
 from ..config.search_section import SearchSection
-from ..config.sweep import HERE, axis_values
+from ..config.sweep import HERE, axis_column
 
 
 class NoSampler(QdrunError, ImportError):
@@ -88,7 +88,7 @@ def _distribution(of: Any, name: str, axis: Axis, folder: Path) -> Any:
             f"sweep.params.{name}: samplers of Optuna have no normal distribution\n"
             "  do: write {uniform: [low, high]}, or use method: descents"
         )
-    values = list(parts) if form == "choice" else axis_values(name, axis, 0, folder=folder)
+    values = list(parts) if form == "choice" else axis_column(name, axis, 0, folder=folder).tolist()
     return of.CategoricalDistribution(values)
 
 

@@ -15,7 +15,6 @@ import math
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -36,9 +35,9 @@ class Damaged(QdrunError, ValueError):
     """Bytes of a run folder are not those that were written."""
 
 
-def crc_of(data: bytes | memoryview, start: int = 0) -> int:
-    """The CRC-32 of ``data``, after that of the bytes before it."""
-    return zlib.crc32(data, start)
+def crc_of(data: bytes | memoryview) -> int:
+    """The CRC-32 of ``data``."""
+    return zlib.crc32(data)
 
 
 def sealed(text: bytes, *, looked_through: bool = False) -> bytes:
@@ -135,11 +134,6 @@ def tagged(value: Any) -> Any:
             return {"$object": [[tagged(key), tagged(item)] for key, item in value.items()]}
         return {key: tagged(item) for key, item in value.items()}
     return [tagged(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def untagged_keys(names: Collection[str]) -> bool:
-    """Whether an object with these keys has them as they are in strict JSON, whatever its values."""
-    return all(map(_encodes, names)) and not (len(names) == 1 and next(iter(names)) in _TAGS)
 
 
 def untagged(value: Any) -> Any:

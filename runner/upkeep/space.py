@@ -56,14 +56,14 @@ def estimate(trials: Iterable[Trial], groups: Iterable[PlannedGroup], gradients:
         each = list(map(_numbers, column.distinct())) if known is None else [math.prod(known.shape[1:])] * len(known)
         counts = np.array(each, np.int64)
         numbers += counts if column.places is None else counts[column.places]
-    low = _record_bytes(numbers + len(wanted) - len(names))
+    low = record_bytes(numbers + len(wanted) - len(names))
     least = int(low.sum())
     if len(names) == len(wanted):
         return Estimate(least, least, len(made))
     larger = np.zeros(len(made), np.int64)
     for group in groups:
         larger[index_of(group.places)] = _bound(group) // NUMBER_BYTES
-    return Estimate(least, int(np.maximum(low, _record_bytes(larger)).sum()), len(made))
+    return Estimate(least, int(np.maximum(low, record_bytes(larger)).sum()), len(made))
 
 
 def _bound(group: PlannedGroup) -> int:
@@ -81,12 +81,8 @@ def _numbers(value: Any) -> int:
     return 1
 
 
-def record_bytes(numbers: int) -> int:
-    """Bytes of the record of a trial with that many numbers: as text in the journal and in the table, or as a file."""
-    return int(_record_bytes(np.array([numbers]))[0])
-
-
-def _record_bytes(numbers: Array) -> Array:
+def record_bytes(numbers: Array) -> Array:
+    """Bytes of the records of trials with so many numbers: as text in the journal and in the table, or as a file."""
     inline, apart = numbers * (TEXT_BYTES + NUMBER_BYTES), 4 * BLOCK_BYTES + numbers * NUMBER_BYTES
     return LINE_BYTES + np.where(numbers * NUMBER_BYTES <= INLINE_BYTES, inline, apart)
 

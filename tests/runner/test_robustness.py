@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from qdrun.jobs.base import Finished, Job, JobParams, MemoryPlan, Outcome
 from qdrun.runner.cli.app import app
-from qdrun.runner.config.sweep import SweepError, axis_values
+from qdrun.runner.config.sweep import SweepError, axis_column
 from qdrun.runner.config.values import TARGET
 from qdrun.runner.query.run_table import as_arrow, as_column, values_of
 from qdrun.runner.store.layout import RunFolder
@@ -68,7 +68,7 @@ def test_a_sweep_over_infinite_values_is_refused():
     from qdrun.runner.config.model import Axis
 
     with pytest.raises(SweepError, match="not finite"):
-        axis_values("x", Axis.model_validate({"logspace": [400, 401, 2]}), 0)
+        axis_column("x", Axis.model_validate({"logspace": [400, 401, 2]}), 0)
 
 
 def test_a_job_file_may_stand_in_a_folder_with_a_space():

@@ -53,10 +53,10 @@ def lines(book):
 
 def test_a_start_and_an_end_of_one_write_are_one_line_and_an_attempt_all_the_same(book):
     a, b, _ = book.names
-    book.note(m.WriteStarted(0, 1, PLACE))
+    book.note(m.WriteBegun(9, (0,), (1,), PLACE))
     t = clock.now()
     book.note(m.WriteEnded(0, 1, ROW | {"started_t": t - 2.0, "ended_t": t - 1.0}))
-    book.note(m.WriteStarted(1, 1, PLACE))
+    book.note(m.WriteBegun(9, (1,), (1,), PLACE))
     write(book)
     assert lines(book) == [("ended", a), ("started", b)]
     (tried,) = replay(book.folder).trials[a].attempts
@@ -69,13 +69,13 @@ def test_a_start_and_an_end_of_one_write_are_one_line_and_an_attempt_all_the_sam
 def test_the_journal_says_once_what_each_device_is_on_which_trials_have_begun(book):
     told = {"cpu:0": {"backend": "cpu", "driver": "Linux"}, "cuda:1": {"uuid": "GPU-1"}}
     book.inside = replace(book.inside, device=lambda name: told.get(name, {}))
-    book.note(m.WriteStarted(0, 1, PLACE))
+    book.note(m.WriteBegun(9, (0,), (1,), PLACE))
     book.note(m.WriteEnded(0, 1, ROW))
-    book.note(m.WriteStarted(1, 1, PLACE | {"device": "cuda:1"}))
+    book.note(m.WriteBegun(9, (1,), (1,), PLACE | {"device": "cuda:1"}))
     write(book)
-    book.note(m.WriteStarted(2, 1, PLACE))
+    book.note(m.WriteBegun(9, (2,), (1,), PLACE))
     book.note(m.WriteRetry(2, 1, Failure.crash, ERROR))
-    book.note(m.WriteStarted(2, 2, PLACE | {"device": "nowhere"}))
+    book.note(m.WriteBegun(9, (2,), (2,), PLACE | {"device": "nowhere"}))
     write(book)
     assert [event for event, _ in lines(book)] == ["device", "device", "ended", "started", "started", "retry", "started"]
     assert devices_of(book.folder) == told
@@ -84,12 +84,12 @@ def test_the_journal_says_once_what_each_device_is_on_which_trials_have_begun(bo
 
 def test_an_end_in_a_later_write_and_a_retry_have_lines_of_their_own(book):
     a, b, _ = book.names
-    book.note(m.WriteStarted(0, 1, PLACE))
+    book.note(m.WriteBegun(9, (0,), (1,), PLACE))
     write(book)
     book.note(m.WriteEnded(0, 1, ROW))
-    book.note(m.WriteStarted(1, 1, PLACE))
+    book.note(m.WriteBegun(9, (1,), (1,), PLACE))
     book.note(m.WriteRetry(1, 1, Failure.crash, ERROR))
-    book.note(m.WriteStarted(1, 2, PLACE))
+    book.note(m.WriteBegun(9, (1,), (2,), PLACE))
     book.note(m.WriteEnded(1, 2, {"status": "failed", "failure": Failure.user_error, "error": ERROR}))
     write(book)
     assert lines(book) == [("started", a), ("ended", a), ("started", b), ("retry", b), ("ended", b)]
@@ -107,7 +107,7 @@ def test_a_trial_that_needs_more_than_its_plan_is_told_but_not_a_share_of_a_batc
     book.note(m.BatchOver(1))
     write(book)
     assert book.board.notes == []
-    book.note(m.WriteStarted(2, 1, PLACE))
+    book.note(m.WriteBegun(9, (2,), (1,), PLACE))
     book.note(m.WriteEnded(2, 1, ROW | {"planned_bytes": 120}))
     write(book)
     assert book.board.notes == ["x=3: planned 100 bytes, its own plan says 120; see Job.shape_key"]
@@ -116,7 +116,7 @@ def test_a_trial_that_needs_more_than_its_plan_is_told_but_not_a_share_of_a_batc
 def test_a_trial_that_was_cancelled_while_it_ran_has_an_attempt_and_one_that_waited_has_none(book):
     a, b, _ = book.names
     record = {"status": "cancelled", "failure": Failure.cancelled, "error": ERROR}
-    book.note(m.WriteStarted(0, 1, PLACE))
+    book.note(m.WriteBegun(9, (0,), (1,), PLACE))
     book.note(m.WriteEnded(0, 1, record))
     book.note(m.WriteEnded(1, 0, record))
     write(book)

@@ -5,7 +5,7 @@ import random
 from qdrun.runner.engine import messages as m
 from qdrun.runner.store.attempts import Failure
 
-from .world import RULES, World, granted
+from .world import RULES, Began, World, granted
 
 
 def many(moods=("good",) * 4, rules=RULES):
@@ -44,7 +44,7 @@ def test_a_crash_in_a_lease_charges_the_trial_that_ran_and_no_other_and_the_othe
         (1, Failure.infrastructure, False, "ResultLost"),
         (2, Failure.crash, True, "WorkerCrashedError"),
     ]
-    assert notes(world, m.WriteStarted) == [(0, 1), (1, 1), (2, 1)]
+    assert notes(world, Began) == [(0, 1), (1, 1), (2, 1)]
     assert set(world.waiting) == {"t1.2", "t2.2", "t3.2"}
     assert (world.state.trials.number[3], world.state.trials.tries[3]) == (0, 0)
     assert world.state.trials.alone >= {2} and 1 not in world.state.trials.alone
@@ -95,7 +95,7 @@ def test_a_trial_that_waits_in_a_lease_is_cancelled_without_an_attempt_and_its_w
     assert not world.asked_to_stop
     world.finish()
     assert [world.status(k) for k in range(4)] == ["done", "done", "cancelled", "done"]
-    assert (2, 1) not in notes(world, m.WriteStarted)
+    assert (2, 1) not in notes(world, Began)
     (row,) = world.rows()[2]
     assert row["error"]["message"] == "the trial was cancelled"
     assert world.kills == 0
@@ -121,7 +121,7 @@ def test_ctrl_c_lets_the_trial_of_a_lease_that_runs_finish_and_the_others_do_not
     assert stopping.running == 1
     world.finish()
     assert world.state.counts == {"done": 1, "cancelled": 3}
-    assert notes(world, m.WriteStarted) == [(0, 1)]
+    assert notes(world, Began) == [(0, 1)]
 
 
 def test_on_a_full_disk_what_has_not_begun_comes_back_and_runs_when_there_is_room():
@@ -129,11 +129,11 @@ def test_on_a_full_disk_what_has_not_begun_comes_back_and_runs_when_there_is_roo
     world.tell(m.Storage(full=True))
     while world.calls:
         world.progress()
-    assert notes(world, m.WriteStarted) == [(0, 1)]
+    assert notes(world, Began) == [(0, 1)]
     assert not world.leases and not world.waiting, "others can have the place"
     world.finish()
     assert world.state.counts == {"done": 4}
-    assert sorted(notes(world, m.WriteStarted)) == [(k, 1) for k in range(4)]
+    assert sorted(notes(world, Began)) == [(k, 1) for k in range(4)]
 
 
 def test_a_worker_that_dies_between_two_launches_charges_those_that_had_their_turn_with_infrastructure():

@@ -15,7 +15,7 @@ from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.columns import BatchRows
 
-from .world import CLAIM, MOODS, RULES, SIGNALS, STRAY, STRAYS, World, granted
+from .world import CLAIM, MOODS, RULES, SIGNALS, STRAY, STRAYS, Began, World, granted
 
 EXPECTED = {
     "good": "done",
@@ -146,7 +146,7 @@ def test_a_trial_that_dies_by_a_signal_is_checked_once_and_only_its_crashes_are_
     world.finish()
     assert [world.status(name) for name in world.moods] == [EXPECTED[mood] for mood in moods]
     attempts = [launch.checked for call in world.runs for launch in call if launch.trials == (0,)]
-    started = sum(isinstance(e, m.WriteStarted) and e.trial == 0 for e in world.journal)
+    started = sum(isinstance(e, Began) and e.trial == 0 for e in world.journal)
     error, charged = world.rows()[0][0]["error"]["message"], world.retries(0, Failure.crash)
     signal = STRAY if mood in STRAYS else "Segmentation fault"
     if mood in ("bounds", "stray bounds"):

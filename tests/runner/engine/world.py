@@ -6,7 +6,7 @@ really ran, the journal is what the runner says of it. Calls of one lease run on
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
 
 from qdrun.runner.engine import messages as m
@@ -24,6 +24,8 @@ SIGNALS = ("bounds", "signal", "signal always")
 STRAYS = ("stray bounds", "stray", "stray always")
 """The same for a kernel that reads memory of a GPU which is not its own: the process loses the device, and says so."""
 STRAY = "kernel `k` failed: it read or wrote memory that is not its own (CUDA_ERROR_ILLEGAL_ADDRESS)"
+Began = namedtuple("Began", "trial number")
+"""An attempt that was written down."""
 MOODS = ("good", "good", "good", "user", "nan", "crash", "crash once", "oom", "needs 70", "hang", "infra once", "device lost")
 MOODS += ("lost alone",)
 """The batch of such a trial raises as a whole; its trials then run one by one, up to this one, which loses the device."""
@@ -126,16 +128,17 @@ class World:
                 case m.Stopping():
                     self.stops.append(action)
                 case m.WriteBegun():
-                    self.batches.add(action.launch)
+                    if len(action.trials) > 1:
+                        self.batches.add(action.launch)
                     for name, number in zip(action.trials, action.numbers, strict=True):
-                        self._note(m.WriteStarted(name, number, action.place))
+                        self._note(Began(name, number))
                 case m.WriteRows():
                     assert action.launch in self.batches, "its batch has not begun, or is over"
                     for name, number in zip(action.rows.trials, action.rows.attempts, strict=True):
                         self._note(m.WriteEnded(name, number, action.rows.shared))
                 case m.BatchOver():
                     self.batches.discard(action.launch)
-                case m.WriteStarted() | m.WriteEnded() | m.WriteRetry() | m.WritePardon():
+                case m.WriteEnded() | m.WriteRetry() | m.WritePardon():
                     self._note(action)
         for action in later:
             if action.request in self.waiting and self.rng.random() < 0.8:  # else it was granted meanwhile, or others wait
@@ -150,7 +153,7 @@ class World:
         really = (self.owner, *attempt) in self.began
         said = self.said[self.owner, *attempt]
         match action:
-            case m.WriteStarted():
+            case Began():
                 assert really or attempt in self.heads or not self.told, "it had not begun"
                 assert not said
                 said.add("started")

@@ -228,8 +228,8 @@ def groups(count, gradient_bytes):
 def test_a_run_that_cannot_fit_is_refused_with_the_numbers_before_it_starts():
     made = [trial.model_copy(update={"params": {"x": 0.0, "w": [[0.0] * 100] * 100}}) for trial in trials(100)]
     wanted = estimate(made, groups(len(made), 1 << 30), ["x", "w"])
-    assert wanted.least == wanted.most == 100 * record_bytes(10_001)
-    assert record_bytes(10_001) > 80_008
+    assert wanted.least == wanted.most == 100 * record_bytes(np.array(10_001))
+    assert record_bytes(np.array(10_001)) > 80_008
     files = Room("/data/runs")
     files.free = 20 << 20
     with pytest.raises(StorageFull) as refused:
