@@ -448,7 +448,8 @@ class Play:
             os.kill(process.pid, signal.SIGSTOP)
             self._resume_beside(process)
         elif fault.what == "gone":
-            if self.find() is None:
+            found = self.find()
+            if found is None or Path(RunFolder(found).table).exists():  # its table is the last that it writes
                 return False
             until(lambda: shutil.rmtree(self.runs, ignore_errors=True) or not self.runs.exists(), 10, every=0.001)
         elif fault.what == "second":

@@ -10,6 +10,7 @@ from store_helpers import make_run
 
 from qdrun.runner.observe.listing import listed
 from qdrun.runner.observe.table import rows
+from qdrun.runner.processes import pid_space
 from qdrun.runner.store import owner, status
 from qdrun.runner.store.encoding import document
 from qdrun.runner.store.journal import Journal
@@ -77,10 +78,9 @@ def test_where_clocks_agree_nobody_waits(where, monkeypatch):
         assert seems(folder) is alive and lives(folder) is alive
 
 
-def test_a_process_of_this_machine_that_is_gone_is_not_watched(tmp_path, monkeypatch):
+def test_a_process_of_this_machine_that_is_gone_is_not_watched(tmp_path):
     folder = make_run(tmp_path)
-    gone = {"pid": 2**22 + 1, "host": platform.node(), "owner": 1, "where": owner.__name__}
-    monkeypatch.setattr("qdrun.runner.store.layout.pid_space", lambda: owner.__name__)
+    gone = {"pid": 2**22 + 1, "host": platform.node(), "owner": 1, "where": pid_space()}
     folder.files.put("heartbeat.json", document({"t": time.time(), **gone}))
     os.utime(folder.path / "heartbeat.json", (1e9, 1e9))
     assert seems(folder) is False
