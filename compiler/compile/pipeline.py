@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ParamSpec, Protocol, TypeVar
 
+from ..codegen.block_skipping.tiling import tiling
 from ..codegen.llvm.cost import block_cost
 from ..frontend.lower import lower
 from ..frontend.signature import ArgSpec, LowerOptions
 from ..frontend.source.inputs import Inputs
 from ..frontend.source.parse import FunctionSource
-from ..ir.nodes import Kernel, Op
+from ..ir.nodes import Kernel, Op, Task
 from ..ir.printer import print_kernel
 from ..ir.walk import walk
 from ..options import Options, checks
@@ -29,6 +30,7 @@ from ..passes.debug_checks import checked, unchecked
 from ..passes.exits import lower_exits
 from ..passes.forward.second_order import second_order_primal
 from ..passes.forward.tangent import Tangent, forward_kernel
+from ..passes.gather.gather import gather_kernel
 from ..passes.parallel.injective import ordered, race_free
 from ..passes.parallel.reduce import reduce_kernel
 from ..passes.pools import in_blocks
@@ -64,6 +66,7 @@ SIMPLIFY_TANGENT = Stage("tangent", "the kernel of values and tangents", "fewer 
 
 SLOPES = Stage("slopes", "a simplified kernel", "IR without `attach` and `detach`, which only differentiation reads")
 BLOCKS = Stage("blocks", "a reduced kernel", "accesses to fields in levels with a budget as accesses to blocks")
+GATHER = Stage("gather", "a kernel without slopes", "for a CPU: adds to neighbours as sums of each element")
 REDUCE = Stage("reduce", "a kernel without slopes", "atomics on one element as reductions of the loop")
 CHECKS = Stage(
     "checks", "a kernel without slopes, with reductions", "checks of bounds, overflow and NaN, where the options ask for them"
@@ -73,7 +76,7 @@ BATCH = Stage("batch", "a checked kernel", "of a batched program: loops instead 
 FORWARD = (LOWER, EXITS, SIMPLIFY)
 REVERSE = (RAW_REVERSE, SIMPLIFY_REVERSE)
 TANGENT = (RAW_TANGENT, SIMPLIFY_TANGENT)
-DEVICE = (SLOPES, REDUCE, BLOCKS, CHECKS, BATCH)
+DEVICE = (SLOPES, GATHER, REDUCE, BLOCKS, CHECKS, BATCH)
 
 
 class Runner(Protocol):
@@ -158,7 +161,7 @@ def device_input(
         nested: see ``batch_kernel``.
         out: what ``reduced`` gives for the kernel, if that is known.
     """
-    out = reduced(kernel, run) if out is None else out
+    out = reduced(kernel, run, nested and gathers_on_host(options)) if out is None else out
     if checks(options):
         out = run(CHECKS, checked, out, options.nan_check)
         for task, plain in zip(out.tasks, without_checks(kernel).tasks):
@@ -174,10 +177,23 @@ def device_input(
     return out, replace(facts, lanes=1, offline_cache=options.offline_cache, fast_math=options.fast_math)
 
 
-def reduced(kernel: Kernel, run: Runner = printing) -> Kernel:
-    """``DEVICE`` without checks."""
+def reduced(kernel: Kernel, run: Runner = printing, gathers: bool = False) -> Kernel:
+    """``DEVICE`` without checks. ``gathers``: with the stage ``GATHER``."""
     out = through_memory(run(SLOPES, without_slopes, kernel))
+    if gathers:
+        out = run(GATHER, gather_kernel, out, block_cost, _skips_blocks)
     return run(BLOCKS, in_blocks, run(REDUCE, reduce_kernel, out))
+
+
+def gathers_on_host(options: Options) -> bool:
+    """Whether kernels of a CPU have the stage ``GATHER``: not where lanes run trials, nor where iterations are checked."""
+    return options.batch is None and not checks(options)
+
+
+def _skips_blocks(task: Task) -> bool:
+    """Whether a loop leaves out inactive blocks of a sparse field."""
+    cells = tiling(task)
+    return cells is not None and any(x.op == "gload" for needed in cells.slices.values() for x in needed)
 
 
 def planned(plain: Kernel, options: Options) -> Kernel:

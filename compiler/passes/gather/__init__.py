@@ -1,0 +1,1 @@
+"""Scatter to gather: loops over the elements that a parallel loop adds to."""

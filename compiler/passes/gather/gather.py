@@ -1,0 +1,118 @@
+"""Scatter to gather: each element sums up what iterations add to it, and no add is atomic.
+
+The adjoint of ``u[t + 1, i] = f(u[t, i - 1], u[t, i])`` adds to ``u.grad[t, i - 1]`` and ``u.grad[t, i]``: several iterations add to one
+element. Where the index of each add is an axis plus a constant (or periodic, or clamped), the iterations that add to an element are known.
+A loop over the elements adds their values in the order of the iterations: the sums have the bits of a serial loop, for any number of
+threads.
+
+A task becomes a loop over the *interior*, the box of elements for which no iteration is missing, without conditions; for each axis a loop
+over the *rim*, the elements before and behind it, where each value has its condition; and the *rest*, whatever else the task does. Values
+are computed anew where they are read, so they must not read what the task writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...ir.nodes import Block, GlobalStore, If, Kernel, Loop, Op, Task
+from ...ir.ops import TABLE, is_function
+from ...ir.verify import verified
+from ...ir.walk import atomic_of, cooperates, walk
+from ..clone import clone_task
+from ..parallel.injective import race_free
+from ..parallel.reduce import reduce_in_place
+from ..simplify.simplify import simplify_in_place
+from .boxes import Boxes
+from .contributions import Scatters
+from .prepare import prepared
+
+_VECTOR = 3
+"""How much faster LLVM's vectors make a loop without branches."""
+_PLAIN_ADD = 8
+"""The cost of an add that stays where it is, without the atomic."""
+_MOST_STATEMENTS = 6000
+"""Statements of all loops of a task, at most."""
+
+
+@verified()
+def gather_kernel(kernel: Kernel, cost: Callable[[Block], int], stays: Callable[[Task], bool]) -> Kernel:
+    """The kernel with gathers instead of scatters, where that pays on a CPU.
+
+    Args:
+        kernel: simplified, before reductions are found; not changed.
+        cost: estimates the cost of one pass through a block.
+        stays: whether a task must stay as it is.
+    """
+    if any(task.params for task in kernel.tasks):  # launch parameters go by the numbers of the tasks
+        return kernel
+    tasks: list[Task] = []
+    for task in kernel.tasks:
+        tasks += [task] if stays(task) else _gathered(task, cost)
+    return kernel if len(tasks) == len(kernel.tasks) else replace(kernel, tasks=tasks)
+
+
+def _gathered(task: Task, cost: Callable[[Block], int]) -> list[Task]:
+    """The tasks that do what a task does."""
+    if not task.parallel or task.reductions or cooperates(task) or not _may_meet(task):
+        return [task]
+    work = prepared(task)
+    scatters = Scatters(work)
+    found = scatters.contributions()
+    if not found:
+        return [task]
+    boxes = Boxes(work, scatters.pieces, found)
+    interior, rest = boxes.interior(), _rest(work, {c.root for c in found})
+    if len(walk(interior.body)) * (1 + len(work.axes)) > _MOST_STATEMENTS or not _pays(work, interior, rest, cost):
+        return [task]
+    if not _has_effects(rest.body):
+        return [interior, *boxes.rims()]
+    plain = clone_task(task)
+    if reduce_in_place(plain):
+        rest.cost = cost(plain.body)  # decides which iterations share a partial sum
+    return [interior, *boxes.rims(), rest]
+
+
+def _may_meet(task: Task) -> bool:
+    """Whether iterations may add to one element, as far as the codes of the statements tell."""
+    atomics = {s for s in walk(task.body) if isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[1] in ("add", "sub")}
+    return any(atomic_of(s)[0].ndim for s in atomics) and not atomics <= race_free(task)
+
+
+def _rest(work: Task, gathered: set[Op]) -> Task:
+    """The task without its gathered adds."""
+    rest = clone_task(replace(work, body=_without(work.body, gathered)))
+    simplify_in_place(rest)
+    return rest
+
+
+def _without(block: Block, gathered: set[Op]) -> Block:
+    out: Block = []
+    for s in block:
+        if isinstance(s, If):
+            out.append(replace(s, then=_without(s.then, gathered), orelse=_without(s.orelse, gathered)))
+        elif not (isinstance(s, Op) and s in gathered):
+            out.append(s)
+    return out
+
+
+def _has_effects(block: Block) -> bool:
+    return any(isinstance(s, GlobalStore) or (isinstance(s, Op) and s.op == "atomic") for s in walk(block))
+
+
+def _pays(work: Task, interior: Task, rest: Task, cost: Callable[[Block], int]) -> bool:
+    """Whether gathers and the rest take less time than plain adds would. Vectors help neither functions nor loops."""
+    statements = walk(interior.body)
+    calls = sum(
+        TABLE[s.op].cost for s in statements if isinstance(s, Op) and (is_function(s.op) or s.op in ("mod", "floordiv"))
+    )
+    gathers = cost(interior.body)
+    if not any(isinstance(s, Loop) for s in statements):
+        gathers = calls + (gathers - calls) // _VECTOR
+    return gathers + (_plain(rest, cost) if _has_effects(rest.body) else 0) <= _plain(work, cost)
+
+
+def _plain(task: Task, cost: Callable[[Block], int]) -> int:
+    """The cost of an iteration without atomics."""
+    atomics = sum(isinstance(s, Op) and s.op == "atomic" for s in walk(task.body))
+    return cost(task.body) - (TABLE["atomic"].cost - _PLAIN_ADD) * atomics

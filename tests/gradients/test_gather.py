@@ -1,0 +1,65 @@
+"""Gathered adjoints: against differences, against the scatter in one thread (the same bits), and the same bits for any threads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+from qdrun.compiler.compile import pipeline
+from qdrun.compiler.compile.cache import CACHE
+from qdrun.compiler.ir.nodes import Kernel
+from qdrun.compiler.passes.gather import gather
+from qdrun.compiler.passes.gather.gather import gather_kernel
+
+sys.path.insert(0, str(Path(__file__).parent))
+from stencils import STEP_KERNELS, loss_of, run
+
+SHAPES = [(20, 13), (7, 30), (7, 4)]
+
+
+@pytest.fixture
+def gathered(monkeypatch):
+    """The names of the tasks that the pass has made."""
+    names: list[str] = []
+
+    def noted(kernel: Kernel, *rest) -> Kernel:
+        out = gather_kernel(kernel, *rest)
+        names.extend(task.name for task in out.tasks if "_interior" in task.name)
+        return out
+
+    monkeypatch.setattr(pipeline, "gather_kernel", noted)
+    monkeypatch.setattr(gather, "_pays", lambda *_: True)  # for small grids it need not
+    CACHE.clear()
+    yield names
+    CACHE.clear()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("make", STEP_KERNELS, ids=lambda make: make.__name__)
+def test_the_bits_are_those_of_the_scatter_and_the_values_those_of_differences(make, shape, gathered, monkeypatch):
+    seed = int(np.random.default_rng().integers(1 << 30))
+    found = run(make, shape, seed, cpu_max_num_threads=1)
+    assert gathered, "nothing was gathered"
+    CACHE.clear()
+    monkeypatch.setattr(pipeline, "gathers_on_host", lambda options: False)
+    scattered = run(make, shape, seed, cpu_max_num_threads=1)
+    for a, b in zip(found, scattered):
+        np.testing.assert_array_equal(a, b, err_msg=f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    first, direction, h = rng.normal(size=shape), np.random.default_rng(seed + 1).normal(size=shape), 1e-6
+    slope = (loss_of(make, first + h * direction, 0.15 + h) - loss_of(make, first - h * direction, 0.15 - h)) / (2 * h)
+    expected = float((found[1][0] * direction).sum() + found[2])
+    assert slope == pytest.approx(expected, rel=1e-5, abs=1e-5), f"seed {seed}"
+
+
+@pytest.mark.parametrize("make", STEP_KERNELS, ids=lambda make: make.__name__)
+def test_the_bits_do_not_depend_on_the_threads(make, gathered):
+    one, two, again = (run(make, (150, 170), 5, cpu_max_num_threads=n) for n in (1, 2, 2))
+    for a, b, c in zip(one, two, again):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(b, c)
+    assert gathered
