@@ -99,6 +99,8 @@ class Choices:
         c.on = {s for s in SWITCHES if rng.random() < (0.05 if s == "random" else share)}  # the model has no random numbers
         if random.Random(f"{seed}:stages").random() < 0.3:
             c.on.add("stages")
+        if random.Random(f"{seed}:stencil").random() < 0.4:
+            c.on.add("stencil")
         c.ints = [TYPES["i32"], *rng.sample(INTEGERS, rng.randrange(3))] if rng.random() < 0.6 else rng.sample(INTEGERS, 3)
         c.reals = [TYPES["f32"], *rng.sample(REALS, rng.randrange(2))] if rng.random() < 0.6 else rng.sample(REALS, 2)
         return c

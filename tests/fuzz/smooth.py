@@ -11,6 +11,7 @@ from dataclasses import replace
 from .draw import Array, Choices, Name, Place, Text
 from .program import Program, Writer, _argument, _maker
 from .scalars import F32, F64, I32, I64, Type
+from .stencil import write_stencil
 
 ONE = ("qd.sin({})", "qd.cos({})", "qd.tanh({})", "qd.exp(qd.sin({}))", "qd.sqrt({0} * {0} + 1.0)", "qd.abs({}) + 0.1", "-({})",
        "qd.log({0} * {0} + 1.5)", "({0} * {0} + 0.3) ** 1.7", "({}) ** 2", "qd.sin({}) ** 3", "1.0 / (qd.cos({}) + 2.5)",
@@ -84,6 +85,8 @@ class SmoothWriter(Writer):
         self.functions.append(("soft", [self.t, self.t], self.t))
         for _ in range(c.pick((1, 1, 1, 2))):
             self.kernel()
+        if c.has("stencil"):
+            write_stencil(self)
         names = {
             n: ", ".join(a.name for a in arrays)
             for n, arrays in (("INPUTS", self.inputs), ("BETWEEN", self.between), ("OUTPUTS", self.outputs))
@@ -114,12 +117,19 @@ class SmoothWriter(Writer):
             self.fill.append(f'{a.name}.from_numpy(np.array([{values}], "{self.t.numpy.name}").reshape({shape + element}))')
 
     # ---- kernels
-    def kernel(self) -> None:
+    def begin_kernel(self) -> None:
+        """The head of a kernel, and a call of it."""
         c = self.c
         name = c.fresh("k")
         arrays = [a for a in (*self.inputs, *self.outputs) if a.kind == "ndarray"]
         given = [f"m: qd.i32, s: qd.{self.t}", *(f"{a.name}: {_argument(a)}" for a in arrays)]
         self.lines += ["", "", "@qd.kernel", f"def {name}({', '.join(given)}):"]
+        values = [str(c.number(0, 6)), f"{c.rng.uniform(-1, 1):.4f}", *(a.name for a in arrays)]
+        self.calls.append(f"({name}, ({', '.join(values)}))")
+
+    def kernel(self) -> None:
+        c = self.c
+        self.begin_kernel()
         self.structs = []
         self.scopes = [[Name("m", I32, mutable=False), Name("s", self.t, mutable=False)]]
         for _ in range(c.pick((1, 1, 2, 3))):
@@ -127,8 +137,6 @@ class SmoothWriter(Writer):
             if c.chance(0.2):
                 self.serial_part()
             self.parallel_part()
-        values = [str(c.number(0, 6)), f"{c.rng.uniform(-1, 1):.4f}", *(a.name for a in arrays)]
-        self.calls.append(f"({name}, ({', '.join(values)}))")
 
     def serial_part(self) -> None:
         """Statements outside of any loop: a temporary that later loops read."""

@@ -16,6 +16,7 @@ from qdrun.compiler.passes.gather import gather
 from qdrun.compiler.passes.gather.gather import gather_kernel
 
 sys.path.insert(0, str(Path(__file__).parent))
+from stencil_models import GRID, MODELS
 from stencils import STEP_KERNELS, loss_of, run
 
 SHAPES = [(20, 13), (7, 30), (7, 4)]
@@ -63,3 +64,42 @@ def test_the_bits_do_not_depend_on_the_threads(make, gathered):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(b, c)
     assert gathered
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_models_have_the_bits_of_the_scatter_on_any_threads(model, gathered, monkeypatch):
+    def results(threads: int) -> list[np.ndarray]:
+        CACHE.clear()
+        with qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False, cpu_max_num_threads=threads):
+            return model()
+
+    found = [results(1), results(2)]
+    assert gathered, "nothing was gathered"
+    monkeypatch.setattr(pipeline, "gathers_on_host", lambda options: False)
+    scattered = results(1)
+    for result in found:
+        for a, b in zip(result, scattered):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_an_array_that_is_passed_twice_gets_both_gradients(gathered):
+    """Two arguments that are only read may be one array: its gradient gets the adds of both."""
+    with qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False):
+        x, y = (qd.ndarray(qd.f64, (40, 40), needs_grad=True) for _ in range(2))
+
+        @qd.kernel
+        def step(a: GRID, b: GRID, out: GRID):
+            for i, j in qd.ndrange(38, 38):
+                out[i, j] = a[i + 1, j] * a[i, j] + b[j + 2, i] * b[j, i]
+
+        values = np.random.default_rng().normal(size=(40, 40))
+        x.from_numpy(values)
+        y.grad.fill(1.0)
+        step(x, x, y)
+        step.grad(x, x, y)
+        expected = np.zeros((40, 40))
+        expected[1:39, :38] += values[:38, :38]
+        expected[:38, :38] += values[1:39, :38]
+        expected[2:40, :38] += values[:38, :38]
+        expected[:38, :38] += values[2:40, :38]
+        np.testing.assert_allclose(x.grad.to_numpy(), expected, rtol=1e-12)

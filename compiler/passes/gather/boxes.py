@@ -16,11 +16,11 @@ from ..reverse.copies import Env
 from ..simplify.simplify import simplify_in_place
 from .bounds import Bound, compare, emit_bound, highest, lowest, moved
 from .contributions import Contribution
-from .pieces import AxisPieces, Interval, distance, main_piece, shifted
+from .pieces import AxisPieces, IterationSpan, distance, main_piece, shifted
 from .slices import emit_slice
 
 _CHOICES = frozenset(("mod", "min", "max", "select"))
-Usual = tuple[Interval, Linear | bool]
+Usual = tuple[IterationSpan, Linear | bool]
 """The iterations of an axis in which a value is the index plus a number, or in which a condition holds or does not."""
 
 
@@ -63,10 +63,10 @@ class Boxes:
                     out[s] = spans[0], holds
         return out
 
-    def _whole(self, span: Interval) -> Interval:
+    def _whole(self, span: IterationSpan) -> IterationSpan:
         return self._pieces.axes[span.axis].within(span)
 
-    def number(self, span: Interval) -> int:
+    def number(self, span: IterationSpan) -> int:
         """The number of the axis of an interval."""
         return next(k for k, a in enumerate(self.task.axes) if a.index is span.axis)
 

@@ -16,7 +16,7 @@ from ..dependence.access import WriteSet, overlap
 from ..dependence.indexing import Linear, extents, is_invariant, never_same, own_element
 from ..parallel.injective import race_free
 from ..reverse.slices import PlainSlicer
-from .pieces import AxisPieces, Interval, Piece, shifted
+from .pieces import AxisPieces, IndexPiece, IterationSpan, shifted
 from .prepare import Path
 
 _MOST = 64
@@ -40,17 +40,17 @@ class Contribution:
     """
 
     root: Op
-    spans: tuple[Interval, ...]
+    spans: tuple[IterationSpan, ...]
     shifts: tuple[Linear, ...]
     facts: Facts
     axes: tuple[int | None, ...]
     keep: frozenset[int]
     sure: bool
 
-    def box(self, k: int) -> Interval:
+    def box(self, k: int) -> IterationSpan:
         """The elements along an axis."""
         span, shift = self.spans[k], self.shifts[k]
-        return Interval(span.axis, shifted(span.lows, shift), shifted(span.highs, shift))
+        return IterationSpan(span.axis, shifted(span.lows, shift), shifted(span.highs, shift))
 
 
 class Scatters:
@@ -116,10 +116,10 @@ class Scatters:
                 out.append(Contribution(s, tuple(whole), shifts, facts, tuple(axes), frozenset(keep), sure))
         return out
 
-    def _index(self, s: Op) -> tuple[list[int | None], list[list[Piece]]]:
+    def _index(self, s: Op) -> tuple[list[int | None], list[list[IndexPiece]]]:
         """The axes of the positions of an index, and the pieces of each."""
         axes: list[int | None] = []
-        choices: list[list[Piece]] = []
+        choices: list[list[IndexPiece]] = []
         for x in index_of(s):
             found = self.pieces.of(x)
             if found:
@@ -131,10 +131,10 @@ class Scatters:
                 return [], []
         return axes, choices
 
-    def _around(self, s: Op) -> Iterator[tuple[dict[int, Interval], Facts]]:
+    def _around(self, s: Op) -> Iterator[tuple[dict[int, IterationSpan], Facts]]:
         """The conditions around a statement: intervals along axes, and what they leave to be tested."""
         facts: Facts = {}
-        choices: list[list[Interval]] = []
+        choices: list[list[IterationSpan]] = []
         for cond, holds in self._paths[id(s)]:
             tests = []
             for part in _parts_of(cond, holds):
@@ -146,7 +146,7 @@ class Scatters:
             if isinstance(cond, Op) and (holds or not tests):
                 facts[cond] = holds, tuple(tests)
         for spans in product(*choices):
-            out: dict[int, Interval] = {}
+            out: dict[int, IterationSpan] = {}
             for span in spans:
                 k = self._numbers[span.axis]
                 out[k] = out[k].within(span) if k in out else span
@@ -166,10 +166,14 @@ class Scatters:
         place, index = atomic_of(s)[0], index_of(s)
         for other in self._statements:
             there = place_of(other)
-            if there is None or other is s or not _may_meet(place, there):
+            if there is None or other is s or not may_alias(place, there):
                 continue
-            same = other in gathered and gathered[other][0].axes == c.axes and atomic_of(other)[0] is place  # type: ignore[arg-type, index]
-            if not same and not (overlap(place, there) and never_same(index, index_of(other), self._writes)):
+            mate = gathered.get(other) if isinstance(other, Op) else None
+            if mate is not None and mate[0].axes == c.axes and (there is place or not overlap(place, there)):
+                continue  # the same elements, in the loop over them
+            if mate is None and not _may_meet(place, there):
+                continue
+            if not (overlap(place, there) and never_same(index, index_of(other), self._writes)):
                 return False
         return all(self._early(x, gathered) for x in self._statements if id(x) in c.keep and x is not s)
 
@@ -204,8 +208,8 @@ class Scatters:
 
 
 def _may_meet(p: Place, q: Place) -> bool:
-    """Whether two places may share memory. A launch of a gradient has checked that its arguments do not."""
-    return overlap(p, q) or (may_alias(p, q) and p.buffer.kind == "arg")
+    """Whether two places may share memory. The launch of a gradient checks that its arguments do not."""
+    return overlap(p, q) or (may_alias(p, q) and p.buffer.kind == q.buffer.kind == "arg")
 
 
 def _is_simple(s: Stmt) -> bool:

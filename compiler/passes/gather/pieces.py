@@ -21,16 +21,16 @@ ZERO, ONE = Linear((), 0), Linear((), 1)
 
 
 @dataclass(frozen=True)
-class Interval:
+class IterationSpan:
     """The iterations of one axis from the largest of ``lows`` up to, not including, the least of ``highs``."""
 
     axis: Op
     lows: tuple[Linear, ...]
     highs: tuple[Linear, ...]
 
-    def within(self, other: Interval) -> Interval:
+    def within(self, other: IterationSpan) -> IterationSpan:
         """The intersection of two intervals."""
-        return Interval(self.axis, largest(self.lows + other.lows), least(self.highs + other.highs))
+        return IterationSpan(self.axis, largest(self.lows + other.lows), least(self.highs + other.highs))
 
     @property
     def empty(self) -> bool:
@@ -48,10 +48,10 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Piece:
+class IndexPiece:
     """Iterations in which an index is ``i + shift``."""
 
-    span: Interval
+    span: IterationSpan
     shift: Linear
 
 
@@ -79,10 +79,10 @@ class AxisPieces:
     """The pieces of the indices of one task."""
 
     def __init__(self, axes: list[Axis]) -> None:
-        self.axes = {a.index: Interval(a.index, (linear(a.begin),), (linear(a.end),)) for a in axes}
-        self._known: dict[Operand, list[Piece] | None] = {}
+        self.axes = {a.index: IterationSpan(a.index, (linear(a.begin),), (linear(a.end),)) for a in axes}
+        self._known: dict[Operand, list[IndexPiece] | None] = {}
 
-    def of(self, x: Operand) -> list[Piece] | None:
+    def of(self, x: Operand) -> list[IndexPiece] | None:
         """The pieces of an index that follows one axis; None: it does not, or is not understood."""
         if x not in self._known:
             self._known[x] = self._find(x)
@@ -93,7 +93,7 @@ class AxisPieces:
         form = linear(x)
         return form if _is_signed(x) and all(not isinstance(leaf, Op) for leaf, _ in form.leaves) else None
 
-    def _find(self, x: Operand) -> list[Piece] | None:
+    def _find(self, x: Operand) -> list[IndexPiece] | None:
         form = linear(x)
         inner = [(leaf, c) for leaf, c in form.leaves if isinstance(leaf, Op)]
         if len(inner) != 1 or inner[0][1] != 1 or not _is_signed(x):
@@ -101,43 +101,43 @@ class AxisPieces:
         leaf = inner[0][0]
         rest = form.minus(Linear(((leaf, 1),), 0))
         if leaf in self.axes:
-            found: list[Piece] | None = [Piece(self.axes[leaf], ZERO)]
+            found: list[IndexPiece] | None = [IndexPiece(self.axes[leaf], ZERO)]
         else:
             rule = {"mod": self._periodic, "min": self._clamped, "max": self._clamped, "select": self._chosen}.get(leaf.op)
             found = None if rule is None else rule(leaf)
         if found is None:
             return None
-        found = [Piece(p.span, p.shift.plus(rest)) for p in found if not p.span.empty]
+        found = [IndexPiece(p.span, p.shift.plus(rest)) for p in found if not p.span.empty]
         return found if found and len(found) <= 2 * MOST and len({p.span.axis for p in found}) == 1 else None
 
-    def is_near(self, span: Interval) -> bool:
+    def is_near(self, span: IterationSpan) -> bool:
         """Whether the ends of an interval are near the ends of its axis."""
         whole = self.axes[span.axis]
         bounds = ((x, y) for x in (*span.lows, *span.highs) for y in (*whole.lows, *whole.highs))
         near = {x for x, y in bounds if (n := distance(x, y)) is not None and abs(n) <= NEAR}
         return near >= {*span.lows, *span.highs}
 
-    def is_thin(self, span: Interval) -> bool:
+    def is_thin(self, span: IterationSpan) -> bool:
         """Whether an interval has few iterations of its axis."""
         few, many = span.length, self.axes[span.axis].length
         return few is not None and few <= NEAR and (many is None or 4 * few <= many)
 
     # ---- periodic
-    def _periodic(self, x: Op) -> list[Piece] | None:
+    def _periodic(self, x: Op) -> list[IndexPiece] | None:
         inner, n = self.of(x.args[0]), self.uniform(x.args[1])
         if inner is None or n is None or (not n.leaves and n.constant <= 0):
             return None
-        out: list[Piece] = []
+        out: list[IndexPiece] = []
         for p in inner:
             turns = self._turns(p, n)
             if turns is None:
                 return None
             for m in turns:
                 low, high = n.times(m).minus(p.shift), n.times(m + 1).minus(p.shift)
-                out.append(Piece(p.span.within(Interval(p.span.axis, (low,), (high,))), p.shift.minus(n.times(m))))
+                out.append(IndexPiece(p.span.within(IterationSpan(p.span.axis, (low,), (high,))), p.shift.minus(n.times(m))))
         return out
 
-    def _turns(self, p: Piece, n: Linear) -> range | None:
+    def _turns(self, p: IndexPiece, n: Linear) -> range | None:
         """How often ``n`` goes into the index, at least and at most."""
         first = [low.plus(p.shift) for low in p.span.lows]
         last = [high.plus(p.shift).minus(ONE) for high in p.span.highs]
@@ -158,28 +158,28 @@ class AxisPieces:
         return whole.highs[0].minus(whole.lows[0]).minus(ONE)
 
     # ---- clamped
-    def _clamped(self, x: Op) -> list[Piece] | None:
+    def _clamped(self, x: Op) -> list[IndexPiece] | None:
         for index, bound in (x.args, x.args[::-1]):
             inner, end = self.of(index), self.uniform(bound)
             if inner is not None and end is not None:
                 return self._cut(inner, end, x.op == "min")
         return None
 
-    def _cut(self, inner: list[Piece], end: Linear, upper: bool) -> list[Piece] | None:
-        out: list[Piece] = []
+    def _cut(self, inner: list[IndexPiece], end: Linear, upper: bool) -> list[IndexPiece] | None:
+        out: list[IndexPiece] = []
         for p in inner:
             at, axis = end.minus(p.shift), p.span.axis  # the iteration whose index is the bound
             after = at.plus(ONE)
-            inside, beyond = (Interval(axis, (), (after,)), Interval(axis, (after,), ()))
+            inside, beyond = (IterationSpan(axis, (), (after,)), IterationSpan(axis, (after,), ()))
             if not upper:
-                inside, beyond = (Interval(axis, (at,), ()), Interval(axis, (), (at,)))
+                inside, beyond = (IterationSpan(axis, (at,), ()), IterationSpan(axis, (), (at,)))
             flat = self._constant(p.span.within(beyond), end)
             if flat is None:
                 return None
-            out += [Piece(p.span.within(inside), p.shift), *flat]
+            out += [IndexPiece(p.span.within(inside), p.shift), *flat]
         return out
 
-    def _constant(self, span: Interval, value: Linear) -> list[Piece] | None:
+    def _constant(self, span: IterationSpan, value: Linear) -> list[IndexPiece] | None:
         """The pieces of one iteration each in which an index has one value; None: there are too many."""
         if span.empty:
             return []
@@ -190,14 +190,14 @@ class AxisPieces:
         out = []
         for k in range(count):
             i = first.plus(Linear((), k))
-            here = span.within(Interval(span.axis, (i,), (i.plus(ONE),)))
-            out.append(Piece(here, value.minus(i)))
+            here = span.within(IterationSpan(span.axis, (i,), (i.plus(ONE),)))
+            out.append(IndexPiece(here, value.minus(i)))
         return out
 
     # ---- chosen by a condition
-    def _chosen(self, x: Op) -> list[Piece] | None:
+    def _chosen(self, x: Op) -> list[IndexPiece] | None:
         cond, *values = x.args
-        out: list[Piece] = []
+        out: list[IndexPiece] = []
         for value, holds in zip(values, (True, False)):
             spans = self.where(cond, holds)
             if spans is None:
@@ -206,14 +206,16 @@ class AxisPieces:
             for span in spans:
                 part = None if end is None else self._constant(self.axes[span.axis].within(span), end)
                 part = (
-                    part if inner is None else [Piece(p.span.within(span), p.shift) for p in inner if p.span.axis is span.axis]
+                    part
+                    if inner is None
+                    else [IndexPiece(p.span.within(span), p.shift) for p in inner if p.span.axis is span.axis]
                 )
                 if part is None or (inner is not None and len(part) < len(inner)):
                     return None
                 out += part
         return out
 
-    def where(self, cond: Operand, holds: bool) -> list[Interval] | None:
+    def where(self, cond: Operand, holds: bool) -> list[IterationSpan] | None:
         """The iterations of one axis in which a comparison holds, or does not, as disjoint intervals; None: it is something else."""
         if not isinstance(cond, Op) or cond.op not in _INVERSE or not all(a.dtype.is_int and _is_signed(a) for a in cond.args):
             return None
@@ -228,13 +230,13 @@ class AxisPieces:
             code = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(code, code)
         at = apart.minus(Linear(((axis, c),), 0)).times(-c)  # the comparison is ``axis code at``
         after = at.plus(ONE)
-        below, above = Interval(axis, (), (at,)), Interval(axis, (after,), ())
+        below, above = IterationSpan(axis, (), (at,)), IterationSpan(axis, (after,), ())
         return {
             "lt": [below],
-            "le": [Interval(axis, (), (after,))],
+            "le": [IterationSpan(axis, (), (after,))],
             "gt": [above],
-            "ge": [Interval(axis, (at,), ())],
-            "eq": [Interval(axis, (at,), (after,))],
+            "ge": [IterationSpan(axis, (at,), ())],
+            "eq": [IterationSpan(axis, (at,), (after,))],
             "ne": [below, above],
         }[code]
 
@@ -244,7 +246,7 @@ def shifted(bounds: tuple[Linear, ...], shift: Linear) -> tuple[Linear, ...]:
     return tuple(x.plus(shift) for x in bounds)
 
 
-def main_piece(found: list[Piece]) -> Piece | None:
+def main_piece(found: list[IndexPiece]) -> IndexPiece | None:
     """The piece of nearly all iterations, if there is one."""
     long = [p for p in found if (n := p.span.length) is None or n > MOST]
     if len(long) == 1:
