@@ -261,7 +261,7 @@ class CompiledKernel:
         def make(device: Device) -> Compiled:
             if kind == "forward" and device.approximates and not self._options.fast_math:
                 note_fast_math(kernel)
-            plain = self._plain(kernel, device.on_host)
+            plain = self._plain(kernel, device.on_host and device.native)  # an interpreter runs the atomics
             out, how = pipeline.device_input(kernel, self._options, nested=device.on_host, out=plain)
             if self._options.batch is not None:
                 assert device.trials is not None

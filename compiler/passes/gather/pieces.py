@@ -144,7 +144,7 @@ class AxisPieces:
         if not n.leaves:
             lows, highs = ([x.constant for x in ends if not x.leaves] for ends in (first, last))
             turns = range(max(lows) // n.constant, min(highs) // n.constant + 1) if lows and highs else None
-            return turns if turns is not None and len(turns) <= MOST else None
+            return turns if turns is not None and len(turns) < MOST else None
         extent = self._extent(p.span.axis)
         lowest = next((m for m in (1, 0, -1) if any(_never_negative(x.minus(n.times(m)), extent) for x in first)), None)
         highest = next(
