@@ -1,4 +1,4 @@
-"""A stencil and its gradient on one thread of a CPU: adjoints gathered, and added to neighbours as before.
+"""A stencil and its gradient on one thread of a CPU: adjoints gathered, and added to neighbours in the order of the iterations.
 
 ``python -m benchmarks.stencils [--sizes 64,512,2048]``. Nanoseconds of processor time a cell and step, the least of several: 20 steps of a
 five-point stencil, their reverse kernels, and a whole tape. ``+ c``: with the gradient of the coefficient, a sum over all cells. JAX, if it
@@ -160,7 +160,7 @@ def main() -> None:
                 after = measure(make, n, by_coefficient, gathers)
                 forward = min(before[0], after[0])
                 name = f"{make.__name__}{' + c' if by_coefficient else ''}"
-                figures = f"{before[1]:.1f} | {after[1]:.2f} | {before[2]:.1f} | {after[2]:.2f}"
+                figures = f"{before[1]:.2f} | {after[1]:.2f} | {before[2]:.2f} | {after[2]:.2f}"
                 print(
                     f"| {name} | {n} | {forward:.2f} | {figures} | {after[1] / forward:.1f} | {after[2] / forward:.1f} |",
                     flush=True,
