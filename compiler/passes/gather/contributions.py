@@ -19,7 +19,7 @@ from ..reverse.slices import PlainSlicer
 from .pieces import AxisPieces, IndexPiece, IterationSpan, shifted
 from .prepare import Path
 
-_MOST = 64
+MOST = 64
 """A task has at most so many contributions."""
 Facts = dict[Op, tuple[bool, tuple[Op, ...]]]
 """Conditions around a statement: whether they hold, if the operations besides hold, too."""
@@ -80,7 +80,7 @@ class Scatters:
         free = race_free(self.task)
         meeting = {atomic_of(s)[0] for s in found if s not in free}
         out = [part for s, parts in found.items() if atomic_of(s)[0] in meeting for part in parts]
-        return out if len(out) <= _MOST else []
+        return out if len(out) <= MOST else []
 
     def _launch_decides(self) -> bool:
         """Whether the bounds of all axes are literals, arguments and extents."""

@@ -24,7 +24,7 @@ from ..parallel.injective import race_free
 from ..parallel.reduce import reduce_in_place
 from ..simplify.simplify import simplify_in_place
 from .boxes import Boxes
-from .contributions import Scatters
+from .contributions import MOST, Scatters
 from .prepare import prepared
 
 _VECTOR = 3
@@ -74,8 +74,11 @@ def _gathered(task: Task, cost: Callable[[Block], int]) -> list[Task]:
 
 
 def _may_meet(task: Task) -> bool:
-    """Whether iterations may add to one element, as far as the codes of the statements tell."""
-    atomics = {s for s in walk(task.body) if isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[1] in ("add", "sub")}
+    """Whether iterations may add to one element, as far as the codes of the statements tell; not asked of a large task."""
+    statements = walk(task.body)
+    atomics = {s for s in statements if isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[1] in ("add", "sub")}
+    if len(atomics) > MOST or len(statements) > _MOST_STATEMENTS // 3:  # the pass compares each add with all accesses
+        return False
     return any(atomic_of(s)[0].ndim for s in atomics) and not atomics <= race_free(task)
 
 
