@@ -238,7 +238,7 @@ class Book:
     def _show_rows(self, launch: int, rows: BatchRows, *, short: bool) -> None:
         """As ``_show_end`` for trials of a batch that ended well."""
         if short:
-            self.board.batch_passed(launch, len(rows.trials))
+            self.board.passed(self._id(rows.trials[0]), len(rows.trials))
         at, loss = rows.best
         if self.board.shows("done", loss):
             self.board.found_best(loss, self._label(rows.trials[at]), rows.outputs_of(at))

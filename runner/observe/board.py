@@ -129,28 +129,18 @@ class Board:
         """Trials that run, those of batches included. A failed one of a batch that goes on has its row already."""
         return len(self.running) + sum(batch.left for batch in list(self._batches.values()))
 
-    def started(self, trial: str, label: str, device: str = "", claimed: int | None = None, batch: int = 1) -> None:
-        """A trial has started on a device, with so many bytes claimed, in a batch of so many."""
-        now = time.monotonic()
-        self.first_start = self.first_start or now
+    def started(self, trial: str, label: str, device: str = "", claimed: int | None = None) -> None:
+        """A trial has started on a device, with so many bytes claimed."""
+        self.passed(trial)
         self.running[trial] = label
-        self._lanes[trial] = _StartedTrial(label, device, claimed, now)
-        if self.metrics is not None:
-            self.metrics.started(batch, now - self._waits.pop(trial, self.began))
+        self._lanes[trial] = _StartedTrial(label, device, claimed, time.monotonic())
 
     def batch_started(self, launch: int, first: str, trials: int, label: str, device: str, claimed: int) -> None:
         """A batch of so many trials has started, ``first`` among them."""
-        self.batch_passed(launch, trials)
+        self.passed(first, trials)
         self._batches[launch] = _Batch(
             first, _StartedTrial(batch_label(trials, label), device, claimed, time.monotonic()), trials
         )
-
-    def batch_passed(self, launch: int, trials: int) -> None:
-        """So many trials of a batch have started and ended since the board was told last; ``batch_ended`` follows."""
-        now = time.monotonic()
-        self.first_start = self.first_start or now
-        if self.metrics is not None:
-            self.metrics.started(trials, now - self.began)
 
     def batch_ended(self, launch: int, shared: Mapping[str, Any], trials: int) -> None:
         """So many trials of a batch have ended well. ``shared``: what is the same in their rows."""
@@ -170,12 +160,12 @@ class Board:
         """The smallest loss so far."""
         self.best = (loss, best_at(label, outputs))
 
-    def passed(self, trial: str, batch: int = 1) -> None:
-        """A trial has started and ended since the board was told last; ``stopped`` follows."""
+    def passed(self, first: str, trials: int = 1) -> None:
+        """A trial, or so many of a batch, have started, and perhaps ended, since the board was told last."""
         now = time.monotonic()
         self.first_start = self.first_start or now
         if self.metrics is not None:
-            self.metrics.started(batch, now - self._waits.pop(trial, self.began))
+            self.metrics.started(trials, now - self._waits.pop(first, self.began))
 
     def follow(self, steps: Mapping[str, Mapping[str, Any]]) -> None:
         """The progress of trials by id; a new dict at each call, because the heartbeat's thread reads it."""

@@ -189,7 +189,7 @@ def test_the_board_exports_what_it_is_told(monkeypatch):
     board.tick()  # within the same second
     board.retried("0", "crash")
     clock[0] = 103.0
-    board.started("0", "x=0", "gpu:0", GIB, batch=4)
+    board.passed("0", 4)  # the batch has ended already
     board.stopped("0", "done", "x=0", 1.0, {"status": "done"})
     board.tick()
     board.tick(now=True)
