@@ -48,7 +48,7 @@ class Rays(Job[RayParams]):
                 far = 0.0
                 for _ in range(steps):
                     far += qd.min(distance(start + far * ray), STRIDE)
-                end, h = start + far * ray, 1e-3
+                end, h = start + far * ray, 1e-2
                 here = distance(end)
                 normal = qd.Vector(
                     [
@@ -58,7 +58,7 @@ class Rays(Job[RayParams]):
                     ]
                 )
                 lit = normal.dot(qd.Vector([light[0], light[1], light[2]])) / h
-                cover = 1.0 / (1.0 + qd.exp((here - BLUR) / BLUR))
+                cover = 0.5 - 0.5 * qd.tanh(0.5 * (here - BLUR) / BLUR)
                 loss[None] += (cover * (0.5 + 0.5 * lit) - 0.3) ** 2 / (n * n)
 
         self.look = look
@@ -81,7 +81,7 @@ def loss(p: RayParams, inputs: Mapping[str, Any], every: int) -> Any:
     x, y = np.meshgrid((np.arange(n) + 0.5) / n - 0.5, (np.arange(n) + 0.5) / n - 0.5, indexing="ij")
     rays = np.stack([x, y, np.ones_like(x)], axis=-1)
     ray = jnp.asarray(rays / np.linalg.norm(rays, axis=-1, keepdims=True), kind)
-    start, h = jnp.array([0.0, 0.0, -AWAY], kind), 1e-3
+    start, h = jnp.array([0.0, 0.0, -AWAY], kind), 1e-2
 
     def step(far: Any, _: Any) -> Any:
         return far + jnp.minimum(distance(start + far[..., None] * ray), STRIDE)
@@ -90,7 +90,7 @@ def loss(p: RayParams, inputs: Mapping[str, Any], every: int) -> Any:
     end = start + far[..., None] * ray
     here = distance(end)
     normal = jnp.stack([distance(end + h * axis) - here for axis in jnp.eye(3, dtype=kind)], axis=-1)
-    cover = 1.0 / (1.0 + jnp.exp((here - BLUR) / BLUR))
+    cover = 0.5 - 0.5 * jnp.tanh(0.5 * (here - BLUR) / BLUR)
     return ((cover * (0.5 + 0.5 * (normal @ inputs["light"]) / h) - 0.3) ** 2).mean()
 
 
@@ -106,4 +106,4 @@ def cost(p: RayParams) -> Cost:
     return gradient_cost(4 * p.balls + 3, 0, p.pixels**2 * (p.steps + 4) * (14 * p.balls + 9))
 
 
-MODEL = Model(Rays, sample, loss, cost, {"pixels": 3, "balls": 2, "steps": 4}, {"f64": 1e-8, "f32": 2e-2})
+MODEL = Model(Rays, sample, loss, cost, {"pixels": 4, "balls": 3, "steps": 14}, {"f64": 1e-8, "f32": 2e-2})

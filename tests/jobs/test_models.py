@@ -29,6 +29,7 @@ def test_gradients_are_slopes(name):
             given = np.asarray(alone.gradients[key])
             assert given.shape == base[key].shape
             terms = given * ways[key]
+            assert np.abs(terms).max() > 1e-9 * abs(alone.loss), f"{key} has no effect at this size"
             assert abs(terms.sum() - slope) < 1e-4 * (np.abs(terms).sum() + 1e-6 * abs(alone.loss)), key
     with BatchSession.open(model.job, first, 3, threads=1) as batch:
         outcome = batch.run([first] * 3)

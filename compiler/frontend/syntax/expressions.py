@@ -350,7 +350,7 @@ def _python_item(cx: Context, base: Any, index: tuple[Any, ...]) -> Any:
     if not is_static(key):
         raise QdrunTypeError(
             f"{describe(base)} cannot be indexed by a value that is only known at run time",
-            hint="unroll the loop with static(range(..)), or make it a vector: Vector([..])",
+            hint="unroll the loop with static(range(..)), make it a vector: Vector([..]), or copy it to a field: field.from_numpy(..)",
         )
     if not hasattr(base, "__getitem__"):
         raise QdrunTypeError(f"{describe(base)} has no elements")
