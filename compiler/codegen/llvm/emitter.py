@@ -6,14 +6,15 @@ With one lane every value is uniform and no mask exists. With more, control that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ...ir.nodes import Buffer, Const, FaultKind, Kernel, Local, Op, Operand, Place, Print, Stack, Task
 from ..abi import CTX_STATUS, STATUS_VALUES, STATUS_WORDS, ContextLayout, Message
 from .function import Fn, LlvmModule
 from .target import Unsupported, const_text
-from .uniform import Shapes
+from .uniform import Shapes, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +23,15 @@ class AtomicOrder:
 
     Attributes:
         atomics: all of them.
-        sums: those that add, and whose result nothing reads.
         alone: the tasks of these that run on one thread.
         deferred: the tasks of the others, whose chunks make their additions one after another.
+        windows: of sums into few elements that all iterations share.
     """
 
     atomics: frozenset[Op] = frozenset()
-    sums: frozenset[Op] = frozenset()
     alone: frozenset[Task] = frozenset()
     deferred: frozenset[Task] = frozenset()
+    windows: Mapping[Op, Window] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Emitter(Fn, ABC):
         self.values: dict[Op, tuple[str, bool]] = {}
         self.wide: dict[Op, str] = {}  # i64 form of indices; of lane 0 when the index grows by one from lane to lane
         self.locals: dict[Local, str] = {}
+        self.copies: dict[Window, str] = {}  # this chunk's own sums into windows
         self.mask = ""  # of the lanes that run; empty: all
         self.there = ""  # of the lanes that have an iteration: locals of the other lanes are never read
         self.iteration: tuple[str, bool] = ("0", False)

@@ -8,16 +8,19 @@ is emptied early, at the chunk's turn.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
-from ...ir.alias import Aliases
-from ...ir.nodes import Block, Kernel, Loop, Op, Place, Task
-from ...ir.types import DType, f32, f64
-from ...ir.walk import atomic_of, inner_blocks, operands, place_of, walk
+from ...ir.nodes import Block, Const, Kernel, Loop, Op, Place, Task
+from ...ir.types import DType, f32, f64, i64
+from ...ir.walk import atomic_of, inner_blocks, walk
 from ..abi import CTX_POOL, LOG_CAME, LOG_ENTRIES, LOG_HEAD
+from . import arith
 from .cost import block_cost, trips
 from .emitter import AtomicOrder, Emitter
 from .function import LlvmModule
+from .target import const_text
+from .uniform import Window, free_sums, windows_of
 
 FRAME_TURN = 4
 """The word of a task's frame with the first iteration of the chunk whose turn it is."""
@@ -30,22 +33,16 @@ of the atomic itself, as ``block_cost`` counts it.
 
 def order_of(kernel: Kernel, atomics: frozenset[Op]) -> AtomicOrder:
     """How the atomics of a kernel whose order decides bits are executed."""
-    own = {task: [s for s in walk(task.body) if s in atomics] for task in kernel.tasks} if atomics else {}  # type: ignore[operator]
-    read = {x for task, found in own.items() if found for s in walk(task.body) for x in operands(s)}
-    sums = frozenset(s for s in atomics if atomic_of(s)[1] in ("add", "sub") and s not in read)
-    deferred = frozenset(task for task, found in own.items() if found and sums.issuperset(found) and _is_deferred(task, sums))
-    return AtomicOrder(atomics, sums, frozenset(task for task, found in own.items() if found) - deferred, deferred)
-
-
-def _is_deferred(task: Task, sums: Collection[Op]) -> bool:
-    """Whether a task writes its sums to logs: it pays, they have one type, and the task touches what they change in no other way."""
-    targets = {atomic_of(s)[0] for s in walk(task.body) if s in sums}  # type: ignore[operator, arg-type]
-    types = {p.dtype for p in targets}
-    if len(types) > 1 or not types <= {f32, f64} or block_cost(task.body) < _WORTH * _additions(task.body, sums):
-        return False
-    others = {place_of(s) for s in walk(task.body) if s not in sums} | {r.place for r in task.reductions}  # type: ignore[operator]
-    aliases = Aliases(p for p in others if p is not None)
-    return not any(map(aliases.of, targets))
+    alone, deferred, windows = set[Task](), set[Task](), dict[Op, Window]()
+    for task in kernel.tasks if atomics else ():
+        own = {s for s in walk(task.body) if isinstance(s, Op) and s in atomics}
+        sums = free_sums(task, own)
+        windows |= (shared := windows_of(task, sums))
+        worth = block_cost(task.body) >= _WORTH * _additions(task.body, sums - shared.keys())
+        has_log = len({s.dtype for s in own} & {f32, f64}) == 1 and sums == own
+        if own:
+            (deferred if has_log and worth else alone).add(task)
+    return AtomicOrder(atomics, frozenset(alone), frozenset(deferred), windows)
 
 
 def _additions(block: Block, sums: Collection[Op]) -> int:
@@ -55,6 +52,12 @@ def _additions(block: Block, sums: Collection[Op]) -> int:
         inner = sum(_additions(b, sums) for b in inner_blocks(s))
         total += (trips(s) if isinstance(s, Loop) else 1) * inner + (s in sums)  # type: ignore[operator]
     return total
+
+
+def least_chunk(task: Task, order: AtomicOrder, least: int) -> int:
+    """The iterations of a chunk of a deferred task: short chunks have short logs, but each adds all elements of its windows."""
+    elements = sum(w.elements for w in {order.windows[s] for s in walk(task.body) if s in order.windows})  # type: ignore[index]
+    return least * (1 + elements // 64)
 
 
 def append(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
@@ -75,6 +78,64 @@ def append(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> 
     e.put(f"store {ty} {value}, ptr {e.t(f'getelementptr i64, ptr {entry}, i64 1')}")
     e.put(f"store i64 {e.t(f'add i64 {number}, 1')}, ptr %log")
     return e.lit("0.0", place.dtype, False)
+
+
+def accumulate(e: Emitter, s: Op, window: Window) -> None:
+    """Add to the chunk's own copy of an element, of which each lane has one."""
+    place, code = atomic_of(s)
+    wide = e.lanes > 1
+    value, flat = e.operand(s.args[-1], wide), "0"
+    for x, fixed, n in zip(s.args, window.fixed, place.shape or ()):
+        if fixed is None:
+            at = e.convert(e.operand(x, False), x.dtype, i64, False)
+            flat = at if flat == "0" else e.t(f"add i64 {e.t(f'mul i64 {flat}, {n}')}, {at}")
+    e.module.declare("llvm.umin.i64", "declare i64 @llvm.umin.i64(i64, i64)")
+    flat = e.t(f"call i64 @llvm.umin.i64(i64 {flat}, i64 {window.elements})")  # one more for indices that are out of bounds
+    ty = e.ty(place.dtype, wide)
+    if code == "sub":
+        value = e.t(f"fneg {ty} {value}")
+    if e.mask:
+        value = arith.select(e, place.dtype, True, e.mask, value, nothing(e, place.dtype, True))
+    copy = e.t(f"getelementptr {ty}, ptr {e.copies[window]}, i64 {flat}")
+    old = e.t(f"load {ty}, ptr {copy}")
+    e.put(f"store {ty} {e.t(f'fadd {ty} {old}, {value}')}, ptr {copy}")
+
+
+def nothing(e: Emitter, dtype: DType, wide: bool) -> str:
+    """The number that changes no other one when it is added."""
+    return e.lit(const_text(Const(-0.0, dtype)), dtype, wide)
+
+
+def start_windows(e: Emitter) -> None:
+    """Copies without a sum of the elements of a task's windows, if it has logs or lanes."""
+    order = e.info.order
+    if e.lanes == 1 and e.task not in order.deferred:
+        return
+    for s in walk(e.task.body):
+        window = order.windows.get(s)  # type: ignore[arg-type]
+        if window is None or window in e.copies:
+            continue
+        ty = e.ty(window.place.dtype, e.lanes > 1)
+        e.copies[window] = copies = e.slot(f"[{window.elements + 1} x {ty}]")
+        with counting(e, window.elements) as k:
+            e.put(
+                f"store {ty} {nothing(e, window.place.dtype, e.lanes > 1)}, ptr {e.t(f'getelementptr {ty}, ptr {copies}, i64 {k}')}"
+            )
+
+
+@contextmanager
+def counting(e: Emitter, n: int) -> Iterator[str]:
+    """A loop with the numbers below ``n``."""
+    number, body, out = e.slot("i64"), e.label("counting"), e.label("counted")
+    e.put(f"store i64 0, ptr {number}")
+    e.jump(body)
+    e.at(body)
+    k = e.t(f"load i64, ptr {number}")
+    yield k
+    following = e.t(f"add nuw nsw i64 {k}, 1")
+    e.put(f"store i64 {following}, ptr {number}")
+    e.branch(e.t(f"icmp ult i64 {following}, {n}"), body, out)
+    e.at(out)
 
 
 def _adder(module: LlvmModule, dtype: DType) -> str:

@@ -10,7 +10,7 @@ from ..math.calls import settle
 from .cost import grain
 from .emitter import KernelInfo
 from .function import LlvmModule
-from .in_order import FRAME_TURN, order_of
+from .in_order import FRAME_TURN, least_chunk, order_of
 from .report import prints
 from .rows import FRAME_CLAIMS, new_claims
 from .target import Target
@@ -148,7 +148,7 @@ def _run_axes(e: TaskEmitter, task: Task, name: str, frame: str) -> None:
     e.put(f"store i64 {chunk}, ptr {_word(e, frame, FRAME_CHUNK)}")
     if task in e.info.order.deferred:
         e.put(f"store i64 0, ptr {_word(e, frame, FRAME_TURN)}")
-    if task.parallel:
+    if task.parallel and task not in e.info.order.alone:
         small, large, ran = e.label("small"), e.label("large"), e.label("ran")
         e.branch(e.t(f"icmp sle i64 {n}, {chunk}"), small, large)
         e.at(small)
@@ -167,10 +167,9 @@ def _run_axes(e: TaskEmitter, task: Task, name: str, frame: str) -> None:
 
 
 def _call_pool(e: TaskEmitter, task: Task, args: str) -> None:
-    """All threads, or as many as the plan of the adstack counts on; the caller alone where sums of reals are made in order."""
-    order = e.info.order
-    name = "qd_parallel_for_in_order" if task in order.deferred else "qd_parallel_for_up_to"
-    limit = "1" if task in order.alone else e.param("threads") if task.stacks else str(ALL_THREADS)
+    """All threads, or as many as the plan of the adstack counts on."""
+    name = "qd_parallel_for_in_order" if task in e.info.order.deferred else "qd_parallel_for_up_to"
+    limit = e.param("threads") if task.stacks else str(ALL_THREADS)
     e.module.declare(name, f"declare void @{name}(ptr, ptr, ptr, i64, i64, i64)")
     e.put(f"call void @{name}({args}, i64 {limit})")
 
@@ -191,12 +190,12 @@ def _combine(e: TaskEmitter, task: Task, n: str, chunk: str) -> None:
 
 def _chunk(e: TaskEmitter, task: Task, n: str) -> str:
     """Iterations per chunk: from n and the body alone, so that sums have the same bits on any number of threads."""
-    if not task.parallel:
+    if not task.parallel or task in e.info.order.alone:
         return n
     lanes = e.module.target.lanes_of(e.number, task)
     least = grain(task, lanes)
     if task in e.info.order.deferred and not task.reductions:
-        return str(least)  # short chunks have short logs
+        return str(least_chunk(task, e.info.order, least))
     per = e.t(f"udiv i64 {e.t(f'add i64 {n}, {MAX_CHUNKS * lanes - 1}')}, {MAX_CHUNKS * lanes}")
     per = e.t(f"mul i64 {per}, {lanes}") if lanes > 1 else per
     return e.t(f"call i64 @llvm.smax.i64(i64 {per}, i64 {least})")

@@ -16,8 +16,8 @@ from ...ir.walk import atomic_of
 from ..abi import CTX_RET, CTX_TMP, CTX_TMP_DUAL, CTX_TMP_GRAD, address_word, plane_of
 from . import arith
 from .emitter import Emitter
-from .in_order import append
-from .target import Unsupported, const_text, memory_type
+from .in_order import accumulate, append
+from .target import Unsupported, memory_type
 
 _PLANE_TYPES = {"f4": f32, "f8": f64, "i4": i32, "i8": i64}
 _CONTEXT_BUFFERS = {"tmp": CTX_TMP, "tmp_grad": CTX_TMP_GRAD, "tmp_dual": CTX_TMP_DUAL, "ret": CTX_RET}
@@ -229,48 +229,51 @@ def store(e: Emitter, s: GlobalStore) -> None:
 
 def atomic(e: Emitter, s: Op) -> None:
     """An atomic; its value is the old content. Lanes take their turns."""
+    window = e.info.order.windows.get(s)
+    if window in e.copies:
+        accumulate(e, s, window)
+        return
     place, code = atomic_of(s)
     ptr, kind = address(e, place, s.args[: place.ndim])
     values = s.args[place.ndim :]
-    plain, order = e.serial or s in e.info.plain, e.info.order
-    update = append if s in order.atomics and e.task in order.deferred else _plain if plain else None
+    plain = e.serial or s in e.info.plain
+    update = _in_order(e) if s in e.info.order.atomics else _plain if plain else exchange
     if e.lanes == 1:
         given = [e.operand(x, False) for x in values]
-        e.values[s] = (update(e, code, place, ptr, given) if update else e.atomic(s, ptr, given), False)
-        return
-    if (s in e.info.plain and kind != "uniform") or (plain and kind == "linear"):  # no two lanes touch one element
+        e.values[s] = (e.atomic(s, ptr, given) if update is exchange else update(e, code, place, ptr, given), False)
+    elif (s in e.info.plain and kind != "uniform") or (plain and kind == "linear"):  # no two lanes touch one element
         old = read(e, place.dtype, ptr, kind, alignment(place))
         new = combine(e, code, place.dtype, True, old, [e.operand(x, True) for x in values])
         write(e, place.dtype, new, ptr, kind, alignment(place))
         e.values[s] = (old, True)
-    elif s in order.sums and kind == "uniform" and not e.in_turns:  # whose bits would depend on the plan
-        _add_once(e, update or _plain, code, place, ptr, e.operand(values[0], True))
     else:
-        e.values[s] = (_by_lane(e, update or exchange, code, place, ptr, kind, values), True)
+        e.values[s] = (_by_lane(e, update, code, place, ptr, kind, values), True)
 
 
-Update = Callable[["Emitter", str, Place, str, list[str]], str]
+Update = Callable[[Emitter, str, Place, str, list[str]], str]
 """Emits one update of an element at an address by values; gives the old content."""
 
 
-def _add_once(e: Emitter, update: Update, code: str, place: Place, ptr: str, value: str) -> None:
-    """Add the sum of the active lanes to one element. The order of the sum is written here, so that its bits are the same everywhere."""
-    d, n = place.dtype, e.lanes
-    ty = e.ty(d, False)
-    if e.mask:
-        value = arith.select(e, d, True, e.mask, value, e.lit(const_text(Const(-0.0, d)), d, True))
+def _in_order(e: Emitter) -> Update:
+    return append if e.task in e.info.order.deferred else _plain
+
+
+def add_in_order(e: Emitter, place: Place, ptr: str, value: str) -> None:
+    """Add one value to an element, when it is the chunk's turn."""
+    _in_order(e)(e, "add", place, ptr, [value])
+
+
+def sum_of_lanes(e: Emitter, dtype: DType, value: str) -> str:
+    """The sum of a value per lane. Its order is written here, so that its bits are the same everywhere."""
+    ty, n = e.ty(dtype, False), e.lanes
+    if n == 1:
+        return value
     while n > 1:
         n //= 2
         halves = [", ".join(f"i32 {k}" for k in range(first, first + n)) for first in (0, n)]
         low, high = (e.t(f"shufflevector <{2 * n} x {ty}> {value}, <{2 * n} x {ty}> poison, <{n} x i32> <{h}>") for h in halves)
         value = e.t(f"fadd <{n} x {ty}> {low}, {high}")
-    total = e.t(f"extractelement <1 x {ty}> {value}, i64 0")
-    some, out = e.label("some"), e.label("summed")
-    e.branch(e.any(e.active()), some, out)
-    e.at(some)
-    update(e, code, place, ptr, [total])
-    e.jump(out)
-    e.at(out)
+    return e.t(f"extractelement <1 x {ty}> {value}, i64 0")
 
 
 def combine(e: Emitter, code: str, dtype: DType, v: bool, old: str, values: list[str]) -> str:

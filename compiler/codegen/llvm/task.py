@@ -6,7 +6,7 @@ iteration of the chunk whose turn it is to make its ordered sums, then begin and
 
 from __future__ import annotations
 
-from ...ir.nodes import Const, Local, Reduction, Task
+from ...ir.nodes import Const, Local, Op, Operand, Reduction, Task
 from ...ir.types import i64
 from ...ir.walk import conditional_locals, walk
 from ..block_skipping.loops import run_tiles
@@ -14,10 +14,10 @@ from ..block_skipping.tiling import tiling
 from . import arith, memory, rows
 from .emitter import KernelInfo
 from .function import LlvmModule
-from .in_order import FRAME_TURN, emit_turn
+from .in_order import FRAME_TURN, counting, emit_turn, nothing, start_windows
 from .target import const_text, highest, lowest, memory_type
 from .task_emitter import TaskEmitter
-from .uniform import Shapes, analyse
+from .uniform import Shapes, Window, analyse
 
 FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_CLAIMS, FRAME_AXES = 0, 1, 2, rows.FRAME_CLAIMS, FRAME_TURN + 1
 MAX_CHUNKS = 512
@@ -32,6 +32,7 @@ def emit_task(module: LlvmModule, info: KernelInfo, task: Task, name: str) -> No
     e = TaskEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, alone)
     unset = conditional_locals(task)
     _start_reductions(e)
+    start_windows(e)
     rows.claim_at_once(e)
     if task.axes:
         _iterations(e, unset)
@@ -39,6 +40,7 @@ def emit_task(module: LlvmModule, info: KernelInfo, task: Task, name: str) -> No
         for x in unset:
             e.reset(x)
         e.block(task.body)
+    _end_windows(e)
     _store_partials(e)
     e.put("ret void")
     attributes = "nounwind" + (' "prefer-vector-width"="512"' if lanes > 1 else "")
@@ -52,7 +54,7 @@ def emit_task(module: LlvmModule, info: KernelInfo, task: Task, name: str) -> No
     ]
     module.functions.append("\n".join([*head, *e.head, *e.lines, "}"]))
     if deferred:
-        emit_turn(module, task, info.order.sums, name, f"{name}.body")
+        emit_turn(module, task, info.order.atomics, name, f"{name}.body")
 
 
 def _frame(e: TaskEmitter, word: int, ty: str = "i64") -> str:
@@ -284,6 +286,49 @@ def _advance_lanes(e: TaskEmitter, counters: list[str]) -> None:
         e.put(f"store {ty} {e.t(f'add {ty} {above}, {one}')}, ptr {counters[k - 1]}")
         e.jump(test)
         e.at(out)
+
+
+# -- sums into windows
+
+
+def _end_windows(e: TaskEmitter) -> None:
+    """Add the copies to the elements, lane by lane in a fixed order."""
+    for window, copies in e.copies.items():
+        place = window.place
+        ty = e.ty(place.dtype, e.lanes > 1)
+        for x in window.fixed:
+            _again(e, x)
+        with counting(e, window.elements) as k:
+            value = e.t(f"load {ty}, ptr {e.t(f'getelementptr {ty}, ptr {copies}, i64 {k}')}")
+            total = memory.sum_of_lanes(e, place.dtype, value)
+            some, none = e.label("some"), e.label("none")
+            e.branch(e.t(f"fcmp une {e.ty(place.dtype, False)} {total}, {nothing(e, place.dtype, False)}"), some, none)
+            e.at(some)
+            ptr, _ = memory.address(e, place, _element(e, window, k))
+            memory.add_in_order(e, place, ptr, total)
+            e.jump(none)
+            e.at(none)
+
+
+def _again(e: TaskEmitter, x: Operand | None) -> None:
+    """Emit an invariant value once more, here."""
+    if isinstance(x, Op) and x.op != "param":
+        for y in x.args:
+            _again(e, y)
+        e.op(x)
+
+
+def _element(e: TaskEmitter, window: Window, k: str) -> tuple[Operand, ...]:
+    """The index of the element number ``k`` of a window."""
+    index: list[Operand] = []
+    for x, n in zip(window.fixed[::-1], (window.place.shape or ())[::-1]):
+        if x is None:
+            number = Op("iter", (), i64)
+            e.values[number] = (e.t(f"urem i64 {k}, {n}"), False)
+            k = e.t(f"udiv i64 {k}, {n}")
+            x = number
+        index.append(x)
+    return tuple(index[::-1])
 
 
 # -- reductions

@@ -8,9 +8,14 @@ same in all lanes that still run.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from math import prod
 
+from ...ir.alias import Aliases
 from ...ir.nodes import Block, Const, If, Local, LocalStore, Loop, Op, Operand, Place, Task
+from ...ir.ops import TABLE
+from ...ir.walk import atomic_of, operands, place_of, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +75,68 @@ def _block(block: Block, control: bool, varying: set[Op | Local | Loop], same: f
                 if varies(s.begin) or (s.end is not None and varies(s.end)) or s.exit in varying:
                     varying.add(s)
                 _block(s.body, control or s in varying, varying, same)
+
+
+# -- sums into few elements that all iterations share
+
+
+MOST_ELEMENTS = 1024
+"""Elements of the windows of a task: with 8 lanes of f64, 64 KiB of the thread's stack."""
+_INVARIANT_LEAVES = ("arg", "shape", "param")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The elements of a place to which a sum adds whose index has nothing of the parallel axes: ``weights[t, k] += ..``.
+
+    Attributes:
+        fixed: by axis, the operand that is the same in the whole launch, or None where the window has all indices of the axis.
+    """
+
+    place: Place
+    fixed: tuple[Operand | None, ...]
+
+    @property
+    def extents(self) -> list[int]:
+        """Of the axes that are not fixed."""
+        assert self.place.shape is not None
+        return [n for n, x in zip(self.place.shape, self.fixed) if x is None]
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return prod(self.extents)
+
+
+def free_sums(task: Task, atomics: Collection[Op]) -> set[Op]:
+    """Those of some atomics that add reals to what the task touches in no other way, and give no result: they may be made later."""
+    read = {x for s in walk(task.body) for x in operands(s)}
+    sums = {s for s in atomics if s.dtype.is_real and atomic_of(s)[1] in ("add", "sub") and s not in read}
+    others = {place_of(s) for s in walk(task.body) if s not in sums} | {r.place for r in task.reductions}  # type: ignore[operator]
+    aliases = Aliases(p for p in others if p is not None)
+    return {s for s in sums if not aliases.of(atomic_of(s)[0])}
+
+
+def windows_of(task: Task, sums: Collection[Op]) -> dict[Op, Window]:
+    """The windows of the free sums of a task that have one; together they have at most ``MOST_ELEMENTS``."""
+    varying = analyse(task).varying if sums else set()
+    found: dict[Op, Window] = {}
+    left, known = MOST_ELEMENTS, set[Window]()
+    for s in (s for s in walk(task.body) if s in sums):  # type: ignore[operator]
+        place, _ = atomic_of(s)  # type: ignore[arg-type]
+        index = s.args[: place.ndim]  # type: ignore[union-attr]
+        if place.shape is None or place.pool is not None or place.per_trial or any(i in varying for i in index):
+            continue
+        window = Window(place, tuple(i if _is_invariant(i) else None for i in index))
+        if window in known or window.elements <= left:
+            left -= 0 if window in known else window.elements
+            known.add(window)
+            found[s] = window  # type: ignore[index]
+    return found
+
+
+def _is_invariant(x: Operand) -> bool:
+    """Whether a value is the same in the whole launch, and can be computed anywhere in it."""
+    if isinstance(x, Const) or x.op in _INVARIANT_LEAVES:
+        return True
+    return TABLE[x.op].pure and TABLE[x.op].arity > 0 and all(map(_is_invariant, x.args))
