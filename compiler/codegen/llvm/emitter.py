@@ -62,7 +62,7 @@ class Emitter(Fn, ABC):
         self.values: dict[Op, tuple[str, bool]] = {}
         self.wide: dict[Op, str] = {}  # i64 form of indices; of lane 0 when the index grows by one from lane to lane
         self.locals: dict[Local, str] = {}
-        self.copies: dict[Window, str] = {}  # this chunk's own sums into windows
+        self.window_sums: dict[Window, str] = {}  # this chunk's own sums into windows
         self.mask = ""  # of the lanes that run; empty: all
         self.there = ""  # of the lanes that have an iteration: locals of the other lanes are never read
         self.iteration: tuple[str, bool] = ("0", False)

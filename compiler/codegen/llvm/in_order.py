@@ -96,7 +96,7 @@ def accumulate(e: Emitter, s: Op, window: Window) -> None:
         value = e.t(f"fneg {ty} {value}")
     if e.mask:
         value = arith.select(e, place.dtype, True, e.mask, value, nothing(e, place.dtype, True))
-    copy = e.t(f"getelementptr {ty}, ptr {e.copies[window]}, i64 {flat}")
+    copy = e.t(f"getelementptr {ty}, ptr {e.window_sums[window]}, i64 {flat}")
     old = e.t(f"load {ty}, ptr {copy}")
     e.put(f"store {ty} {e.t(f'fadd {ty} {old}, {value}')}, ptr {copy}")
 
@@ -113,10 +113,10 @@ def start_windows(e: Emitter) -> None:
         return
     for s in walk(e.task.body):
         window = order.windows.get(s)  # type: ignore[arg-type]
-        if window is None or window in e.copies:
+        if window is None or window in e.window_sums:
             continue
         ty = e.ty(window.place.dtype, e.lanes > 1)
-        e.copies[window] = copies = e.slot(f"[{window.elements + 1} x {ty}]")
+        e.window_sums[window] = copies = e.slot(f"[{window.elements + 1} x {ty}]")
         with counting(e, window.elements) as k:
             e.put(
                 f"store {ty} {nothing(e, window.place.dtype, e.lanes > 1)}, ptr {e.t(f'getelementptr {ty}, ptr {copies}, i64 {k}')}"

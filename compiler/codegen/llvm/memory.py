@@ -230,7 +230,7 @@ def store(e: Emitter, s: GlobalStore) -> None:
 def atomic(e: Emitter, s: Op) -> None:
     """An atomic; its value is the old content. Lanes take their turns."""
     window = e.info.order.windows.get(s)
-    if window in e.copies:
+    if window in e.window_sums:
         accumulate(e, s, window)
         return
     place, code = atomic_of(s)

@@ -293,7 +293,7 @@ def _advance_lanes(e: TaskEmitter, counters: list[str]) -> None:
 
 def _end_windows(e: TaskEmitter) -> None:
     """Add the copies to the elements, lane by lane in a fixed order."""
-    for window, copies in e.copies.items():
+    for window, copies in e.window_sums.items():
         place = window.place
         ty = e.ty(place.dtype, e.lanes > 1)
         for x in window.fixed:
