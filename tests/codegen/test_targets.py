@@ -139,3 +139,38 @@ def states(n, atomic=None, print_=False, code="sin", gathers=0, divisions=0):
 )
 def test_lanes_that_a_plan_may_choose_change_no_bits(kernel, width):
     assert suggested_lanes(kernel, (), "x86_64-linux", "+avx512f,+avx2,+fma") == SimdWidth(width)
+
+
+def looped(build, trips=32, count=64):
+    """A kernel of one parallel loop with a serial loop, whose body ``build(b, index, k, v)`` writes."""
+    task, i, b = parallel(count)
+    v = b.local(b.gload(field("x", f32, 64), (i,)))
+    with b.loop(const_i32(0), const_i32(trips)) as k:
+        build(b, i, k.index, v)
+    b.gstore(field("y", f32, 64), (i,), b.load(v))
+    return Kernel("k", [], [task])
+
+
+def lanes_of(kernel):
+    return suggested_lanes(kernel, (), "x86_64-linux", "+avx512f,+avx2,+fma").width
+
+
+def test_lanes_are_suggested_where_an_iteration_waits_for_the_last():
+    table, out = field("table", f32, 64), field("out", f32, 64)
+
+    def root(b, i, k, v):
+        b.store(v, b.op("sqrt", b.op("div", b.load(v), b.load(v))))
+
+    def gathered(b, i, k, v):
+        at = b.op("mod", b.op("add", i, k), const_i32(64))
+        b.store(v, b.op("add", b.load(v), b.gload(table, (at,))))
+
+    def independent(b, i, k, v):
+        x = b.gload(table, (k,))
+        b.gstore(out, (b.op("add", i, k),), b.op("mul", x, x))
+
+    assert lanes_of(looped(root)) == 32
+    assert lanes_of(looped(root, trips=3)) == 1, "LLVM unrolls it, and vectorises the loop around it"
+    assert lanes_of(looped(root, count=4)) == 1, "most lanes would have no iteration"
+    assert lanes_of(looped(gathered)) == 1, "the remainder takes turns"
+    assert lanes_of(looped(independent)) == 1, "LLVM vectorises it"

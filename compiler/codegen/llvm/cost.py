@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from math import prod
 
-from ...ir.nodes import Block, Const, If, Kernel, Loop, Op, Print, Stmt, Task
+from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, LocalStore, Loop, Op, Operand, Print, Stmt, Task
 from ...ir.ops import TABLE, is_function
 from ...ir.walk import atomic_of, operands, walk
 from .target import ONE_LANE, SimdWidth
@@ -18,6 +18,10 @@ _PLAIN = frozenset(("load", "gload", "arg", "stack_get", "cast", "select", "neg"
 """Operations on reals that take no time to speak of."""
 _FEW = 64
 """Iterations of a loop with states for which lanes are compiled, at least."""
+_SHORT = 8
+"""LLVM unrolls loops of fewer iterations, and vectorises the parallel loop around them. Fewer parallel iterations leave lanes empty."""
+_FUNCTION, _TURNS = 8, 4
+"""What a function gains in lanes, and what an operation loses that lanes execute one after another, in arithmetic operations."""
 _MOST_STATEMENTS = 1500
 """Statements of a task with states that is compiled for lanes, at most."""
 
@@ -53,9 +57,8 @@ def grain(task: Task, lanes: int) -> int:
 def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features: str) -> SimdWidth:
     """How many lanes are likely best: twice the native f32 vector, half of that for f64; and the tasks where lanes would not pay.
 
-    Lanes pay for mathematical functions in loops inside parallel tasks, where one iteration waits for the last, and for arithmetic in
-    loops that keep states. They do not for integer divisions, atomics or prints, which take turns, nor on a CPU without fused
-    multiply-add, where our functions would call one. A short body without loops is not worth the second copy of its code.
+    Lanes pay in loops inside parallel tasks, where one iteration waits for the last: see ``_Gain``. They do not for prints, nor on a CPU
+    without fused multiply-add, where our functions would call one. A body without loops is vectorised by LLVM.
 
     Args:
         kernel: without checks.
@@ -90,8 +93,91 @@ def _lanes_pay(task: Task, plain: Container[Op]) -> bool:
     atomics = [s for s in statements if isinstance(s, Op) and s.op == "atomic" and s not in plain]
     if task.stacks:
         return _states_pay(task, statements, atomics)
-    math = sum(isinstance(x, Op) and is_function(x.op) for s in task.body if isinstance(s, Loop) for x in walk(s.body))
-    return math > 0 and len(atomics) + _divisions(statements, analyse(task)) <= 2 * math
+    loops = [s for s in task.body if isinstance(s, Loop)]
+    if not loops or _iterations(task) < _SHORT:
+        return False
+    model = _Gain(task, plain, statements)
+    outside: list[Stmt] = [s for s in task.body if not isinstance(s, Loop)]
+    return sum(map(model.loop, loops)) > model.serial(outside)
+
+
+class _Gain:
+    """What lanes gain in the loops of a task, in operations: a scalar operation waits for the last one, those of the lanes do not.
+
+    LLVM vectorises short loops and loops without carried values by itself; there only functions count, which it cannot vectorise. An
+    access that differs between lanes is a gather, and what takes turns costs ``_TURNS`` operations.
+    """
+
+    def __init__(self, task: Task, plain: Container[Op], statements: list[Stmt]) -> None:
+        self._varying, self._axes, self._plain = analyse(task).varying, {a.index for a in task.axes}, plain
+        self._indices = _index_operations(statements)
+
+    def loop(self, s: Loop) -> int:
+        """The gain of all iterations of a loop."""
+        body, count = list(walk(s.body)), trips(s)
+        carried = count >= _SHORT and bool(_loaded(body) & {x.local for x in body if isinstance(x, LocalStore)})
+        own = list(_own(s.body))
+        each = sum(_FUNCTION if is_function(x.op) else carried and self._computes(x) for x in own if x in self._varying)
+        inner = sum(map(self.loop, _loops_in(s.body)))
+        return count * (each + inner - self.serial(_without_loops(s.body)))
+
+    def serial(self, statements: list[Stmt]) -> int:
+        """What lanes lose by gathers, scatters and operations that take turns."""
+        lost = 0
+        for s in statements:
+            if isinstance(s, GlobalStore):
+                lost += self._scattered(s.index)
+            elif isinstance(s, Op) and s.op == "gload":
+                lost += self._scattered(s.args)
+            elif isinstance(s, Op) and s in self._varying:
+                turns = s.op in _DIVISIONS and s.dtype.is_int
+                lost += _TURNS * (turns or (s.op == "atomic" and s not in self._plain))
+        return lost
+
+    def _scattered(self, index: Iterable[Operand]) -> bool:
+        return any(i in self._varying and i not in self._axes for i in index)
+
+    def _computes(self, s: Op) -> bool:
+        return (
+            s.op not in _PLAIN and s.op != "atomic" and s not in self._indices and not (s.op in _DIVISIONS and s.dtype.is_int)
+        )
+
+
+def _index_operations(statements: list[Stmt]) -> set[Operand]:
+    """Operations whose results are indices of accesses, or parts of such."""
+    waiting = [i for s in statements if isinstance(s, GlobalStore) for i in s.index]
+    waiting += [i for s in statements if isinstance(s, Op) and s.op in ("gload", "atomic") for i in s.args if i.dtype.is_int]
+    found: set[Operand] = set()
+    while waiting:
+        x = waiting.pop()
+        if isinstance(x, Op) and x not in found and x.op not in ("load", "gload"):
+            found.add(x)
+            waiting += x.args
+    return found
+
+
+def _loaded(statements: list[Stmt]) -> set[object]:
+    return {s.attr for s in statements if isinstance(s, Op) and s.op == "load"}
+
+
+def _loops_in(block: Block) -> Iterator[Loop]:
+    """The loops of a block and of its ``if``s, but for those in loops."""
+    for s in block:
+        if isinstance(s, Loop):
+            yield s
+        elif isinstance(s, If):
+            yield from (*_loops_in(s.then), *_loops_in(s.orelse))
+
+
+def _without_loops(block: Block) -> list[Stmt]:
+    """The statements of a block and of its ``if``s, without loops."""
+    out: list[Stmt] = []
+    for s in block:
+        if isinstance(s, If):
+            out += [*_without_loops(s.then), *_without_loops(s.orelse)]
+        elif not isinstance(s, Loop):
+            out.append(s)
+    return out
 
 
 def _states_pay(task: Task, statements: list[Stmt], atomics: list[Op]) -> bool:
