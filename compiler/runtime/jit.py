@@ -56,7 +56,7 @@ class Pipeline:
 
     Attributes:
         lines, memory, loops: the largest ``Size`` that it is for.
-        passes: all of LLVM's -O1 or -O2, a list of seven, or none.
+        passes: all of LLVM's -O1 or -O2, a few, or none.
         level: of the code generator. 1 allocates registers well; 0 keeps values on the stack, in code that is up to 9 times slower.
         loop_passes: unroll and vectorise loops.
         slp: vectorise straight-line code.
@@ -65,7 +65,7 @@ class Pipeline:
     lines: float
     memory: float
     loops: float
-    passes: Literal["all", "seven", "none"]
+    passes: Literal["all", "few", "none"]
     level: int
     loop_passes: bool = False
     slp: bool = False
@@ -79,7 +79,7 @@ PIPELINES = (
     Pipeline(800, 400, 300, "all", 2, loop_passes=True, slp=True),
     Pipeline(4_000, 400, 300, "all", 2, loop_passes=True),
     Pipeline(100_000, 400, 300, "all", 1),
-    Pipeline(100_000, inf, inf, "seven", 1),
+    Pipeline(100_000, inf, inf, "few", 1),
     Pipeline(inf, inf, inf, "none", 0),
 )
 """The first one that fits compiles a module. The limits are seconds of compilation (``docs/internals/machine-code.md``).
@@ -175,7 +175,7 @@ def pipeline_for(size: Size, name: str, opt_level: int = 2) -> Pipeline:
     level = min(opt_level, pipeline.level)
     if level == pipeline.level:
         return pipeline
-    passes = pipeline.passes if level else "seven"
+    passes = pipeline.passes if level else "few"
     return replace(pipeline, passes=passes, level=level, loop_passes=False, slp=False)
 
 
@@ -189,11 +189,12 @@ def _optimise(module: Any, machine: Any, pipeline: Pipeline) -> None:
     if pipeline.passes == "all":
         manager = passes.getModulePassManager()
     else:
-        manager = llvm.create_new_module_pass_manager()
+        manager = (
+            llvm.create_new_module_pass_manager()
+        )  # not NewGVN: it changed values of a batch (tests/jobs/test_topology_mbb.py)
         manager.add_sroa_pass()
         manager.add_instruction_combine_pass()
         manager.add_simplify_cfg_pass()
-        manager.add_new_gvn_pass()
         manager.add_dead_store_elimination_pass()
         manager.add_aggressive_dce_pass()
         manager.add_instruction_combine_pass()
