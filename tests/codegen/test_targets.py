@@ -128,7 +128,8 @@ def states(n, atomic=None, print_=False, code="sin", gathers=0, divisions=0):
     [
         (states(4096), 32),
         (states(4096, "max"), 32),
-        (states(4096, "add"), 1),  # its order would be another one in fewer lanes, and so the bits
+        (states(4096, "add"), 32),  # each lane adds to a copy of the element
+        (states(4096, "mul"), 1),  # its order would be another one in fewer lanes, and so the bits
         (states(8), 1),
         (states(4096, print_=True), 1),
         (states(4096, code="mul"), 32),

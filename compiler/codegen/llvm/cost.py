@@ -9,7 +9,7 @@ from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, LocalStore, Loop,
 from ...ir.ops import TABLE, is_function
 from ...ir.walk import atomic_of, operands, walk
 from .target import ONE_LANE, SimdWidth
-from .uniform import Shapes, analyse
+from .uniform import Shapes, analyse, free_sums, windows_of
 
 _CHUNK_COST = 20_000  # about 5 microseconds: ten times what handing a chunk to a waiting thread costs
 _UNKNOWN_TRIPS = 16
@@ -91,12 +91,14 @@ def _lanes_pay(task: Task, plain: Container[Op]) -> bool:
     if not task.parallel or any(isinstance(s, Print) for s in statements):
         return False
     atomics = [s for s in statements if isinstance(s, Op) and s.op == "atomic" and s not in plain]
+    own = windows_of(task, free_sums(task, atomics)) if atomics else {}
+    atomics = [s for s in atomics if s not in own]  # each lane has a copy of the others' elements
     if task.stacks:
         return _states_pay(task, statements, atomics)
     loops = [s for s in task.body if isinstance(s, Loop)]
     if not loops or _iterations(task) < _SHORT:
         return False
-    model = _Gain(task, plain, statements)
+    model = _Gain(task, frozenset(atomics), statements)
     outside: list[Stmt] = [s for s in task.body if not isinstance(s, Loop)]
     return sum(map(model.loop, loops)) > model.serial(outside)
 
@@ -108,8 +110,8 @@ class _Gain:
     access that differs between lanes is a gather, and what takes turns costs ``_TURNS`` operations.
     """
 
-    def __init__(self, task: Task, plain: Container[Op], statements: list[Stmt]) -> None:
-        self._varying, self._axes, self._plain = analyse(task).varying, {a.index for a in task.axes}, plain
+    def __init__(self, task: Task, turns: Container[Op], statements: list[Stmt]) -> None:
+        self._varying, self._axes, self._turns = analyse(task).varying, {a.index for a in task.axes}, turns
         self._indices = _index_operations(statements)
 
     def loop(self, s: Loop) -> int:
@@ -131,7 +133,7 @@ class _Gain:
                 lost += self._scattered(s.args)
             elif isinstance(s, Op) and s in self._varying:
                 turns = s.op in _DIVISIONS and s.dtype.is_int
-                lost += _TURNS * (turns or (s.op == "atomic" and s not in self._plain))
+                lost += _TURNS * (turns or s in self._turns)
         return lost
 
     def _scattered(self, index: Iterable[Operand]) -> bool:

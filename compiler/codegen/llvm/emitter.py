@@ -14,7 +14,7 @@ from ...ir.nodes import Buffer, Const, FaultKind, Kernel, Local, Op, Operand, Pl
 from ..abi import CTX_STATUS, STATUS_VALUES, STATUS_WORDS, ContextLayout, Message
 from .function import Fn, LlvmModule
 from .target import Unsupported, const_text
-from .uniform import Shapes, Window
+from .uniform import Shapes, SharedElements
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class AtomicOrder:
     atomics: frozenset[Op] = frozenset()
     alone: frozenset[Task] = frozenset()
     deferred: frozenset[Task] = frozenset()
-    windows: Mapping[Op, Window] = field(default_factory=dict)
+    windows: Mapping[Op, SharedElements] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Emitter(Fn, ABC):
         self.values: dict[Op, tuple[str, bool]] = {}
         self.wide: dict[Op, str] = {}  # i64 form of indices; of lane 0 when the index grows by one from lane to lane
         self.locals: dict[Local, str] = {}
-        self.window_sums: dict[Window, str] = {}  # this chunk's own sums into windows
+        self.window_sums: dict[SharedElements, str] = {}  # this chunk's own sums into windows
         self.mask = ""  # of the lanes that run; empty: all
         self.there = ""  # of the lanes that have an iteration: locals of the other lanes are never read
         self.iteration: tuple[str, bool] = ("0", False)

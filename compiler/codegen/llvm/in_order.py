@@ -20,7 +20,7 @@ from .cost import block_cost, trips
 from .emitter import AtomicOrder, Emitter
 from .function import LlvmModule
 from .target import const_text
-from .uniform import Window, free_sums, windows_of
+from .uniform import SharedElements, free_sums, windows_of
 
 FRAME_TURN = 4
 """The word of a task's frame with the first iteration of the chunk whose turn it is."""
@@ -33,7 +33,7 @@ of the atomic itself, as ``block_cost`` counts it.
 
 def order_of(kernel: Kernel, atomics: frozenset[Op]) -> AtomicOrder:
     """How the atomics of a kernel whose order decides bits are executed."""
-    alone, deferred, windows = set[Task](), set[Task](), dict[Op, Window]()
+    alone, deferred, windows = set[Task](), set[Task](), dict[Op, SharedElements]()
     for task in kernel.tasks if atomics else ():
         own = {s for s in walk(task.body) if isinstance(s, Op) and s in atomics}
         sums = free_sums(task, own)
@@ -80,7 +80,7 @@ def append(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> 
     return e.lit("0.0", place.dtype, False)
 
 
-def accumulate(e: Emitter, s: Op, window: Window) -> None:
+def accumulate(e: Emitter, s: Op, window: SharedElements) -> None:
     """Add to the chunk's own copy of an element, of which each lane has one."""
     place, code = atomic_of(s)
     wide = e.lanes > 1

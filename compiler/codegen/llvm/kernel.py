@@ -148,7 +148,7 @@ def _run_axes(e: TaskEmitter, task: Task, name: str, frame: str) -> None:
     e.put(f"store i64 {chunk}, ptr {_word(e, frame, FRAME_CHUNK)}")
     if task in e.info.order.deferred:
         e.put(f"store i64 0, ptr {_word(e, frame, FRAME_TURN)}")
-    if task.parallel and task not in e.info.order.alone:
+    if task.parallel and (task.reductions or task not in e.info.order.alone):
         small, large, ran = e.label("small"), e.label("large"), e.label("ran")
         e.branch(e.t(f"icmp sle i64 {n}, {chunk}"), small, large)
         e.at(small)
@@ -167,9 +167,9 @@ def _run_axes(e: TaskEmitter, task: Task, name: str, frame: str) -> None:
 
 
 def _call_pool(e: TaskEmitter, task: Task, args: str) -> None:
-    """All threads, or as many as the plan of the adstack counts on."""
+    """All threads, or as many as the plan of the adstack counts on; the caller alone, chunk by chunk, where sums are made in order."""
     name = "qd_parallel_for_in_order" if task in e.info.order.deferred else "qd_parallel_for_up_to"
-    limit = e.param("threads") if task.stacks else str(ALL_THREADS)
+    limit = "1" if task in e.info.order.alone else e.param("threads") if task.stacks else str(ALL_THREADS)
     e.module.declare(name, f"declare void @{name}(ptr, ptr, ptr, i64, i64, i64)")
     e.put(f"call void @{name}({args}, i64 {limit})")
 
@@ -190,7 +190,7 @@ def _combine(e: TaskEmitter, task: Task, n: str, chunk: str) -> None:
 
 def _chunk(e: TaskEmitter, task: Task, n: str) -> str:
     """Iterations per chunk: from n and the body alone, so that sums have the same bits on any number of threads."""
-    if not task.parallel or task in e.info.order.alone:
+    if not task.parallel or (task in e.info.order.alone and not task.reductions):
         return n
     lanes = e.module.target.lanes_of(e.number, task)
     least = grain(task, lanes)

@@ -17,7 +17,7 @@ from .function import LlvmModule
 from .in_order import FRAME_TURN, counting, emit_turn, nothing, start_windows
 from .target import const_text, highest, lowest, memory_type
 from .task_emitter import TaskEmitter
-from .uniform import Shapes, Window, analyse
+from .uniform import Shapes, SharedElements, analyse
 
 FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_CLAIMS, FRAME_AXES = 0, 1, 2, rows.FRAME_CLAIMS, FRAME_TURN + 1
 MAX_CHUNKS = 512
@@ -318,7 +318,7 @@ def _again(e: TaskEmitter, x: Operand | None) -> None:
         e.op(x)
 
 
-def _element(e: TaskEmitter, window: Window, k: str) -> tuple[Operand, ...]:
+def _element(e: TaskEmitter, window: SharedElements, k: str) -> tuple[Operand, ...]:
     """The index of the element number ``k`` of a window."""
     index: list[Operand] = []
     for x, n in zip(window.fixed[::-1], (window.place.shape or ())[::-1]):

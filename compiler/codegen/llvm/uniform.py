@@ -86,7 +86,7 @@ _INVARIANT_LEAVES = ("arg", "shape", "param")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SharedElements:
     """The elements of a place to which a sum adds whose index has nothing of the parallel axes: ``weights[t, k] += ..``.
 
     Attributes:
@@ -117,17 +117,17 @@ def free_sums(task: Task, atomics: Collection[Op]) -> set[Op]:
     return {s for s in sums if not aliases.of(atomic_of(s)[0])}
 
 
-def windows_of(task: Task, sums: Collection[Op]) -> dict[Op, Window]:
+def windows_of(task: Task, sums: Collection[Op]) -> dict[Op, SharedElements]:
     """The windows of the free sums of a task that have one; together they have at most ``MOST_ELEMENTS``."""
     varying = analyse(task).varying if sums else set()
-    found: dict[Op, Window] = {}
-    left, known = MOST_ELEMENTS, set[Window]()
+    found: dict[Op, SharedElements] = {}
+    left, known = MOST_ELEMENTS, set[SharedElements]()
     for s in (s for s in walk(task.body) if s in sums):  # type: ignore[operator]
         place, _ = atomic_of(s)  # type: ignore[arg-type]
         index = s.args[: place.ndim]  # type: ignore[union-attr]
         if place.shape is None or place.pool is not None or place.per_trial or any(i in varying for i in index):
             continue
-        window = Window(place, tuple(i if _is_invariant(i) else None for i in index))
+        window = SharedElements(place, tuple(i if _is_invariant(i) else None for i in index))
         if window in known or window.elements <= left:
             left -= 0 if window in known else window.elements
             known.add(window)
