@@ -156,6 +156,18 @@ def test_dear_values_stay():
     assert stays(build)
 
 
+def test_boxes_that_are_mostly_rim_stay():
+    cube = field("cube", (40, 40, 40))
+
+    def build(b, i, j, k):
+        value = b.gload(field("by", (40, 40, 40)), (i, j, k))
+        for index in ((plus(b, i, 1), j, k), (i, plus(b, j, 1), k), (i, j, plus(b, k, 1)), (plus(b, i, -1), j, k), (i, j, k)):
+            b.atomic("add", cube, index, value)
+
+    assert stays(build, *(axis(4) for _ in range(3)))
+    assert not stays(build, *(axis(30) for _ in range(3)))
+
+
 def test_serial_loops_and_kernels_with_launch_parameters_stay():
     k = simplify(kernel(to_neighbours, axis(30)))
     k.tasks[0].serialize = True

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
-from ...ir.nodes import Block, GlobalStore, If, Kernel, Loop, Op, Task
+from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, Loop, Op, Task
 from ...ir.ops import TABLE, is_function
 from ...ir.verify import verified
 from ...ir.walk import atomic_of, cooperates, walk
@@ -63,14 +64,17 @@ def _gathered(task: Task, cost: Callable[[Block], int]) -> list[Task]:
         return [task]
     boxes = Boxes(work, scatters.pieces, found)
     interior, rest = boxes.interior(), _rest(work, {c.root for c in found})
-    if len(walk(interior.body)) * (1 + len(work.axes)) > _MOST_STATEMENTS or not _pays(work, interior, rest, cost):
+    if len(walk(interior.body)) * (1 + len(work.axes)) > _MOST_STATEMENTS:
+        return [task]
+    rims = boxes.rims()
+    if not _pays(work, interior, rims, rest, cost):
         return [task]
     if not _has_effects(rest.body):
-        return [interior, *boxes.rims()]
+        return [interior, *rims]
     plain = clone_task(task)
     if reduce_in_place(plain):
         rest.cost = cost(plain.body)  # decides which iterations share a partial sum
-    return [interior, *boxes.rims(), rest]
+    return [interior, *rims, rest]
 
 
 def _may_meet(task: Task) -> bool:
@@ -103,8 +107,10 @@ def _has_effects(block: Block) -> bool:
     return any(isinstance(s, GlobalStore) or (isinstance(s, Op) and s.op == "atomic") for s in walk(block))
 
 
-def _pays(work: Task, interior: Task, rest: Task, cost: Callable[[Block], int]) -> bool:
-    """Whether gathers and the rest take less time than plain adds would. Vectors help neither functions nor loops."""
+def _pays(work: Task, interior: Task, rims: list[Task], rest: Task, cost: Callable[[Block], int]) -> bool:
+    """Whether gathers and the rest take less time than plain adds would. Vectors help neither functions, loops nor rims. Where the bounds
+    are not known, rims are taken for a small part.
+    """
     statements = walk(interior.body)
     calls = sum(
         TABLE[s.op].cost for s in statements if isinstance(s, Op) and (is_function(s.op) or s.op in ("mod", "floordiv"))
@@ -112,7 +118,19 @@ def _pays(work: Task, interior: Task, rest: Task, cost: Callable[[Block], int]) 
     gathers = cost(interior.body)
     if not any(isinstance(s, Loop) for s in statements):
         gathers = calls + (gathers - calls) // _VECTOR
-    return gathers + (_plain(rest, cost) if _has_effects(rest.body) else 0) <= _plain(work, cost)
+    left = _plain(work, cost) - (_plain(rest, cost) if _has_effects(rest.body) else 0)
+    counts = [_iterations(task) for task in (work, interior, *rims)]
+    if None in counts:
+        return gathers <= left
+    all_, inside, *outside = [n or 0 for n in counts]
+    return inside * gathers + sum(n * cost(rim.body) for n, rim in zip(outside, rims)) <= all_ * left
+
+
+def _iterations(task: Task) -> int | None:
+    """The iterations of a task whose bounds are literals."""
+    bounds = [(x.begin, x.end) for x in task.axes]
+    known = [int(b.value) - int(a.value) for a, b in bounds if isinstance(a, Const) and isinstance(b, Const)]
+    return prod(max(0, n) for n in known) if len(known) == len(bounds) else None
 
 
 def _plain(task: Task, cost: Callable[[Block], int]) -> int:
