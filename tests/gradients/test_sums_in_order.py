@@ -171,7 +171,9 @@ def test_bits_are_the_same_for_any_number_of_threads(make, dtype, lanes, rng):
         assert [a.tobytes() for a in first] == [b.tobytes() for b in other]
 
 
-@pytest.mark.parametrize("make", LOOPS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "make", LOOPS[:-1], ids=lambda f: f.__name__
+)  # the jumps of the last one may lie between two differences
 def test_gradients_are_those_of_differences(make, rng):
     values, indices = rng.uniform(-1, 1, N), rng.integers(0, M, N).astype(np.int32)
     gradient = results(make, qd.f64, values, indices, 2)[1]

@@ -25,7 +25,7 @@ class AtomicOrder:
         atomics: all of them.
         alone: the tasks of these that run on one thread.
         deferred: the tasks of the others, whose chunks make their additions one after another.
-        windows: of sums into few elements that all iterations share.
+        windows: of sums into few elements that all iterations share, in tasks with lanes.
     """
 
     atomics: frozenset[Op] = frozenset()

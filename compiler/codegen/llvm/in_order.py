@@ -4,6 +4,9 @@ So their bits are the same on every run and for any number of threads, and no in
 little besides, the whole loop runs on the caller's thread: an addition takes 1 to 2 ns there, and an atomic one 5 to 25. A loop that
 computes more runs on all threads. Each chunk of it writes its additions to a log, waits for its turn, and makes them then. A full log
 is emptied early, at the chunk's turn.
+
+In lanes the order is another one, which is fixed, too: a vector of iterations makes one addition after the other. Where all lanes add to
+one element, each has a copy of it, and a chunk adds the copies when it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from . import arith
 from .cost import block_cost, trips
 from .emitter import AtomicOrder, Emitter
 from .function import LlvmModule
-from .target import const_text
+from .target import Target, const_text
 from .uniform import SharedElements, free_sums, windows_of
 
 FRAME_TURN = 4
@@ -31,13 +34,13 @@ of the atomic itself, as ``block_cost`` counts it.
 """
 
 
-def order_of(kernel: Kernel, atomics: frozenset[Op]) -> AtomicOrder:
+def order_of(kernel: Kernel, atomics: frozenset[Op], target: Target) -> AtomicOrder:
     """How the atomics of a kernel whose order decides bits are executed."""
     alone, deferred, windows = set[Task](), set[Task](), dict[Op, SharedElements]()
-    for task in kernel.tasks if atomics else ():
+    for number, task in enumerate(kernel.tasks if atomics else ()):
         own = {s for s in walk(task.body) if isinstance(s, Op) and s in atomics}
         sums = free_sums(task, own)
-        windows |= (shared := windows_of(task, sums))
+        windows |= (shared := windows_of(task, sums) if target.lanes_of(number, task) > 1 else {})
         worth = block_cost(task.body) >= _WORTH * _additions(task.body, sums - shared.keys())
         has_log = len({s.dtype for s in own} & {f32, f64}) == 1 and sums == own
         if own:
@@ -107,12 +110,9 @@ def nothing(e: Emitter, dtype: DType, wide: bool) -> str:
 
 
 def start_windows(e: Emitter) -> None:
-    """Copies without a sum of the elements of a task's windows, if it has logs or lanes."""
-    order = e.info.order
-    if e.lanes == 1 and e.task not in order.deferred:
-        return
+    """Copies without a sum of the elements of a task's windows."""
     for s in walk(e.task.body):
-        window = order.windows.get(s)  # type: ignore[arg-type]
+        window = e.info.order.windows.get(s)  # type: ignore[arg-type]
         if window is None or window in e.window_sums:
             continue
         ty = e.ty(window.place.dtype, e.lanes > 1)

@@ -53,7 +53,7 @@ def emit_kernel(
     codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
     sites = {s: k for k, s in enumerate(prints(kernel))}
     info = KernelInfo(
-        kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, order=order_of(kernel, ordered)
+        kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, order=order_of(kernel, ordered, target)
     )
     names = [f"{symbol(kernel)}.{k}" for k in range(len(kernel.tasks))]
     if target.trials and kernel.tasks:
