@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator, Sequence
 from math import prod
 
 from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, LocalStore, Loop, Op, Operand, Print, Stmt, Task
@@ -20,8 +20,10 @@ _FEW = 64
 """Iterations of a loop with states for which lanes are compiled, at least."""
 _SHORT = 8
 """LLVM unrolls loops of fewer iterations, and vectorises the parallel loop around them. Fewer parallel iterations leave lanes empty."""
-_FUNCTION, _TURNS = 8, 4
-"""What a function gains in lanes, and what an operation loses that lanes execute one after another, in arithmetic operations."""
+_FUNCTION, _STRIDED, _GATHER, _DIVISION, _ATOMIC = 8, 1, 3, 4, 8
+"""What a function gains in lanes, and what is lost by accesses at a stride or at indices from memory, and by divisions of integers and
+atomics, which lanes execute one after another; in arithmetic operations.
+"""
 _MOST_STATEMENTS = 1500
 """Statements of a task with states that is compiled for lanes, at most."""
 
@@ -120,6 +122,8 @@ class _Gain:
         carried = count >= _SHORT and bool(_loaded(body) & {x.local for x in body if isinstance(x, LocalStore)})
         own = list(_own(s.body))
         each = sum(_FUNCTION if is_function(x.op) else carried and self._computes(x) for x in own if x in self._varying)
+        if s in self._varying:  # lanes wait for the one that runs longest
+            each //= 2
         inner = sum(map(self.loop, _loops_in(s.body)))
         return count * (each + inner - self.serial(_without_loops(s.body)))
 
@@ -132,12 +136,27 @@ class _Gain:
             elif isinstance(s, Op) and s.op == "gload":
                 lost += self._scattered(s.args)
             elif isinstance(s, Op) and s in self._varying:
-                turns = s.op in _DIVISIONS and s.dtype.is_int
-                lost += _TURNS * (turns or s in self._turns)
+                lost += _ATOMIC * (s in self._turns) + _DIVISION * (s.op in _DIVISIONS and s.dtype.is_int)
         return lost
 
-    def _scattered(self, index: Iterable[Operand]) -> bool:
-        return any(i in self._varying and i not in self._axes for i in index)
+    def _scattered(self, index: Sequence[Operand]) -> int:
+        """What an access loses that does not touch elements side by side."""
+        *outer, last = index or (None,)
+        if any(self._from_memory(i) for i in index):
+            return _GATHER
+        return _STRIDED if any(i in self._varying for i in outer) or not self._side_by_side(last) else 0
+
+    def _side_by_side(self, x: Operand | None) -> bool:
+        """Whether an index is the same in all lanes, or grows by one from lane to lane."""
+        if x not in self._varying or x in self._axes:
+            return True
+        return isinstance(x, Op) and x.op in ("add", "cast") and all(map(self._side_by_side, x.args))
+
+    def _from_memory(self, x: Operand | None) -> bool:
+        """Whether what differs between lanes comes from memory or a variable."""
+        if not isinstance(x, Op) or x not in self._varying:
+            return False
+        return x.op in ("load", "gload", "stack_get") or any(map(self._from_memory, x.args))
 
     def _computes(self, s: Op) -> bool:
         return (
