@@ -97,8 +97,8 @@ def shared_weights(x, at, to, total):
 
 
 def of_two_types(x, at, to, total):
-    """Additions that cannot share a log."""
-    count = qd.field(qd.f32, shape=M)
+    """Additions that cannot share a log, one of them of a type that has none."""
+    count, halves = qd.field(qd.f32, shape=M), qd.field(qd.f16, shape=M)
 
     @qd.kernel
     def loop():
@@ -106,6 +106,7 @@ def of_two_types(x, at, to, total):
             a = qd.sin(qd.exp(qd.cos(qd.tanh(x[i]))))
             to[at[i]] += a
             count[at[i]] += qd.cast(1, qd.f32)
+            halves[at[i]] += qd.cast(a, qd.f16)
 
     return loop
 
@@ -188,6 +189,28 @@ def test_sums_are_those_of_numpy_in_the_order_of_the_iterations(rng):
     np.add.at(want, indices, values * values)
     found = results(plain, qd.f64, values, indices, 5, cpu_lanes=1)[0]
     np.testing.assert_array_equal(found, want)
+
+
+def test_additions_of_f16_and_f32_share_no_log(rng):
+    start(cpu_max_num_threads=2)
+    values = rng.uniform(-1, 1, N).astype(np.float32)
+    x, single, half = qd.field(qd.f32, shape=N), qd.field(qd.f32, shape=M), qd.field(qd.f16, shape=M)
+    x.from_numpy(values)
+
+    @qd.kernel
+    def loop(rounds: qd.i32):
+        for i in range(N):
+            a = x[i]
+            for _ in range(rounds):
+                a = qd.sin(qd.exp(qd.cos(a)))
+            single[(i * 7) % M] += a
+            half[(i * 7) % M] += qd.cast(1, qd.f16)
+
+    loop(0)
+    want = np.zeros(M)
+    np.add.at(want, np.arange(N) * 7 % M, values)
+    np.testing.assert_allclose(single.to_numpy(), want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(half.to_numpy(), np.bincount(np.arange(N) * 7 % M, minlength=M))
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["on one thread", "by logs"])

@@ -42,7 +42,7 @@ def order_of(kernel: Kernel, atomics: frozenset[Op], target: Target) -> AtomicOr
         sums = free_sums(task, own)
         windows |= (shared := windows_of(task, sums) if target.lanes_of(number, task) > 1 else {})
         worth = block_cost(task.body) >= _WORTH * _additions(task.body, sums - shared.keys())
-        has_log = len({s.dtype for s in own} & {f32, f64}) == 1 and sums == own
+        has_log = {s.dtype for s in own} in ({f32}, {f64}) and sums == own
         if own:
             (deferred if has_log and worth else alone).add(task)
     return AtomicOrder(atomics, frozenset(alone), frozenset(deferred), windows)
