@@ -173,8 +173,8 @@ def device_input(
         return out, DeviceOptions(offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
     plain = frozenset(op for task in out.tasks for op in race_free(task))
     in_order = frozenset(op for task in out.tasks for op in ordered(task, plain))
-    facts = DeviceOptions(plain=plain, ordered=in_order)
-    return out, replace(facts, lanes=1, offline_cache=options.offline_cache, fast_math=options.fast_math)
+    cache, fast = options.offline_cache, options.fast_math
+    return out, DeviceOptions(lanes=1, offline_cache=cache, plain=plain, ordered=in_order, fast_math=fast)
 
 
 def reduced(kernel: Kernel, run: Runner = printing, gathers: bool = False) -> Kernel:

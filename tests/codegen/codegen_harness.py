@@ -21,6 +21,32 @@ from qdrun.compiler.runtime import cache, jit
 L.initialize_native_target()
 L.initialize_native_asmprinter()
 
+# What adds the entries of a log, for one type.
+ADDER = """
+define void @qd_add_in_order_DTYPE(ptr %pool, ptr %turn, i64 %begin, ptr %log) {
+entry:
+  %count = load i64, ptr %log
+  br label %test
+test:
+  %k = phi i64 [ 0, %entry ], [ %k1, %one ]
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %one, label %out
+one:
+  %k1 = add i64 %k, 1
+  %at = getelementptr [2 x i64], ptr %log, i64 %k1
+  %p = load ptr, ptr %at
+  %v = getelementptr i64, ptr %at, i64 1
+  %by = load TYPE, ptr %v
+  %old = load TYPE, ptr %p
+  %new = fadd TYPE %old, %by
+  store TYPE %new, ptr %p
+  br label %test
+out:
+  store i64 0, ptr %log
+  ret void
+}
+"""
+
 # The chunks of a parallel loop in order, or backwards, one worker number after the other: what any pool could do.
 POOL = """
 define void @qd_parallel_for(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk) {
@@ -53,50 +79,6 @@ define void @qd_parallel_for_up_to(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %
 }
 define void @qd_parallel_for_in_order(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk, i64 %limit) {
   call void @qd_parallel_for(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk)
-  ret void
-}
-define void @qd_add_in_order_f32(ptr %pool, ptr %turn, i64 %begin, ptr %log) {
-entry:
-  %count = load i64, ptr %log
-  br label %test
-test:
-  %k = phi i64 [ 0, %entry ], [ %k1, %one ]
-  %more = icmp slt i64 %k, %count
-  br i1 %more, label %one, label %out
-one:
-  %k1 = add i64 %k, 1
-  %at = getelementptr [2 x i64], ptr %log, i64 %k1
-  %p = load ptr, ptr %at
-  %v = getelementptr i64, ptr %at, i64 1
-  %by = load float, ptr %v
-  %old = load float, ptr %p
-  %new = fadd float %old, %by
-  store float %new, ptr %p
-  br label %test
-out:
-  store i64 0, ptr %log
-  ret void
-}
-define void @qd_add_in_order_f64(ptr %pool, ptr %turn, i64 %begin, ptr %log) {
-entry:
-  %count = load i64, ptr %log
-  br label %test
-test:
-  %k = phi i64 [ 0, %entry ], [ %k1, %one ]
-  %more = icmp slt i64 %k, %count
-  br i1 %more, label %one, label %out
-one:
-  %k1 = add i64 %k, 1
-  %at = getelementptr [2 x i64], ptr %log, i64 %k1
-  %p = load ptr, ptr %at
-  %v = getelementptr i64, ptr %at, i64 1
-  %by = load double, ptr %v
-  %old = load double, ptr %p
-  %new = fadd double %old, %by
-  store double %new, ptr %p
-  br label %test
-out:
-  store i64 0, ptr %log
   ret void
 }
 @qd_printed = global [4096 x i64] zeroinitializer
@@ -153,7 +135,8 @@ class Engine:
 
 @functools.cache
 def pool() -> Engine:
-    return compile_text(POOL)
+    adders = [ADDER.replace("DTYPE", name).replace("TYPE", ty) for name, ty in (("f32", "float"), ("f64", "double"))]
+    return compile_text("".join([POOL, *adders]))
 
 
 class Compiled:

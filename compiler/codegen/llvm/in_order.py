@@ -84,17 +84,16 @@ def append(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> 
 
 
 def accumulate(e: Emitter, s: Op, window: SharedElements) -> None:
-    """Add to the chunk's own copy of an element, of which each lane has one."""
+    """Add to the chunk's copies of an element, one for each lane."""
     place, code = atomic_of(s)
-    wide = e.lanes > 1
-    value, flat = e.operand(s.args[-1], wide), "0"
+    value, flat = e.operand(s.args[-1], True), "0"
     for x, fixed, n in zip(s.args, window.fixed, place.shape or ()):
         if fixed is None:
             at = e.convert(e.operand(x, False), x.dtype, i64, False)
             flat = at if flat == "0" else e.t(f"add i64 {e.t(f'mul i64 {flat}, {n}')}, {at}")
     e.module.declare("llvm.umin.i64", "declare i64 @llvm.umin.i64(i64, i64)")
     flat = e.t(f"call i64 @llvm.umin.i64(i64 {flat}, i64 {window.elements})")  # one more for indices that are out of bounds
-    ty = e.ty(place.dtype, wide)
+    ty = e.ty(place.dtype, True)
     if code == "sub":
         value = e.t(f"fneg {ty} {value}")
     if e.mask:
@@ -115,12 +114,11 @@ def start_windows(e: Emitter) -> None:
         window = e.info.order.windows.get(s)  # type: ignore[arg-type]
         if window is None or window in e.window_sums:
             continue
-        ty = e.ty(window.place.dtype, e.lanes > 1)
+        ty = e.ty(window.place.dtype, True)
         e.window_sums[window] = copies = e.slot(f"[{window.elements + 1} x {ty}]")
         with counting(e, window.elements) as k:
-            e.put(
-                f"store {ty} {nothing(e, window.place.dtype, e.lanes > 1)}, ptr {e.t(f'getelementptr {ty}, ptr {copies}, i64 {k}')}"
-            )
+            copy = e.t(f"getelementptr {ty}, ptr {copies}, i64 {k}")
+            e.put(f"store {ty} {nothing(e, window.place.dtype, True)}, ptr {copy}")
 
 
 @contextmanager

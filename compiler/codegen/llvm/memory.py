@@ -230,7 +230,7 @@ def store(e: Emitter, s: GlobalStore) -> None:
 def atomic(e: Emitter, s: Op) -> None:
     """An atomic; its value is the old content. Lanes take their turns."""
     window = e.info.order.windows.get(s)
-    if window in e.window_sums:
+    if window is not None:
         accumulate(e, s, window)
         return
     place, code = atomic_of(s)
@@ -266,8 +266,6 @@ def add_in_order(e: Emitter, place: Place, ptr: str, value: str) -> None:
 def sum_of_lanes(e: Emitter, dtype: DType, value: str) -> str:
     """The sum of a value per lane. Its order is written here, so that its bits are the same everywhere."""
     ty, n = e.ty(dtype, False), e.lanes
-    if n == 1:
-        return value
     while n > 1:
         n //= 2
         halves = [", ".join(f"i32 {k}" for k in range(first, first + n)) for first in (0, n)]

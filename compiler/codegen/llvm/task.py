@@ -295,7 +295,7 @@ def _end_windows(e: TaskEmitter) -> None:
     """Add the copies to the elements, lane by lane in a fixed order."""
     for window, copies in e.window_sums.items():
         place = window.place
-        ty = e.ty(place.dtype, e.lanes > 1)
+        ty = e.ty(place.dtype, True)
         for x in window.fixed:
             _again(e, x)
         with counting(e, window.elements) as k:

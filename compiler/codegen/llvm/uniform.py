@@ -97,15 +97,9 @@ class SharedElements:
     fixed: tuple[Operand | None, ...]
 
     @property
-    def extents(self) -> list[int]:
-        """Of the axes that are not fixed."""
-        assert self.place.shape is not None
-        return [n for n, x in zip(self.place.shape, self.fixed) if x is None]
-
-    @property
     def elements(self) -> int:
         """How many there are."""
-        return prod(self.extents)
+        return prod(n for n, x in zip(self.place.shape or (), self.fixed) if x is None)
 
 
 def free_sums(task: Task, atomics: Collection[Op]) -> set[Op]:
