@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from qdrun.runner.observe.table import write_parquet
-from qdrun.runner.store.columns import made
+from qdrun.runner.store.columns import made, who
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.study.trial_list import Trials
@@ -58,9 +58,9 @@ def make(where: str, count: int) -> RunFolder:
     with Journal(folder) as journal:
         journal.write("submitted", sync=True)
         for start in range(0, count, BATCH):
-            part = tuple(trial.id for trial in trials[start : start + BATCH])
+            part = range(start, min(start + BATCH, count))
             size, ones = len(part), (1,) * len(part)
-            journal.write("begun", trials=list(part), attempts=list(ones), device="cpu")
+            journal.write("begun", **who(part, ones), device="cpu")
             gradients = {"x": random.normal(size=size), "v": random.normal(size=(size, 8))}
             losses, norms = random.uniform(0, 2, size), np.abs(random.normal(size=size))
             for rows in made(part, ones, shared, losses, norms, gradients, {"reach": random.uniform(size=size)}):

@@ -9,13 +9,20 @@ from itertools import chain
 from typing import Any, overload
 
 import numpy as np
-from pydantic_core import to_json
+from pydantic_core import CoreConfig, SchemaValidator, core_schema, to_json
 
 Array = np.ndarray[Any, Any]
 Places = Sequence[int]
 """Places of trials in the sweep, in order: a ``range`` where they follow one another, else a tuple."""
 ABSENT = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 """The value of a row that does not have the column."""
+_BASE64: Any = SchemaValidator(core_schema.bytes_schema(), CoreConfig(val_json_bytes="base64"))
+"""Five times as fast as ``base64.b64decode``."""
+
+
+def from_base64(text: str, dtype: str, shape: Sequence[int]) -> Array:
+    """The array of bytes that are written as base64."""
+    return np.frombuffer(_BASE64.validate_strings(text), dtype).reshape(shape)
 
 
 def index_of(places: Places) -> slice | Array:

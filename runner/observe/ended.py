@@ -11,12 +11,12 @@ from typing import Annotated
 from ..exit_codes import exit_code
 from ..fields import Data, about
 from ..optimize.results import best_at, value_text
-from ..query.picking import best, best_place
+from ..query.picking import best_place
 from ..query.run_table import Row, RunTable, column_of
 from ..store.files import StorageLost
 from ..store.follower import Detail
 from ..store.layout import RunFolder
-from ..store.replay import replay
+from ..store.replay import Replay, replay
 from ..study.trials import counted
 from ..text_grid import grid
 from ..visible import visible
@@ -40,19 +40,28 @@ class Submitted:
     """Set if the store did not answer after the last line: nothing of the run can be read."""
 
     @cached_property
+    def _found(self) -> Replay:
+        return replay(self.folder, Detail.SMALL)
+
+    @cached_property
     def rows(self) -> Sequence[Row]:
-        """The rows of the run. Large arrays stay in the journal (``run_table.Large``), except those of the best row.
+        """The rows of the run. Large arrays stay in the journal (``run_table.Large``).
 
         Raises:
             StorageLost: the store did not answer at the end of the run.
         """
         self.check_store()
-        found = None if self.made else replay(self.folder, Detail.SMALL)
-        rows = RunTable.of(self.made) if found is None else table.rows_of(self.folder, found)
-        first = best_place(rows, "loss", rows.names) if rows.large() else None
-        if first is None:
-            return rows
-        return table.filled(self.folder, found or replay(self.folder, Detail.SMALL), rows, rows.large(), places=[first])
+        return self.made or table.rows_of(self.folder, self._found)
+
+    @cached_property
+    def best(self) -> Row | None:
+        """The row with the smallest loss, with all of its arrays. Raises as ``rows``."""
+        rows = RunTable.of(self.rows)
+        place = best_place(rows, "loss", rows.names)
+        if place is None:
+            return None
+        row = rows[place : place + 1]
+        return table.filled(self.folder, self._found, row, large)[0] if (large := row.large()) else self.rows[place]
 
     def check_store(self) -> None:
         """Raise what the end of the run met, before anything reads a store that does not answer.
@@ -95,8 +104,7 @@ class RunEnd:
     @classmethod
     def of(cls, done: Submitted) -> RunEnd:
         """The end of a run that has ended. Without its store: without its rows."""
-        rows = () if done.lost else done.rows
-        found = best(rows)
+        rows, found = ((), None) if done.lost else (done.rows, done.best)
         return cls(
             run=done.folder.name,
             folder=done.folder.uri,
@@ -165,7 +173,7 @@ def summary_text(done: Submitted) -> str:
     if done.lost:
         return f"{done.state}: {done.lost}\nnext: qdrun status {done.folder.uri}, when the store answers"
     counts = Counter(column_of(done.rows, "status"))
-    timing, found = done.timing, best(done.rows)
+    timing, found = done.timing, done.best
     lines = [
         f"{done.state}: "
         + ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))

@@ -85,17 +85,12 @@ class Table:
         return map(plain, self._whole())
 
     def _whole(self) -> Iterator[table.Row]:
-        for part in table.parts_of(self.folder, self.found, self._needed()):
-            yield from part.only(self.columns).complete() if self.chosen else part
-
-    def _needed(self) -> RunTable:
-        """The columns, with the ids by which arrays are found in the journal."""
-        names = [*self.columns, *(name for name in ("trial",) if name in self.rows.columns and name not in self.columns)]
-        return self.rows.only(names) if self.chosen else self.rows
+        for part in table.parts_of(self.folder, self.found, self.rows):
+            yield from part.part(self.columns).rows(complete=True) if self.chosen else part
 
     def arrow(self) -> Any:
         """The rows as a ``pyarrow.Table``, with all of their arrays."""
-        return table.arrow_of(self.folder, self.found, self._needed()).select(self.columns)
+        return table.arrow_of(self.folder, self.found, self.rows).select(self.columns)
 
     def write(self, form: str, out: str, escape_formulas: bool = False) -> None:
         """Write the rows to a file or URI, as ``parquet``, as ``arrow`` (the file format of Arrow IPC), or as ``lines`` gives them.
@@ -194,12 +189,10 @@ def table_of(
     found, trials = table.read_run(folder)
     state = run_state(folder, found)
     rows = table.rows_of(folder, found, trials, run=state)
-    names, swept = rows.names, varied(rows)
-    kept = columns_of(wanted.columns, names) if wanted.columns else names
-    places = wanted.places(rows, names)
+    kept = columns_of(wanted.columns, rows.names) if wanted.columns else rows.names
+    some, total = wanted.picked(rows, dict.fromkeys([*kept, "trial"]) if wanted.columns else rows.data.schema.names)
     problems = [*repaired, *cut_segments(folder), *found.problems(folder)]
-    some = rows.take(places[:limit]) if len(places[:limit]) < len(rows) or wanted.sort else rows
-    return Table(folder, found, state, problems, kept, some, columns is not None, swept, total=len(places))
+    return Table(folder, found, state, problems, kept, some, columns is not None, [] if columns else varied(rows), total)
 
 
 def _made_again(folder: RunFolder) -> list[str]:
@@ -216,17 +209,18 @@ def _made_again(folder: RunFolder) -> list[str]:
 
 def _from_file(folder: RunFolder, file: TableFile, wanted: TableQuery) -> Table | None:
     """The table from the Parquet file of a run that has ended; None where the file would give other values than the journal."""
-    swept: list[str] = []
-    if not wanted.columns:
-        params = [name for name in file.names if name.startswith("param.")]
-        if not file.plain(params):
+    import pyarrow as pa
+
+    params = [] if wanted.columns else [name for name in file.names if name.startswith("param.")]
+    try:
+        swept = varied(file.part(params)) if params and file.plain(params) else []
+        shown = [name for name in file.names if name in (*SHOWN_FIXED, *swept) or name.startswith(SHOWN_PREFIXES)]
+        kept = columns_of(wanted.columns, file.names) if wanted.columns else shown
+        if not file.plain([*params, *wanted.names(file.names), *kept]):
             return None
-        swept = varied(file.table(params))
-    shown = [name for name in file.names if name in (*SHOWN_FIXED, *swept) or name.startswith(SHOWN_PREFIXES)]
-    picked = wanted.from_file(file, shown)
-    if picked is None:
+        rows, total = wanted.picked(file, kept)
+    except (OSError, pa.ArrowException):  # it is damaged: the journal has all of it
         return None
-    kept, rows, total = picked
     return Table(folder, Replay(()), file.state, [], kept, rows, wanted.columns is not None, swept, total)
 
 

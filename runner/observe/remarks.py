@@ -15,7 +15,7 @@ import numpy as np
 from ...compiler.errors import QdrunError
 from ...jobs.planning.gradient_notes import GradientNote, causes_of, warnings_of
 from ..optimize.results import STOPPED
-from ..query.run_table import Large, Row, RunTable, column_of, flat_numbers, of_numbers
+from ..query.run_table import Large, Row, RunTable, column_of, flat_numbers
 from ..store.encoding import Damaged, document, read_document
 from ..store.layout import RunFolder
 from ..study.trials import counted
@@ -87,7 +87,7 @@ def zeros(rows: Sequence[Row], notes: Mapping[str, GradientNote]) -> list[str]:
 
 def _dead_elements(rows: RunTable, name: str, done: Sequence[int]) -> str | None:
     """The elements, as text, at one end of a vector whose gradient is zero there in all of these rows."""
-    few = rows.only([name]).take(np.array(done[:SAMPLE], np.int64)).column(name)
+    few = rows.part([name], np.array(done[:SAMPLE], np.int64)).column(name)
     found = _dead_of(few)
     if found is None or len(done) <= SAMPLE:
         return found
@@ -112,11 +112,11 @@ def _dead_of(values: Sequence[Any]) -> str | None:
 
 def _is_zero(rows: RunTable, name: str, done: Sequence[int]) -> bool:
     """Whether a column is zero in all of these rows, and some row has a number. Arrays that are in the journal only are not."""
-    column = rows.columns[name]
-    numbers = None if isinstance(column, list) else flat_numbers(column.take(of_numbers(np.array(done, np.int64))))
+    some = rows.part([name], np.array(done, np.int64))
+    numbers = flat_numbers(some.data.column(name))
     if numbers is not None:
         return bool(len(numbers)) and not numbers.any()
-    values = [value for value in map(rows.column(name).__getitem__, done) if value is not None]
+    values = [value for value in some.column(name) if value is not None]
     if any(isinstance(value, Large) for value in values):
         return False
     arrays = [np.asarray(value, dtype=np.float64) for value in values]

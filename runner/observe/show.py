@@ -203,7 +203,7 @@ def beyond(bytes: int, limits: Mapping[str, int | None]) -> dict[str, int]:
 def varied(table: Sequence[Row]) -> list[str]:
     """The parameters that differ between the rows."""
     made = RunTable.of(table)
-    names = [name for name in made.columns if name.startswith("param.") and not made.is_constant(name)]
+    names = [name for name in made.names if name.startswith("param.") and not made.is_constant(name)]
     return [name for name in names if differ(made.column(name))]
 
 

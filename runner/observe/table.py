@@ -26,12 +26,16 @@ from ..query.run_table import (
     RunTable,
     as_arrow,
     as_column,
-    column_names,
+    codes_of,
+    columns_of,
     depth_of,
     in_order,
+    is_json,
+    is_shared,
     nested,
     of_numbers,
     offsets_of,
+    values_of,
 )
 from ..query.table_file import MIXED
 from ..store.columns import ARRAYS, decoded
@@ -85,23 +89,18 @@ def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = (), run:
     listed = TrialList(Trials.of(trials), []) if trials else folder.found_trials()
     strays = [] if trials else list(map(_stray, found.strays))
     made = Trials.of([*listed.trials, *strays]) if strays else listed.trials
-    count = len(made)
-    columns: dict[str, Column] = {"trial": made.ids[:], "index": _integers(made.indices)}
+    columns: dict[str, Any] = {"trial": made.ids[:], "index": _integers(made.indices)}
     columns |= {"replicate": _integers(made.replicates), "seed": _integers(made.seeds[:])} | _parameters(made)
-    columns |= {"status": _statuses(found, listed.damaged, unfinished, count)}
-    parts, own = [_of_blocks(found), _of_unended(found, planned)], np.ones(count, bool)
+    columns |= {"status": _statuses(found, listed.damaged, unfinished, len(made))}
+    parts, own = [_of_blocks(found), _of_unended(found, planned)], np.ones(len(made), bool)
     for part in parts:
         own[part.places] = False
     parts.append(_of_rows(found, np.flatnonzero(own), made.ids, planned))
     order = np.argsort(np.concatenate([part.places for part in parts]))
     of_events = dict.fromkeys(chain.from_iterable(part.columns for part in parts))
-    ordered = {name: in_order([part.column(name) for part in parts], order, name) for name in of_events}
-    names = [*column_names([*columns, *of_events]), *(name for name in ("code",) if name in of_events)]
-    none = [None] * count
-    given = {name: column if isinstance(column, ValueColumn) else as_column(column, name) for name, column in columns.items()}
-    known = given | ordered
-    table = {name: known[name] if name in known else as_column(none, name) for name in names}
-    return RunTable(table, count, uneven=made.uneven is not None)
+    known = {name: as_column(values, name) for name, values in columns.items()}
+    known |= {name: in_order([part.column(name) for part in parts], order, name) for name in of_events}
+    return RunTable.of_columns(known, uneven=made.uneven is not None)
 
 
 def _integers(values: Sequence[int]) -> Array | Sequence[int]:
@@ -117,7 +116,7 @@ def _stray(name: str) -> Trial:
     return Trial(id=name, index=-1, replicate=0, seed=0, swept={}, params={})
 
 
-def _parameters(trials: Trials) -> dict[str, Column]:
+def _parameters(trials: Trials) -> dict[str, Sequence[Any]]:
     """The parameters of trials as columns with dotted names."""
     plain = all(isinstance(c.values, np.ndarray) or dict not in map(type, c.values) for c in trials.columns.values())
     if trials.uneven is None and plain:
@@ -168,7 +167,7 @@ def _of_blocks(found: Replay) -> _Piece:
     shared = [_shared(block.event) for block in blocks]
     names = dict.fromkeys(chain.from_iterable(shared))
     columns: dict[str, Column] = {
-        name: repeated([row.get(name) for row in shared], counts) for name in names if name not in _OF_TRIAL
+        name: as_column(repeated([row.get(name) for row in shared], counts), name) for name in names if name not in _OF_TRIAL
     }
     each = [_arrays_of(block) for block in blocks]
     for name in dict.fromkeys(chain.from_iterable(each)):
@@ -192,9 +191,7 @@ def _shared(event: Event) -> Row:
 
 def _chunk(array: Array | Large | None, count: int) -> Column:
     """A column of one block: of numbers, of an array that was left in the journal, or of nothing."""
-    if isinstance(array, np.ndarray):
-        return of_numbers(array)
-    return as_column([None] * count) if array is None else [array] * count
+    return of_numbers(array) if isinstance(array, np.ndarray) else as_column(ValueColumn.shared(array, count))
 
 
 def _arrays_of(block: Block) -> dict[str, Array | Large]:
@@ -230,7 +227,7 @@ def _of_rows(found: Replay, places: Array, ids: Sequence[str], planned: PlannedB
         if not row.get("device") and state.attempts:  # it has not ended, died without a word, or has no program
             row["device"] = state.attempts[-1].place.get("device")
         table.append(row)
-    return _Piece(places, {name: column for name, column in RunTable.of(table).columns.items() if name not in _OF_TRIAL})
+    return _Piece(places, {name: column for name, column in columns_of(table).items() if name not in _OF_TRIAL})
 
 
 def _planned(folder: RunFolder, found: Replay) -> PlannedBytes:
@@ -255,23 +252,18 @@ def parts_of(folder: RunFolder, found: Replay, table: RunTable) -> Iterator[RunT
 
 
 def filled(
-    folder: RunFolder,
-    found: Replay,
-    table: RunTable,
-    names: Iterable[str],
-    lines: EventReader | None = None,
-    places: Iterable[int] | None = None,
+    folder: RunFolder, found: Replay, table: RunTable, names: Iterable[str], lines: EventReader | None = None
 ) -> RunTable:
-    """The table with the arrays of these columns that it has left in the journal. ``places``: of these rows; None: of all."""
-    lines = lines or EventReader(folder)
+    """The table with the arrays of these columns that it has left in the journal."""
+    lines, made = lines or EventReader(folder), dict[str, Column]()
     for name in names:
         prefix, _, of = name.partition(".")
-        kind, values, trials = PREFIXES[prefix], list(table.columns[name]), table.column("trial")
-        for place in range(len(values)) if places is None else places:
-            if isinstance(values[place], Large):
-                values[place] = numbers(lines.at(_entry(found, trials[place]))[kind][of])
-        table = table.replaced(name, values)
-    return table
+        values, trials = table.column(name), table.column("trial")
+        for place, value in enumerate(values):
+            if isinstance(value, Large):
+                values[place] = numbers(lines.at(_entry(found, trials[place]))[PREFIXES[prefix]][of])
+        made[name] = as_column(values, name)
+    return table.replaced(made) if made else table
 
 
 def _entry(found: Replay, name: str) -> JournalEntry:
@@ -331,27 +323,18 @@ def numbers(value: Any) -> Any:
 
 def batches_of(folder: RunFolder, found: Replay, table: RunTable) -> Iterator[Any]:
     """The table as record batches of one schema, at least one, with all arrays; those of one are in memory at once."""
-    import pyarrow as pa
-
-    types = {name: nested(max(map(depth_of, table.columns[name]), default=0)) for name in table.large()}
-    for name, column in table.columns.items():
-        if isinstance(column, ValueColumn):  # made for each part: of a parameter that is equal in all trials there is one value
-            types[name] = as_arrow(ValueColumn(column.values), name).type
-    light = {name: column for name, column in table.columns.items() if name not in types and name != "code"}
-    whole, start = RunTable(light, len(table)).batch(), 0
+    large = table.large()
+    types = {name: nested(max(map(depth_of, table.column(name)), default=0)) for name in large}
+    mixed = [name for name in table.mixed() if name not in large]  # all of their values say what a file has
+    table = table.replaced({name: as_arrow(table.data.column(name), name) for name in mixed}) if mixed else table
     for part in parts_of(folder, found, table):
-        rest = whole.slice(start, len(part))
-        start += len(part)
-        arrays = [
-            as_arrow(part.columns[name], name, types[name]) if name in types else rest.column(name) for name in table.names
-        ]
-        yield pa.record_batch(arrays, names=table.names)
+        yield part.batch(types)
 
 
 def _groups(table: RunTable) -> Iterator[tuple[int, int]]:
     """The rows of each row group, by the numbers that are in them."""
     sizes = sum(
-        (_sizes(table.columns[name]) for name in table.names if name.startswith(NUMBERS)), np.zeros(len(table), np.int64)
+        (_sizes(table.data.column(name)) for name in table.names if name.startswith(NUMBERS)), np.zeros(len(table), np.int64)
     )
     start, ends = 0, np.cumsum(sizes)
     while start < len(table):
@@ -364,8 +347,12 @@ def _groups(table: RunTable) -> Iterator[tuple[int, int]]:
 
 def _sizes(column: Column) -> Array:
     """The numbers in each value of a column."""
-    if isinstance(column, list):
-        shapes = [value if isinstance(value, Large) else () if value is None else shape_of(value) for value in column]
+    if is_shared(column):
+        return _sizes(column.dictionary)[codes_of(column)]
+    if is_json(column):
+        shapes = [
+            value if isinstance(value, Large) else () if value is None else shape_of(value) for value in values_of(column)
+        ]
         return np.fromiter(map(math.prod, shapes), np.int64, len(column))
     sizes = np.ones(len(column), np.int64)
     ends = np.arange(len(column) + 1)
@@ -400,7 +387,7 @@ def write_table(folder: RunFolder, path: str | os.PathLike[str] | None = None, t
         table = rows_of(folder, found, trials)
         state = found.finished["state"] if found.finished else "unfinished"
         said = {"qdrun.run": folder.name, "qdrun.complete": json.dumps(found.complete), "qdrun.state": str(state)}
-        said[MIXED] = json.dumps([name for name in table.names if table.is_mixed(name)])
+        said[MIXED] = json.dumps(table.mixed())
         with folder.files.writing("results.parquet") if path is None else writing(path) as stream:
             hashing = Hashing(stream)
             _stream(hashing, batches_of(folder, found, table), said)

@@ -94,22 +94,23 @@ def ordered(table: RunTable, by: str, names: Sequence[str]) -> Array:
         NotFound: no such column, or one of arrays.
     """
     name, reverse = column_of(by.removeprefix(LARGEST), names), by.startswith(LARGEST)
-    numbers = table.numbers(name)
-    if numbers is not None:
-        have = np.flatnonzero(numbers[1] & ~np.isnan(numbers[0]))
-        keys = numbers[0][have]
-        order = len(keys) - 1 - np.argsort(keys[::-1], kind="stable")[::-1] if reverse else np.argsort(keys, kind="stable")
-    else:
-        values = table.column(name)
-        if any(isinstance(value, list | dict | Large) for value in values):
-            raise NotFound(f"`{name}` is an array in each row, which has no order\n  do: name a column of numbers")
-        have = np.array([place for place, value in enumerate(values) if not _is_missing(value)], np.int64)
-        found = [values[place] for place in have.tolist()]
-        found = list(map(str, found)) if any(isinstance(value, str) for value in found) else found
-        order = np.array(sorted(range(len(found)), key=found.__getitem__, reverse=reverse), np.int64)
+    numbers, there = table.numbers(name) or _ranks(name, table.column(name))
+    have = np.flatnonzero(there & ~np.isnan(numbers))
+    keys = numbers[have]
+    order = len(keys) - 1 - np.argsort(keys[::-1], kind="stable")[::-1] if reverse else np.argsort(keys, kind="stable")
     rest = np.ones(len(table), bool)
     rest[have] = False
     return np.concatenate([have[order], np.flatnonzero(rest)])
+
+
+def _ranks(name: str, values: Sequence[Any]) -> tuple[Array, Array]:
+    """The ranks of values that are no numbers of one type, and where there are some; where some are texts, of all as texts."""
+    if any(isinstance(value, list | dict | Large) for value in values):
+        raise NotFound(f"`{name}` is an array in each row, which has no order\n  do: name a column of numbers")
+    texts = any(isinstance(value, str) for value in values)
+    found = [None if _is_missing(value) else str(value) if texts else value for value in values]
+    ranks = {value: rank for rank, value in enumerate(sorted({value for value in found if value is not None}))}
+    return np.array([ranks.get(value, -1) for value in found], np.int64), np.array([value is not None for value in found], bool)
 
 
 def best_place(table: RunTable, by: str, names: Sequence[str]) -> int | None:
@@ -118,10 +119,10 @@ def best_place(table: RunTable, by: str, names: Sequence[str]) -> int | None:
     Raises:
         NotFound: no such column.
     """
+    name = column_of(by.removeprefix(LARGEST), names)
     done = np.array([place for place, status in enumerate(table.column("status")) if status == "done"], np.int64)
-    first = done[ordered(table.take(done), by, names)][:1].tolist()
-    value = table[first[0]].get(column_of(by.removeprefix(LARGEST), names)) if first else None
-    return None if _is_missing(value) else first[0]
+    first = done[ordered(table.part([name], done), by, names)][:1]
+    return None if not len(first) or _is_missing(table.part([name], first).column(name)[0]) else int(first[0])
 
 
 def best(table: Sequence[Row]) -> Row | None:

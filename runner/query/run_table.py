@@ -1,7 +1,10 @@
-"""The table of a run in memory: one column per name, as Arrow has them. Rows are made when they are asked for.
+"""The table of a run in memory: a ``pyarrow.RecordBatch``, of which every view is a slice. Rows are made when they are asked for.
+
+A column is an array of numbers, texts or lists; a dictionary array, of values that many trials share; or a dictionary of ``binary``, the
+JSON of values that no one type of Arrow gives back as they are.
 
 pyarrow is imported when a table is made: it takes a seventh of a second, and ``submit`` and ``status`` start without it. Arrays are made of
-buffers where they can be: ``pyarrow.array`` and ``to_numpy`` load pandas where that is installed.
+buffers where they can be: ``pyarrow.array`` loads pandas where that is installed.
 """
 
 from __future__ import annotations
@@ -19,8 +22,7 @@ from ..value_columns import ValueColumn, as_numbers, flattened
 Row = dict[str, Any]
 Array = np.ndarray[Any, Any]
 Column = Any
-"""A ``pyarrow.Array``; a ``ValueColumn`` of parameters, where values that are equal are there once; or a list, of values that no one type
-of Arrow gives back as they are."""
+"""A ``pyarrow.Array``."""
 FIXED = (
     *("trial", "index", "replicate", "seed", "status", "loss", "gradient_norm", "seconds"),
     *("planned_bytes", "used_bytes", "used_of_planned", "attempts", "device", "launched", "checks"),
@@ -40,44 +42,43 @@ class Large(tuple[int, ...]):
         return f"[{'x'.join(map(str, self))}]"
 
 
-def column_names(names: Iterable[str]) -> list[str]:
-    """The names of all columns: the fixed ones, parameters, gradients, outputs, bytes by kind, and the error at the end."""
-    seen = list(dict.fromkeys(names))
-    return [*FIXED, *(name for prefix in GROUPS for name in seen if name.startswith(prefix)), *ERRORS]
-
-
 class RunTable(Sequence[Row]):
-    """Rows of a run as columns.
+    """Rows of a run.
 
     Attributes:
-        columns: by name, all of one length.
-        partial: columns that a row leaves out where it has no value.
+        data: its columns, a ``pyarrow.RecordBatch``.
+        partial: columns that a row leaves out where it has no value; with ``uneven`` parameters are among them.
     """
 
-    def __init__(self, columns: Mapping[str, Column], count: int, uneven: bool = False) -> None:
-        self.columns, self._count = columns, count
-        kinds = [prefix for prefix in GROUPS if uneven or prefix != "param."]
-        self.partial = [name for name in columns if name == "code" or name.startswith(tuple(kinds))]
+    def __init__(self, data: Any, partial: Iterable[str] | None = None, *, uneven: bool = False) -> None:
+        kinds = tuple(prefix for prefix in GROUPS if uneven or prefix != "param.")
+        names = (name for name in data.schema.names if name == "code" or name.startswith(kinds))
+        self.data, self.partial = data, frozenset(names if partial is None else partial)
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Column], uneven: bool = False) -> RunTable:
+        """The table of columns, in the order of files. ``uneven``: rows may lack parameters."""
+        import pyarrow as pa
+
+        seen = [name for name in columns if name not in (*FIXED, *ERRORS)]
+        grouped = [name for prefix in GROUPS for name in seen if name.startswith(prefix)]
+        names = [*FIXED, *grouped, *ERRORS, *(name for name in seen if not name.startswith(GROUPS))]
+        count = max(map(len, columns.values()), default=0)
+        made = [columns[name] if name in columns else as_column([None] * count, name) for name in names]
+        return cls(pa.record_batch(made, names=names), uneven=uneven)
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> RunTable:
         """The table of rows that were made one by one."""
-        if isinstance(rows, RunTable):
-            return rows
-        names = dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, rows))))
-        found = [
-            *column_names(names),
-            *(name for name in names if name not in (*FIXED, *ERRORS) and not name.startswith(GROUPS)),
-        ]
-        return cls({name: as_column([row.get(name) for row in rows], name) for name in found}, len(rows), uneven=True)
+        return rows if isinstance(rows, RunTable) else cls.of_columns(columns_of(rows), uneven=True)
 
     @property
     def names(self) -> list[str]:
         """The columns of the table as files have it."""
-        return [name for name in self.columns if name != "code"]
+        return [name for name in self.data.schema.names if name != "code"]
 
     def __len__(self) -> int:
-        return self._count
+        return self.data.num_rows
 
     @overload
     def __getitem__(self, place: int) -> Row: ...
@@ -88,46 +89,38 @@ class RunTable(Sequence[Row]):
             start, stop, step = place.indices(len(self))
             if step != 1:
                 return self.take(np.arange(start, stop, step))
-            size = max(0, stop - start)
-            return self._like({name: _slice(column, start, size) for name, column in self.columns.items()}, size)
+            return RunTable(self.data.slice(start, max(0, stop - start)), self.partial)
         at = range(len(self))[place]
         return next(iter(self[at : at + 1]))
 
     def __iter__(self) -> Iterator[Row]:
         return self.rows()
 
-    def _like(self, columns: Mapping[str, Column], count: int) -> RunTable:
-        made = RunTable(columns, count)
-        made.partial = [name for name in self.partial if name in columns]
-        return made
-
     def take(self, places: Array) -> RunTable:
         """The rows at these places, in their order."""
-        at, index = places.tolist(), of_numbers(np.asarray(places, np.int64))
-        cut = lambda c: [c[k] for k in at] if isinstance(c, list) else c.take(places if isinstance(c, ValueColumn) else index)  # noqa: E731
-        return self._like({name: cut(column) for name, column in self.columns.items()}, len(at))
+        return RunTable(self.data.take(of_numbers(np.asarray(places, np.int64))), self.partial)
 
-    def only(self, names: Iterable[str]) -> RunTable:
-        """These columns."""
-        return self._like({name: self.columns[name] for name in names}, len(self))
+    def part(self, names: Iterable[str], places: Array | None = None) -> RunTable:
+        """These columns, of the rows at these places, in their order; None: of all."""
+        some = RunTable(self.data.select(list(names)), self.partial)
+        return some if places is None else some.take(places)
 
-    def replaced(self, name: str, column: Column) -> RunTable:
-        """The same with another column of this name."""
-        return self._like({**self.columns, name: column}, len(self))
+    def replaced(self, columns: Mapping[str, Column]) -> RunTable:
+        """The same with other columns of these names."""
+        import pyarrow as pa
 
-    def complete(self) -> RunTable:
-        """The same, where each row has each column."""
-        made = RunTable(self.columns, len(self))
-        made.partial = []
-        return made
+        names = self.data.schema.names
+        made = [columns.get(name, column) for name, column in zip(names, self.data.columns, strict=True)]
+        return RunTable(pa.record_batch(made, names=names), self.partial)
 
-    def rows(self) -> Iterator[Row]:
-        """The rows, one after the other."""
-        names = list(self.columns)
+    def rows(self, *, complete: bool = False) -> Iterator[Row]:
+        """The rows, one after the other. ``complete``: each has each column."""
+        names = self.data.schema.names
         for start in range(0, len(self), AT_ONCE):
-            part = self[start : start + AT_ONCE]
-            values = [values_of(part.columns[name]) for name in names]
-            some = [name for name, column in zip(names, values, strict=True) if name in self.partial and None in column]
+            values = [values_of(column) for column in self.data.slice(start, AT_ONCE).columns]
+            some = [
+                name for name, of in zip(names, values, strict=True) if name in self.partial and not complete and None in of
+            ]
             for one in zip(*values, strict=True):
                 row = dict(zip(names, one, strict=True))
                 for name in some:
@@ -137,48 +130,46 @@ class RunTable(Sequence[Row]):
 
     def column(self, name: str) -> list[Any]:
         """The values of a column; None for all where there is no such column."""
-        return values_of(self.columns[name]) if name in self.columns else [None] * len(self)
+        return values_of(self.data.column(name)) if name in self.data.schema.names else [None] * len(self)
 
     def numbers(self, name: str) -> tuple[Array, Array] | None:
         """The numbers of a column, and where there are some; None where it has other values."""
-        column = self.columns[name]
-        if isinstance(column, ValueColumn):
-            found = column.numbers()
-            return None if found is None or found.ndim > 1 else (found, np.ones(len(found), bool))
-        return None if isinstance(column, list) else numbers_of(column)
+        return numbers_of(self.data.column(name))
 
     def is_constant(self, name: str) -> bool:
         """Whether a column certainly has one value, seen without making it; False with a NaN, which equals nothing."""
-        column = self.columns[name]
-        if isinstance(column, ValueColumn):
-            return column.is_shared
-        return not isinstance(column, list) and column.slice(1).equals(column.slice(0, max(0, len(column) - 1)))
+        column = self.data.column(name)
+        if is_shared(column):
+            return len(column.dictionary) == 1
+        return column.slice(1).equals(column.slice(0, max(0, len(column) - 1)))
 
-    def is_mixed(self, name: str) -> bool:
-        """Whether a column has values that no one type of Arrow gives back."""
-        column = self.columns[name]
-        if isinstance(column, ValueColumn):
-            return isinstance(as_column(column.values, name), list)
-        if not isinstance(column, list) or Large not in map(type, column):
-            return isinstance(column, list)
-        return len({depth_of(value) for value in column if value is not None}) > 1
+    def mixed(self) -> list[str]:
+        """The columns with values that no one type of Arrow gives back; arrays that were left in the journal count by their depth."""
+        found = {name: values_of(column.dictionary) for name, column in self._json()}
+        depths = {name: {depth_of(value) for value in values if value is not None} for name, values in found.items()}
+        return [name for name, values in found.items() if Large not in map(type, values) or len(depths[name]) > 1]
 
     def large(self) -> list[str]:
         """The columns that have arrays which were left in the journal."""
-        return [name for name, column in self.columns.items() if isinstance(column, list) and Large in map(type, column)]
+        return [name for name, column in self._json() if Large in map(type, values_of(column.dictionary))]
+
+    def _json(self) -> list[tuple[str, Column]]:
+        return [
+            (name, column) for name, column in zip(self.data.schema.names, self.data.columns, strict=True) if is_json(column)
+        ]
 
     def batch(self, types: Mapping[str, Any] | None = None) -> Any:
-        """The table as a ``pyarrow.RecordBatch``. ``types``: of columns whose values do not say it, see ``as_arrow``."""
+        """The table as files have it, a ``pyarrow.RecordBatch``. ``types``: of columns whose values do not say it, see ``as_arrow``."""
         import pyarrow as pa
 
-        made = [as_arrow(self.columns[name], name, (types or {}).get(name)) for name in self.names]
+        made = [as_arrow(self.data.column(name), name, (types or {}).get(name)) for name in self.names]
         return pa.record_batch(made, names=self.names)
 
 
-def _slice(column: Column, start: int, size: int) -> Column:
-    if isinstance(column, ValueColumn):
-        return column.take(np.arange(start, start + size))
-    return column[start : start + size] if isinstance(column, list) else column.slice(start, size)
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+    """The columns of rows that were made one by one."""
+    names = dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, rows))))
+    return {name: as_column([row.get(name) for row in rows], name) for name in names}
 
 
 def column_of(table: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
@@ -186,26 +177,44 @@ def column_of(table: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     return table.column(name) if isinstance(table, RunTable) else [row.get(name) for row in table]
 
 
+def is_shared(column: Column) -> bool:
+    """Whether it is a dictionary array."""
+    return hasattr(column, "dictionary")
+
+
+def is_json(column: Column) -> bool:
+    """Whether its values are there as JSON."""
+    import pyarrow as pa
+
+    return (column.type.value_type if is_shared(column) else column.type) == pa.binary()
+
+
 def fixed_type(name: str) -> Any:
-    """The type of a column that every table has; None for others, whose values decide."""
+    """The type of a column that every table has; that of nothing for others, whose values decide."""
     import pyarrow as pa
 
     if name in INTEGERS or name in REALS:
         return pa.int64() if name in INTEGERS else pa.float64()
-    return pa.string() if name in (*FIXED, *ERRORS, "code") else None
+    return pa.string() if name in (*FIXED, *ERRORS, "code") else pa.null()
 
 
 def as_column(values: Sequence[Any] | Array, name: str = "") -> Column:
-    """Values as an Arrow array, if that gives the same ones back; else as a list."""
+    """Values as a column that gives the same ones back."""
     import pyarrow as pa
 
+    if isinstance(values, ValueColumn):
+        made = as_column(values.values, name)
+        return made if values.places is None else coded(values.places, made)
     if isinstance(values, np.ndarray) and values.size:
         return of_numbers(values)
     values = values if isinstance(values, list) else list(values)
-    there = [value for value in values if value is not None]
+    kinds = set(map(type, values))
+    if np.ndarray in kinds:
+        return as_column([value.tolist() if isinstance(value, np.ndarray) else value for value in values], name)
+    there = [value for value in values if value is not None] if type(None) in kinds else values
     if not there:
-        return pa.nulls(len(values), fixed_type(name) or pa.null())
-    real = name in REALS and set(map(type, there)) <= {float, int}
+        return pa.nulls(len(values), fixed_type(name))
+    real = name in REALS and kinds <= {float, int, type(None)}
     numbers = as_numbers(list(map(float, there)) if real else there)
     if numbers is not None and len(there) == len(values) and (numbers.ndim == 1 or numbers.dtype.kind == "f"):
         return of_numbers(numbers)
@@ -216,14 +225,50 @@ def as_column(values: Sequence[Any] | Array, name: str = "") -> Column:
         return of_numbers(filled, valid)
     inner, depth = flattened(there)
     kinds = set(map(type, inner))
-    if len(kinds) > 1 or not kinds <= {float, int, str, bool} or (depth and not kinds and not name.startswith(NUMBERS)):
-        return values
     try:
         if depth == 0 and kinds == {str}:
             return of_texts(values)
-        return pa.array(values, type=nested(depth) if kinds <= {float} else None, from_pandas=False)
+        if (len(kinds) == 1 and kinds <= {float, int, str, bool}) or (not kinds and name.startswith(NUMBERS)):
+            return pa.array(values, type=nested(depth) if kinds <= {float} else None, from_pandas=False)
     except (pa.ArrowException, OverflowError, UnicodeError):  # too large an integer, half a character
-        return values
+        pass
+    return as_json(values)
+
+
+def as_json(values: Sequence[Any]) -> Column:
+    """Values as JSON, equal ones once; ``Large`` as the journal says it: only there is a value a map."""
+    known = {id(value): value for value in values}  # of many rows one object
+    said = {key: json.dumps({"shape": value} if isinstance(value, Large) else value) for key, value in known.items()}
+    places = {text: place for place, text in enumerate(dict.fromkeys(said.values()))}
+    return coded(np.array([places[said[id(value)]] for value in values]), of_texts(list(places)).cast("binary"))
+
+
+def coded(codes: Array, values: Column) -> Column:
+    """A dictionary array: of each row the place of its value."""
+    import pyarrow as pa
+
+    if is_shared(values):
+        codes, values = codes_of(values)[codes], values.dictionary
+    return pa.DictionaryArray.from_arrays(of_numbers(np.asarray(codes, np.int32)), values)
+
+
+def codes_of(column: Column) -> Array:
+    """Of each row of a dictionary array the place of its value."""
+    found = numbers_of(column.indices)
+    assert found is not None
+    return found[0]
+
+
+def decoded(column: Column) -> Column:
+    """A column without a dictionary. One value and numbers need no ``pyarrow.compute``, which takes 30 ms to load."""
+    import pyarrow as pa
+
+    if not is_shared(column):
+        return column
+    if len(column.dictionary) == 1:
+        return pa.repeat(column.dictionary[0], len(column))
+    numbers = numbers_of(column)
+    return column.dictionary_decode() if numbers is None else of_numbers(numbers[0], None if numbers[1].all() else numbers[1])
 
 
 def nested(depth: int) -> Any:
@@ -237,35 +282,20 @@ def nested(depth: int) -> Any:
 
 
 def as_arrow(column: Column, name: str = "", wanted: Any = None) -> Any:
-    """A column as a ``pyarrow.Array``, also where Arrow does not give the same values back, see ``as_file``."""
-    if isinstance(column, ValueColumn):
-        made = as_arrow(as_column(column.values, name), name, wanted)
-        return made if column.places is None else _at(made, column.places)
-    made = as_column(column, name) if isinstance(column, list) else column
-    if isinstance(made, list) or (isinstance(column, list) and wanted is not None and made.type != wanted):
-        return as_file(column, name, wanted)
-    return made if wanted is None or made.type == wanted else made.cast(wanted)
+    """A column as files have it: each row its value. Values of several types get one: arrays of fewer dimensions lists of one item, others
+    JSON texts.
+    """
+    if is_json(column):
+        used, codes = np.unique(codes_of(column), return_inverse=True)
+        values = values_of(column.dictionary.take(of_numbers(used)))
+        made = as_column(values, name)
+        fits = not is_json(made) and wanted in (None, made.type)
+        return (made if fits else _as_file(values, name, wanted)).take(of_numbers(codes))
+    made = decoded(column)
+    return made if wanted in (None, made.type) else made.cast(wanted)
 
 
-def _at(values: Any, places: Array) -> Any:
-    """The values of an Arrow array at these places. Numbers and a single text need no ``pyarrow.compute``, which takes 40 ms to load."""
-    import pyarrow as pa
-
-    found = numbers_of(values)
-    if found is not None:
-        valid = found[1][places]
-        return of_numbers(found[0][places], None if valid.all() else valid)
-    if len(values) > 1 or values.type != pa.string() or values.null_count:
-        return values.take(of_numbers(np.asarray(places, np.int64)))
-    text, count = values[0].as_py().encode(), len(places)
-    if len(text) * count >= 1 << 31:
-        raise OverflowError("texts of more than 2 GiB")
-    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text * count)])
-
-
-def as_file(values: list[Any], name: str, wanted: Any = None) -> Any:
-    """Values of several types as a file has them: arrays of fewer dimensions get lists of one item, other values become JSON texts."""
+def _as_file(values: list[Any], name: str, wanted: Any) -> Any:
     import pyarrow as pa
 
     depth = max((depth_of(value) for value in values if value is not None), default=0)
@@ -329,10 +359,13 @@ def of_texts(values: Sequence[str | None]) -> Any:
     return pa.Array.from_buffers(pa.string(), len(values), [bits, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)])
 
 
-def numbers_of(column: Any) -> tuple[Array, Array] | None:
+def numbers_of(column: Column) -> tuple[Array, Array] | None:
     """The numbers of an Arrow array, 0 where there is none, and where there are some; None for other types."""
     import pyarrow as pa
 
+    if is_shared(column):
+        found = numbers_of(column.dictionary)
+        return None if found is None else (found[0][codes_of(column)], found[1][codes_of(column)])
     types = {pa.float64(): np.float64, pa.int64(): np.int64, pa.int32(): np.int32}
     if column.type not in types:
         return None
@@ -341,23 +374,23 @@ def numbers_of(column: Any) -> tuple[Array, Array] | None:
     bits, data = column.buffers()
     if column.null_count:
         valid = np.unpackbits(np.frombuffer(bits, np.uint8), count=start + size, bitorder="little")[start:].astype(bool)
-    numbers = (
-        np.frombuffer(data, types[column.type], size, start * np.dtype(types[column.type]).itemsize) if size else np.zeros(0)
-    )
+    width = np.dtype(types[column.type]).itemsize
+    numbers = np.frombuffer(data, types[column.type], size, start * width) if size else np.zeros(0, types[column.type])
     return numbers if valid.all() else np.where(valid, numbers, 0), valid
 
 
-def flat_numbers(column: Any) -> Array | None:
+def flat_numbers(column: Column) -> Array | None:
     """All numbers of an Arrow array of numbers or of lists of them; None of others."""
     import pyarrow as pa
 
+    column = decoded(column)
     while pa.types.is_list(column.type):
         column = column.flatten()
     found = numbers_of(column)
     return None if found is None else found[0][found[1]]
 
 
-def offsets_of(column: Any) -> Array:
+def offsets_of(column: Column) -> Array:
     """Where the lists of an Arrow array begin in ``column.values``, and where the last one ends."""
     ends = column.offsets
     return np.frombuffer(ends.buffers()[1], np.int32, len(ends), ends.offset * 4)
@@ -367,12 +400,19 @@ def values_of(column: Column) -> list[Any]:
     """The values of a column as Python has them."""
     import pyarrow as pa
 
-    if isinstance(column, list | ValueColumn) or not len(column):
-        return list(column)
+    if is_shared(column):
+        codes = codes_of(column)
+        if len(column.dictionary) > len(codes):
+            return values_of(column.dictionary.take(of_numbers(codes)))
+        values = values_of(column.dictionary)
+        return values * len(codes) if len(values) == 1 else [values[code] for code in codes.tolist()]
     found = numbers_of(column)
     if found is not None and found[1].all():
         return found[0].tolist()
-    if pa.types.is_list(column.type) and not column.null_count:
+    if is_json(column):
+        loaded = map(json.loads, column.to_pylist())
+        return [Large(value["shape"]) if isinstance(value, dict) else value for value in loaded]
+    if pa.types.is_list(column.type) and len(column) and not column.null_count:
         inner, widths = column.flatten(), np.diff(offsets_of(column))
         if (widths == widths[0]).all() and widths[0]:
             items, width = values_of(inner), int(widths[0])
@@ -384,18 +424,19 @@ def in_order(chunks: Sequence[Column], order: Array, name: str) -> Column:
     """Parts of a column as one column in another order: the k-th value is the ``order[k]``-th of the parts, one after the other."""
     import pyarrow as pa
 
-    filled, moved = [chunk for chunk in chunks if len(chunk)], not np.array_equal(order, np.arange(len(order)))
-    if len(filled) == 1 and isinstance(filled[0], ValueColumn):
-        return filled[0].take(order) if moved else filled[0]
-    chunks = [as_arrow(chunk, name) if isinstance(chunk, ValueColumn) else chunk for chunk in chunks]
-    types = {chunk.type for chunk in chunks if not isinstance(chunk, list) and chunk.type != pa.null()}
-    if len(types) > 1 or any(isinstance(chunk, list) for chunk in chunks):
-        values = list(chain.from_iterable(map(values_of, chunks)))
-        return as_column([values[place] for place in order.tolist()], name)
-    kind = types.pop() if types else fixed_type(name) or pa.null()
-    typed = [pa.nulls(len(chunk), kind) if chunk.type != kind else chunk for chunk in chunks if len(chunk) or len(chunks) == 1]
-    whole = typed[0] if len(typed) == 1 else pa.concat_arrays(typed) if typed else pa.nulls(0, kind)
-    return whole.take(of_numbers(order)) if moved else whole
+    filled = [chunk for chunk in chunks if len(chunk)]
+    if len(filled) > 1 and any(map(is_json, filled)):
+        whole = as_column(list(chain.from_iterable(map(values_of, filled))), name)
+    else:
+        plain = filled if len(filled) == 1 else list(map(decoded, filled))
+        kinds = {chunk.type for chunk in plain if chunk.type != pa.null()}
+        if len(kinds) > 1:
+            whole = as_column(list(chain.from_iterable(map(values_of, plain))), name)
+        else:
+            kind = kinds.pop() if kinds else fixed_type(name)
+            typed = [chunk if chunk.type == kind else pa.nulls(len(chunk), kind) for chunk in plain]
+            whole = typed[0] if len(typed) == 1 else pa.concat_arrays(typed) if typed else pa.nulls(0, kind)
+    return whole if np.array_equal(order, np.arange(len(order))) else whole.take(of_numbers(order))
 
 
-__all__ = ["ERRORS", "FIXED", "Large", "RunTable", "as_column", "column_names", "column_of", "in_order", "values_of"]
+__all__ = ["ERRORS", "FIXED", "Large", "RunTable", "as_arrow", "as_column", "column_of", "columns_of", "in_order", "values_of"]

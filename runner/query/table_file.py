@@ -20,7 +20,7 @@ from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.summary import summary_of, table_checksums, table_mark
 from ..study.trial_file import is_complete
-from .picking import LARGEST, best_place, column_of, columns_of, ordered
+from .picking import LARGEST, best_place, column_of, ordered
 from .run_table import Array, RunTable
 from .where import Condition
 
@@ -46,7 +46,10 @@ class TableFile:
         """The columns of the table."""
         return self.file.schema_arrow.names
 
-    def table(self, names: Iterable[str], places: Array | None = None) -> RunTable:
+    def __len__(self) -> int:
+        return self.file.metadata.num_rows
+
+    def part(self, names: Iterable[str], places: Array | None = None) -> RunTable:
         """These columns, of the rows at these places, in their order; None: of all. Row groups that have none of them are not read."""
         import pyarrow as pa
 
@@ -57,8 +60,8 @@ class TableFile:
         )
         found = self.file.read_row_groups(groups.tolist(), columns=wanted)
         chunks = {name: found.column(name).chunks for name in wanted}
-        columns = {name: pa.concat_arrays(chunks[name]) if chunks[name] else pa.nulls(0) for name in wanted}
-        made = RunTable(columns, len(found))
+        columns = [pa.concat_arrays(chunks[name]) if chunks[name] else pa.nulls(0) for name in wanted]
+        made = RunTable(pa.record_batch(columns, names=wanted))
         if places is None:
             return made
         first = np.cumsum(counts) - counts  # rows before each group, and of those the rows that are not read
@@ -154,9 +157,14 @@ class TableQuery:
     def _condition(self, names: Sequence[str]) -> Condition:
         return Condition(self.where or "", lambda name: column_of(name, names))
 
-    def places(self, table: RunTable, names: Sequence[str]) -> Array:
-        """The places of the rows that are asked for, in their order. Raises as ``listing.table_of``."""
-        places = np.arange(len(table))
+    def picked(self, source: RunTable | TableFile, kept: Iterable[str]) -> tuple[RunTable, int]:
+        """These columns of the rows that are asked for, in their order, and the number of rows without ``limit``. Raises as
+        ``listing.table_of``.
+        """
+        names, places = source.names, np.arange(len(source))
+        if self.where is self.sort is self.best is None:
+            return source.part(kept, places[: self.limit] if self.limit else None), len(places)
+        table = source.part(dict.fromkeys(["trial", *self.names(names)]))
         if self.where is not None:
             places = self._condition(names).places(table)
         if self.sort is not None:
@@ -164,26 +172,7 @@ class TableQuery:
         if self.best is not None:
             first = best_place(table.take(places), self.best, names)
             places = places[:0] if first is None else places[first : first + 1]
-        return places
-
-    def from_file(self, file: TableFile, needed: Sequence[str]) -> tuple[list[str], RunTable, int] | None:
-        """The columns and the rows that are asked for, and the number of rows without ``limit``; None where the file would give other
-        values than the journal. ``needed``: the columns where none are asked for. Raises as ``listing.table_of``.
-        """
-        import pyarrow as pa
-
-        kept = columns_of(self.columns, file.names) if self.columns else list(needed)
-        looked = self.names(file.names)
-        if not file.plain([*looked, *kept]):
-            return None
-        try:
-            if not looked:
-                places = np.arange(file.file.metadata.num_rows)
-            else:
-                places = self.places(file.table(["trial", *(name for name in looked if name != "trial")]), file.names)
-            return kept, file.table(kept, places[: self.limit]), len(places)
-        except (OSError, pa.ArrowException):  # it is damaged: the journal has all of it
-            return None
+        return source.part(kept, places[: self.limit]), len(places)
 
 
 __all__ = ["MIXED", "TableFile", "TableQuery", "current_file", "finished_table", "is_changed", "is_damaged"]

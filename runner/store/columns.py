@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..value_columns import array_of, places_in, ranges_of
+from ..value_columns import array_of, from_base64, places_in, ranges_of
 
 Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -72,7 +72,7 @@ def encoded(array: Array) -> StoredColumn:
 
 def decoded(column: Mapping[str, Any]) -> Array:
     """The array of a column, as the journal has it."""
-    return np.frombuffer(base64.b64decode(column["data"]), dtype=column["dtype"]).reshape(column["shape"])
+    return from_base64(column["data"], column["dtype"], column["shape"])
 
 
 def made(

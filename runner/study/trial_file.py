@@ -19,7 +19,7 @@ import numpy as np
 
 from ..store.encoding import Damaged, is_sealed, lossless, read_document, sealed
 from ..store.files import Files, StorageFull
-from ..value_columns import ABSENT, ValueColumn, joined
+from ..value_columns import ABSENT, ValueColumn, from_base64, joined
 from .trial_list import Trial, TrialNames, Trials
 from .trials import trial_id
 
@@ -134,11 +134,10 @@ def _loaded(stored: Any, count: int) -> ValueColumn:
     if "one" in stored:
         return ValueColumn.shared(stored["one"], count)
     kind = "f8" if "f8" in stored else "i8"
-    return ValueColumn(np.frombuffer(base64.b64decode(stored[kind]), f"<{kind}").reshape(stored["shape"]))
+    return ValueColumn(from_base64(stored[kind], f"<{kind}", stored["shape"]))
 
 
-def _trials_of(line: Mapping[str, Any]) -> Trials:
-    ids = _split(line["ids"]) if isinstance(line["ids"], str) else line["ids"]
+def _trials_of(line: Mapping[str, Any], ids: list[str]) -> Trials:
     count, at, params = len(ids), line["at"], line["params"]
     columns = lambda stored: {name: _loaded(one, count) for name, one in stored.items()}  # noqa: E731
     heads = (ids, line.get("index", range(at, at + count)), _loaded(line["replicate"], count), _loaded(line["seed"], count))
@@ -172,7 +171,7 @@ def read_trials(data: bytes) -> TrialList:
             blank = [Trial(id=name, index=at + k, replicate=0, seed=0, swept={}, params={}) for k, name in enumerate(names)]
             parts.append(Trials.of(blank))
         else:
-            parts.append(_trials_of(read_document(line)))
+            parts.append(_trials_of(read_document(line), names))
     return TrialList(_joined(parts), problems, frozenset(damaged))
 
 
@@ -269,7 +268,7 @@ def trial_of(data: bytes, name: str) -> Trial | None:
         return None if name in found.damaged else found.trials.named.get(name)
     for names, _, line in _lines(data, []):
         if line is not None and name in names:
-            return _trials_of(read_document(line))[names.index(name)]
+            return _trials_of(read_document(line), names)[names.index(name)]
     return None
 
 

@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from runner_helpers import trial_record, write_config
@@ -14,7 +13,7 @@ from qdrun.runner.cli.app import app
 from qdrun.runner.cli.looking import State
 from qdrun.runner.observe import listing
 from qdrun.runner.observe.board import Board
-from qdrun.runner.observe.ended import RunEnd, summary_text
+from qdrun.runner.observe.ended import RunEnd, Submitted, summary_text
 from qdrun.runner.observe.table import flat
 from qdrun.runner.provenance.record import record
 from qdrun.runner.query.picking import NotFound, best_place, column_of, ordered, trial_of
@@ -114,14 +113,14 @@ def test_the_end_of_a_run_is_said_with_all_that_failed_and_what_the_best_descent
         {"trial": "c3", "status": "poisoned", "loss": None, "param.x": 3.0, "error_type": "Gone", "error": None},
     ]
     times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
-    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="failed", rows=rows, timing=times, exit_code=1, lost=None)
+    done = Submitted(RunFolder(tmp_path / "run"), "failed", times, rows)
     said = summary_text(done).splitlines()
     assert said[0] == "failed: 1 done, 1 failed, 1 poisoned of 3 trials"
     assert said[1] == "best: loss 0.5 at x=3.25, v=[1, 2, 3, ..], from the start x=1 (trial a1)"
     assert said[2:4] == ["failed: b2 E: no", "poisoned: c3 Gone: "]
     assert [row["trial"] for row in RunEnd.of(done).failures] == ["b2", "c3"]
-    done.rows = [{name: value for name, value in rows[0].items() if not name.startswith("out.")}]
-    said = summary_text(done).splitlines()
+    rows = [{name: value for name, value in rows[0].items() if not name.startswith("out.")}]
+    said = summary_text(Submitted(RunFolder(tmp_path / "run"), "failed", times, rows)).splitlines()
     assert said[:2] == ["failed: 1 done of 1 trial", "best: loss 0.5 at its parameters (trial a1)"]
     assert not any(line.startswith("artifacts:") for line in said)
     done.rows[0]["artifacts_folder"] = "trials/a1/a1/artifacts"
@@ -133,7 +132,7 @@ def test_the_end_of_a_run_is_said_with_all_that_failed_and_what_the_best_descent
 def test_the_best_trial_need_not_have_all_keys_of_a_dictionary_parameter(tmp_path):
     rows = [{"trial": f"t{k}", "status": "done", "loss": float(k), f"param.d.{k}": k, "param.x": k} for k in range(2)]
     times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
-    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="done", rows=rows, timing=times, exit_code=0, lost=None)
+    done = Submitted(RunFolder(tmp_path / "run"), "done", times, rows)
     assert summary_text(done).splitlines()[1] == "best: loss 0 at d.0=0, x=0 (trial t0)"
 
 
@@ -148,7 +147,7 @@ def test_equal_failures_are_one_line(tmp_path):
     rows = [failed | {"trial": f"t{k}", "error": f"{'no' if k % 10 else 'other'}\nmore"} for k in range(31)]
     rows += [failed | {"trial": f"u{k}", "error": f"number {k}"} for k in range(9)]
     times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
-    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="failed", rows=rows, timing=times, exit_code=1, lost=None)
+    done = Submitted(RunFolder(tmp_path / "run"), "failed", times, rows)
     said = summary_text(done).splitlines()[1:12]
     assert said[0] == "failed: 4 trials (t0, t10, t20, ..) E: other"
     assert said[1:3] == ["failed: 27 trials (t1, t2, t3, ..) E: no", "failed: u0 E: number 0"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from ...optimize.results import REPORTED, STOPPED
-from ..table import Row
-from .material import Material, swept_of, value_of
+from ...query.run_table import RunTable
+from .material import Material, column_in, swept_of, value_of
 from .page import clean
 from .thinning import picked
 
@@ -115,29 +118,28 @@ class TrialTable:
 
 def trial_table(runs: Sequence[Material]) -> TrialTable:
     """The table of one run, or of several one after the other: all trials, or ``TRIALS`` of them with the best one, evenly spread."""
-    every = [(run, place) for run in runs for place in range(len(run.trials))]
-    places = picked(len(every), TRIALS)
-    best = _best([run.rows[place] for run, place in every])
+    counts = [len(run.trials) for run in runs]
+    places = picked(sum(counts), TRIALS)
+    best = _best(runs)
     if best is not None and best not in places:
         places = sorted([*places[1:], best])
-    some = [every[place] for place in places]
-    rows = [run.rows[place] for run, place in some]
-    trials = [run.trials[place] for run, place in some]
+    table = _SomeRows.of(runs, places)
+    every = [trial for run in runs for trial in run.trials] if len(runs) > 1 else runs[0].trials
+    trials = [every[place] for place in places]
     swept = [ReportColumn(name, "parameter", [value_of(trial, name) for trial in trials]) for name in swept_of(runs)]
-    slopes = _slopes(rows, [column.name for column in swept if column.numeric])
-    of_run = [ReportColumn(RUN, "fact", [run.folder.name for run, _ in some])] if len(runs) > 1 else []
+    slopes = _slopes(table, [column.name for column in swept if column.numeric])
+    names = [run.folder.name for run, count in zip(runs, counts, strict=True) for _ in range(count)] if len(runs) > 1 else []
     wanted = [
-        ReportColumn("trial", "trial", [row["trial"] for row in rows]),
-        *of_run,
-        ReportColumn("status", "fact", [row["status"] for row in rows]),
+        ReportColumn("trial", "trial", table.column("trial")),
+        *([ReportColumn(RUN, "fact", [names[place] for place in places])] if names else []),
+        ReportColumn("status", "fact", table.column("status")),
         *swept,
-        ReportColumn("loss", "result", [row["loss"] for row in rows]),
-        ReportColumn("gradient_norm", "result", [row["gradient_norm"] for row in rows]),
+        *(ReportColumn(name, "result", table.column(name)) for name in ("loss", "gradient_norm")),
         *slopes.columns,
-        *(ReportColumn(name, "fact", [row[name] for row in rows], unit) for name, unit in FACTS),
-        ReportColumn("device", "fact", [row["device"] for row in rows]),
-        ReportColumn("error", "fact", [_error(row) for row in rows]),
-        *_outputs(rows),
+        *(ReportColumn(name, "fact", table.column(name), unit) for name, unit in FACTS),
+        ReportColumn("device", "fact", table.column("device")),
+        ReportColumn("error", "fact", list(map(_error, *map(table.column, ("error_type", "error", "failure"))))),
+        *_outputs(table),
     ]
     kept, left_out, room = list[ReportColumn](), list[str](), CELLS
     for column in wanted:
@@ -151,16 +153,47 @@ def trial_table(runs: Sequence[Material]) -> TrialTable:
     return TrialTable(places, kept, slopes.gradients, left_out)
 
 
-def _best(rows: Sequence[Row]) -> int | None:
-    losses = [(row["loss"], place) for place, row in enumerate(rows) if row["status"] == "done" and row["loss"] is not None]
+@dataclass(frozen=True)
+class _SomeRows:
+    """Rows of the tables of several runs, one after the other."""
+
+    parts: Sequence[RunTable]
+    names: Sequence[str]
+
+    @classmethod
+    def of(cls, runs: Sequence[Material], places: Sequence[int]) -> _SomeRows:
+        """``places``: counted through all runs, in rising order."""
+        at, before, parts = np.asarray(places, np.int64), 0, list[RunTable]()
+        for run in runs:
+            parts.append(run.rows.take(at[(at >= before) & (at < before + len(run.rows))] - before))
+            before += len(run.rows)
+        return cls(parts, list(dict.fromkeys(chain.from_iterable(part.names for part in parts))))
+
+    def column(self, name: str) -> Values:
+        """The values of a column; None where a run has none."""
+        return list(chain.from_iterable(part.column(name) for part in self.parts))
+
+    def component(self, name: str) -> Values:
+        """Numbers: ``grad.legs.1`` is its own column, or component 1 of the lists of ``grad.legs``; None where there is none."""
+        values, (head, _, place) = self.column(name), name.rpartition(".")
+        if place.isdecimal() and head in self.names:
+            k = int(place)
+            lists = (whole[k] if type(whole) is list and k < len(whole) else None for whole in self.column(head))
+            values = [one if value is None else value for value, one in zip(values, lists, strict=True)]
+        return [value if _is_number(value) else None for value in values]
+
+
+def _best(runs: Sequence[Material]) -> int | None:
+    rows = zip(column_in(runs, "loss"), column_in(runs, "status"), strict=True)
+    losses = [(loss, place) for place, (loss, status) in enumerate(rows) if status == "done" and loss is not None]
     finite = [pair for pair in losses if math.isfinite(pair[0])]
     return min(finite)[1] if finite else None
 
 
-def _error(row: Row) -> str | None:
-    if row["error_type"] is None and row["error"] is None:
-        return row["failure"]
-    return f"{row['error_type'] or row['failure'] or 'failed'}: {(str(row['error'] or '').splitlines() or [''])[0]}"
+def _error(kind: str | None, message: str | None, failure: str | None) -> str | None:
+    if kind is None and message is None:
+        return failure
+    return f"{kind or failure or 'failed'}: {(str(message or '').splitlines() or [''])[0]}"
 
 
 @dataclass(frozen=True)
@@ -169,57 +202,39 @@ class _Slopes:
     gradients: Gradients
 
 
-def _slopes(rows: Sequence[Row], swept: Sequence[str]) -> _Slopes:
+def _slopes(table: _SomeRows, swept: Sequence[str]) -> _Slopes:
     """The gradients by single numbers, and where they hold: at a swept parameter, or at what an optimisation has found."""
-    found = _components(rows, "out.opt.", REPORTED)
+    found = _components(table, "out.opt.", REPORTED)
     columns, gradients = list[ReportColumn](), Gradients()
     for name in found or swept:
-        own = [_component(row, "grad.", name) for row in rows]
+        own = table.component(f"grad.{name}")
         at = f"out.opt.{name}" if found else name
         if found:
-            columns.append(ReportColumn(at, "result", [_component(row, "out.opt.", name) for row in rows]))
+            columns.append(ReportColumn(at, "result", table.component(at)))
         if any(value is not None for value in own):
             columns.append(ReportColumn(f"grad.{name}", "gradient", own))
             gradients[at] = f"grad.{name}"
     return _Slopes(columns, gradients)
 
 
-def _components(rows: Sequence[Row], prefix: str, without: Sequence[str] = ()) -> list[str]:
+def _components(table: _SomeRows, prefix: str, without: Sequence[str] = ()) -> list[str]:
     """The names below a prefix: of numbers, and of the first components of lists of numbers."""
-    names: dict[str, None] = {}
-    for row in rows:
-        for key, value in row.items():
-            name = key.removeprefix(prefix)
-            if not key.startswith(prefix) or name in without:
-                continue
-            if _is_number(value):
-                names[name] = None
-            elif type(value) is list and value and all(map(_is_number, value)):
-                names |= dict.fromkeys(f"{name}.{place}" for place in range(min(len(value), COMPONENTS)))
-    return list(names)
+    found = list[str]()
+    for name in (name.removeprefix(prefix) for name in table.names if name.startswith(prefix)):
+        values = [] if name in without else table.column(prefix + name)
+        sizes = [len(value) for value in values if type(value) is list and all(map(_is_number, value))]
+        found += [name] if any(map(_is_number, values)) else []
+        found += [f"{name}.{place}" for place in range(min(max(sizes, default=0), COMPONENTS))]
+    return found
 
 
-def _component(row: Row, prefix: str, name: str) -> float | None:
-    """A number of a row: ``grad.legs.1`` is its own column, or component 1 of the list ``grad.legs``."""
-    value: Any = row.get(prefix + name)
-    if value is None and name.rpartition(".")[2].isdecimal():
-        head, _, place = name.rpartition(".")
-        whole = row.get(prefix + head)
-        value = whole[int(place)] if type(whole) is list and int(place) < len(whole) else None
-    return value if _is_number(value) else None
-
-
-def _outputs(rows: Sequence[Row]) -> list[ReportColumn]:
+def _outputs(table: _SomeRows) -> list[ReportColumn]:
     """The outputs that are numbers; of an optimisation the steps and why it was over."""
-    names = dict.fromkeys(name for row in rows for name, value in row.items() if name.startswith("out.") and _is_number(value))
-    columns = [
-        ReportColumn(name, "result", [_component(row, "", name) for row in rows])
-        for name in names
-        if not name.startswith("out.opt.")
-    ]
+    names = [name for name in table.names if name.startswith("out.") and any(map(_is_number, table.column(name)))]
+    columns = [ReportColumn(name, "result", table.component(name)) for name in names if not name.startswith("out.opt.")]
     if "out.opt.stopped" in names:
-        columns.append(ReportColumn("out.opt.steps", "result", [row.get("out.opt.steps") for row in rows]))
-        columns.append(ReportColumn("out.opt.stopped", "fact", [_stopped(row.get("out.opt.stopped")) for row in rows]))
+        columns.append(ReportColumn("out.opt.steps", "result", table.column("out.opt.steps")))
+        columns.append(ReportColumn("out.opt.stopped", "fact", list(map(_stopped, table.column("out.opt.stopped")))))
     return columns
 
 

@@ -44,7 +44,7 @@ def by_step(run: Material, place_of: Callable[[int], int | None]) -> list[dict[s
     Of a descent that is over the loss is the whole history; else what was logged. ``place_of``: of a trial in the page's data, by its
     index in the run.
     """
-    histories = [row.get("out.opt.history") for row in run.rows]
+    histories = run.rows.column("out.opt.history")
     logged = dict.fromkeys(name for series in run.live.values() for name in series.values)
     names = dict.fromkeys([*(["loss"] * any(isinstance(own, list) for own in histories)), *logged])
     out = []

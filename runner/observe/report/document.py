@@ -14,14 +14,14 @@ from ...store.layout import RunFolder
 from ...study.trials import counted
 from ..live import duration
 from ..remarks import remarks_of
-from ..table import Row, write_file
+from ..table import write_file
 from ..view import retries_text
 from . import curves
 from .columns import TrialTable, trial_table
 from .failures import failures
 from .gallery import gallery
 from .library import library
-from .material import Material, gather, swept_of
+from .material import Material, column_in, gather, swept_of
 from .page import charts, folded, page, section, soft, text, tiles
 
 PlaceOf = Callable[[int], int | None]
@@ -71,7 +71,7 @@ def html(runs: Sequence[Material], plotly: str, *, linked: bool = False, differe
             "trials", "All trials", soft(_trials_said(runs, table)), '<div class="controls"></div><div class="rows"></div>'
         ),
         section("devices", "Devices over time", soft(curves.THINNED), charts(), *_other_devices(runs)) if devices else "",
-        _memory([row for run in runs for row in run.rows]),
+        _memory(runs),
         section("config", "Config", *(folded(_config_of(run, runs), f"<pre>{text(_config(run))}</pre>") for run in runs)),
     ]
     data = table.data(swept_of(runs)) | {"steps": steps, "devices": devices, "runs": [run.folder.name for run in runs]}
@@ -111,7 +111,7 @@ def _head(run: Material) -> str:
         (duration(view.seconds), "from submit to the end" if view.over else "since submit"),
     ]
     pairs += [(f"{view.best[0]:.6g}", f"best loss, at {re.sub(',(?=[^ ])', ', ', view.best[1])}")] if view.best else []
-    own = [row["seconds"] for row in run.rows if row["seconds"] is not None]
+    own = [seconds for seconds in run.rows.column("seconds") if seconds is not None]
     pairs += [(f"{sum(own):.3g} s", f"of the trials' own work; median {sorted(own)[len(own) // 2]:.3g} s")] if own else []
     retries = sum(view.retries.values())
     pairs += [(str(retries), f"attempts without a row; {', '.join(retries_text(view.retries))}")] if retries else []
@@ -165,8 +165,9 @@ def _other_devices(runs: Sequence[Material]) -> list[str]:
     return [soft(curves.load_said(load)) for run in runs for load in run.loads[curves.DEVICES :]]
 
 
-def _memory(rows: Sequence[Row]) -> str:
-    ratios = [row["used_bytes"] / row["planned_bytes"] for row in rows if row["planned_bytes"] and row["used_bytes"]]
+def _memory(runs: Sequence[Material]) -> str:
+    bytes_each = zip(column_in(runs, "used_bytes"), column_in(runs, "planned_bytes"), strict=True)
+    ratios = [used / planned for used, planned in bytes_each if used and planned]
     if not ratios:
         return ""
     over = sum(ratio > 1 for ratio in ratios)

@@ -58,10 +58,8 @@ class FailureGroup:
 def grouped(run: Material) -> list[FailureGroup]:
     """The failed trials of a run, the largest group first."""
     groups = dict[tuple[str, str, str], FailureGroup]()
-    for place, (trial, row) in enumerate(zip(run.trials, run.rows, strict=True)):
-        if row["status"] not in ("failed", "poisoned"):
-            continue
-        entry = run.found.trials[trial.id].entry
+    for place in (place for place, word in enumerate(run.rows.column("status")) if word in ("failed", "poisoned")):
+        row, entry = run.rows[place], run.found.state_at(place).entry
         traceback = str(((entry.event if entry else {}).get("error") or {}).get("traceback") or "")
         kind, message = str(row["error_type"] or row["failure"] or "failed"), str(row["error"] or "")
         line, first = line_of(message, traceback), (message.splitlines() or [""])[0]

@@ -10,7 +10,6 @@ from urllib.parse import quote
 from ...packing.claims import amount
 from ...store.attempts import check_inside
 from ...study.trials import counted
-from ..table import Row
 from .material import Material
 from .page import embedded, folded, soft, table, text, trial_button
 
@@ -29,8 +28,9 @@ def gallery(run: Material, place_of: Callable[[int], int | None], linked: bool =
         linked: the page is not in the run's folder: links have the address of that folder.
     """
     base = f"{run.folder.uri}/" if linked else ""
-    left = [place for place, row in enumerate(run.rows) if row.get("artifacts_folder") is not None]
-    left.sort(key=lambda place: _loss(run.rows[place]))
+    losses = run.rows.column("loss")
+    left = [place for place, where in enumerate(run.rows.column("artifacts_folder")) if where is not None]
+    left.sort(key=lambda place: _order(losses[place]))
     lines, shown, room, without = list[list[str]](), list[str](), BYTES, 0
     for place in left[:TRIALS]:
         row, label = run.rows[place], run.trials[place].label
@@ -69,8 +69,7 @@ def _shown(data: bytes, kind: str, button: str, name: str) -> str:
     return f"<figure>{media}<figcaption>{button} {text(name)}</figcaption></figure>"
 
 
-def _loss(row: Row) -> float:
-    loss = row["loss"]
+def _order(loss: float | None) -> float:
     return math.inf if loss is None or math.isnan(loss) else float(loss)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ....jobs.core.paths import get, has
 from ...live.points import Series, live_values
+from ...query.run_table import RunTable, as_column
 from ...store.attempts import ResultMissing, arrays_of
 from ...store.follower import Detail, JournalEntry, each_trial
 from ...store.layout import RunFolder
@@ -19,7 +20,7 @@ from ...study.plan import PlannedBytes
 from ...study.trials import Trial
 from ...workers.records import gradient_norm
 from ..device_load import Load, loads
-from ..table import Row, rows_of
+from ..table import rows_of
 from ..view import RunView, RunWatch
 
 
@@ -37,10 +38,15 @@ class Material:
     config: str
     view: RunView
     trials: Sequence[Trial]
-    rows: Sequence[Row]
+    rows: RunTable
     found: Replay
     loads: Sequence[Load]
     live: Mapping[str, Series]
+
+
+def column_in(runs: Sequence[Material], name: str) -> list[Any]:
+    """The values of a column in the tables of several runs, one after the other."""
+    return [value for run in runs for value in run.rows.column(name)]
 
 
 def swept_of(runs: Sequence[Material]) -> list[str]:
@@ -69,11 +75,11 @@ def gather(folder: RunFolder) -> Material:
         OSError: the run cannot be read.
     """
     trials, info, entries = folder.trials(), folder.info(), list[JournalEntry]()
-    reader = Replayer(folder, Detail.SMALL, [trial.id for trial in trials], entries)
+    reader = Replayer(folder, Detail.SMALL, trials.ids, entries)
     view, found = RunWatch(folder, trials, reader).view(), reader.look()
-    rows = list(rows_of(folder, found, trials, view.state))
-    for trial, row in zip(trials, rows, strict=True):
-        row["gradient_norm"] = _norm(folder, found, trial.id) if row["gradient_norm"] is None else row["gradient_norm"]
+    rows = rows_of(folder, found, trials, view.state)
+    known = zip(trials.ids, rows.column("gradient_norm"), strict=True)
+    norms = [_norm(folder, found, name) if norm is None else norm for name, norm in known]
     planned = PlannedBytes(folder.plan(found.ids))
     return Material(
         folder=folder,
@@ -81,7 +87,7 @@ def gather(folder: RunFolder) -> Material:
         config=folder.files.read("config.yaml").decode("utf-8", "replace"),
         view=view,
         trials=trials,
-        rows=rows,
+        rows=rows.replaced({"gradient_norm": as_column(norms, "gradient_norm")}),
         found=found,
         loads=loads(
             (one.event for entry in entries for one in each_trial(entry, found.ids)),

@@ -136,7 +136,8 @@ def test_a_long_word_is_broken_rather_than_the_table():
 )
 def test_a_parameter_is_said_to_vary_in_columns_as_in_rows(values):
     rows = [{"trial": str(k), "param.p": value} for k, value in enumerate(values)]
-    table = RunTable({"trial": pa.array([str(k) for k in range(len(values))]), "param.p": pa.array(values)}, len(values))
+    columns = {"trial": pa.array([str(k) for k in range(len(values))]), "param.p": pa.array(values)}
+    table = RunTable(pa.record_batch(columns))
     differ = len({str(value) for value in values}) > 1
     assert varied(table) == (["param.p"] if differ else [])
     assert not rows or varied(rows) == varied(table)
