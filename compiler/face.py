@@ -101,6 +101,7 @@ from .ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 from .lang import math, profiler, simt
 from .lang.autograd import ad
 from .lang.buffer_view import BufferView
+from .lang.compat import tools
 from .lang.compat.kinds import MatrixField, MatrixNdarray, MatrixTensor, ScalarField, ScalarNdarray, VectorNdarray, VectorTensor
 from .lang.compat.logs import (
     CRITICAL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -47,7 +48,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     },
     **{f"profiler.{name}_scoped_profiler_info": _SCOPED for name in ("clear", "print")},
     "profiler.print_memory_profiler_info": ("memory is not printed as a tree", "ask program.usage()"),
-    "tools": ("its writers of PLY and VTK files are not supported", "write x.to_numpy() with a library such as meshio"),
     "SNode.quant_array": _QUANT,
     **dict.fromkeys("StructField.dtype StructField.layout StructField.to_dlpack".split(), _MEMBERS),
     "ndarray(boundary=..)": (
@@ -55,14 +55,14 @@ REFUSED: dict[str, tuple[str, str]] = {
         "clamp the index: qd.math.clamp(i, 0, n - 1)",
     ),
     "ndarray(field_dim=..)": ("it is the former name of ndim", "write ndim=.."),
-    **dict.fromkeys(
-        ("GUI", "ui"), ("windows are not supported", "write x.to_numpy() with an image library, or show it with matplotlib")
-    ),
     "Texture": ("textures are not supported", "use fields"),
     "aot": ("kernels are not exported for other programs", "qd.compile compiles them ahead of their first launch"),
     "init(default_up=..)": ("it is always the unsigned type of default_ip", "set default_ip"),
 }
 """Name -> why not, what to do."""
+
+USED: Counter[str] = Counter()
+"""How often programs used refused names."""
 
 
 def refuse(name: str) -> NoReturn:
@@ -71,6 +71,7 @@ def refuse(name: str) -> NoReturn:
     Raises:
         QdrunTypeError: always.
     """
+    USED[name] += 1
     why, instead = REFUSED[name]
     raise QdrunTypeError(f"`{name}` is not available: {why}", hint=instead)
 
@@ -82,6 +83,7 @@ def refuse_module(name: str) -> None:
         QdrunImportError: it is in ``REFUSED``.
     """
     if name in REFUSED:
+        USED[name] += 1
         why, instead = REFUSED[name]
         raise QdrunImportError(f"`import qdrun.{name}` is not available: {why}\n  do: {instead}")
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-import headless
+import frames as shown
 import strict
 
 MOST = 2_000_000
@@ -38,7 +38,7 @@ def load(side: str, mode: str) -> Any:
     import taichi
 
     begin = taichi.init
-    asked = strict.prepare(taichi, lambda: len(headless.CLOCK.moments)) if mode == "strict" else {}
+    asked = strict.prepare(taichi, lambda: len(shown.CLOCK.moments)) if mode == "strict" else {}
 
     def init(arch: Any = None, **options: Any) -> Any:
         for name in ("debug", "kernel_profiler"):
@@ -110,8 +110,8 @@ def beside(program: str) -> None:
 def run(side: str, program: str, frames: int, arguments: list[str]) -> dict[str, Any]:
     """The outcome of a program."""
     taichi = load(*side.split(":"), *([] if ":" in side else [""]))
-    headless.replace(taichi, frames)
-    headless.CLOCK.sync = taichi.sync
+    shown.replace(taichi, frames)
+    shown.CLOCK.sync = taichi.sync
     beside(program)
     sys.argv = [program, *arguments]
     sys.path[0] = str(Path(program).parent)
@@ -120,10 +120,10 @@ def run(side: str, program: str, frames: int, arguments: list[str]) -> dict[str,
     outcome: dict[str, Any] = {"status": "runs", "text": ""}
     np.random.seed(0)
     begin = time.perf_counter()
-    headless.CLOCK.moments = [begin]
+    shown.CLOCK.moments = [begin]
     try:
         roots.append(runpy.run_path(program, run_name="__main__"))
-    except (headless.Enough, SystemExit):
+    except (shown.Enough, SystemExit):
         roots += in_traceback()
     except ImportError as error:
         outcome |= {"status": "refused" if type(error).__name__.startswith("Qdrun") else "misses a module", "text": str(error)}
@@ -132,7 +132,7 @@ def run(side: str, program: str, frames: int, arguments: list[str]) -> dict[str,
         refused = type(error).__name__.startswith("Qdrun") and ("is not available" in text or "cannot be used" in text)
         outcome |= {"status": "refused" if refused else "fails", "text": f"{type(error).__name__}: {text}"}
         outcome["trace"] = traceback.format_exc()
-    moments = [*headless.CLOCK.moments, time.perf_counter()]
+    moments = [*shown.CLOCK.moments, time.perf_counter()]
     outcome["first"], outcome["frames"] = (
         moments[1] - moments[0],
         [b - a for a, b in pairwise(moments[1:])][: frames - 1],

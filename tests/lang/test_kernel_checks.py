@@ -240,7 +240,7 @@ def wrong_count(x: qd.types.ndarray(dtype=qd.f32, ndim=2)):
 
 
 def wrong_bound(a: qd.f32):
-    for _ in range(a):
+    for _ in range(0, 3, a):
         pass
 
 
@@ -276,7 +276,7 @@ def wrong_store(a: qd.i32):
         (wrong_type, TypeError, "shapes (2,) and (3,) do not fit", "qd.Vector([1, 2]) + qd.Vector([1, 2, 3])"),
         (wrong_name, NameError, "`missing`", "missing"),
         (wrong_count, IndexError, "`x` takes 2 indices, not 1", "x[0]"),
-        (wrong_bound, TypeError, "a loop bound is an integer, not f32", "range(a)"),
+        (wrong_bound, TypeError, "the step of range() is a literal other than zero", "range(0, 3, a)"),
         (wrong_bits, TypeError, "`&` takes integers, not f32", "a & 3"),
         (wrong_break, SyntaxError, "`break` cannot leave a parallel loop", "break"),
         (wrong_call, TypeError, "open() is a Python function", 'open("a", a)'),

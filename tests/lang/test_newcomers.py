@@ -43,7 +43,6 @@ EXPECTED = {
     "matmul_mismatch": (qd.QdrunTypeError, "transpose() one of them"),
     "for_over_captured_list": (qd.QdrunTypeError, "a loop cannot run over a Python list at run time"),
     "enumerate_loop": (qd.QdrunTypeError, "loop over its indices, `for i in x:`"),
-    "range_float": (qd.QdrunTypeError, "a loop bound is an integer, not f32"),
     "chained_assign_tuple_mismatch": (qd.QdrunTypeError, "cannot unpack 3 values into 2 names"),
     "none_value": (qd.QdrunTypeError, "'NoneType' and 'int'"),
     "dict_in_kernel": (qd.QdrunIndexError, "its keys are 'a'"),
@@ -361,15 +360,6 @@ def enumerate_loop():
             x = v
 
     k()
-
-
-def range_float():
-    @qd.kernel
-    def k(x: qd.f32):
-        for i in range(x):
-            pass
-
-    k(3.0)
 
 
 def chained_assign_tuple_mismatch():

@@ -224,7 +224,10 @@ class Context:
         code = self.frame.source.fn.__code__
         if name in self.frame.assigned and (name in code.co_varnames or name in code.co_cellvars):
             of_loop = name not in self.frame.stores
-            hint = after_loop(name) if of_loop else missing_value(name, self.frame.source.fn.__globals__.get(name))
+            outside = self.frame.source.fn.__globals__.get(name)
+            if name in self.frame.hidden and isinstance(getattr(outside, "shape", None), tuple):
+                return self.python(self.frame.source.lookup(name), name)  # the field that the variable will hide
+            hint = after_loop(name) if of_loop else missing_value(name, outside)
             raise QdrunNameError(f"`{name}` has no value here", hint=hint)
         return self.python(self.frame.source.lookup(name), name)
 

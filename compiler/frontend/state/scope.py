@@ -115,6 +115,15 @@ class Frame:
         return frozenset(self.stores) | {n.id for n in nodes_in(loops) if isinstance(n, ast.Name)}
 
     @once
+    def hidden(self) -> frozenset[str]:
+        """Names whose assignment reads an element of what has the name outside: `F = g(F[i])`."""
+        found = set()
+        for node in (n for n in self.source.nodes if isinstance(n, ast.Assign)):
+            read = {n.value.id for n in nodes_of(node.value) if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name)}
+            found |= read & {n.id for target in node.targets for n in nodes_of(target) if isinstance(n, ast.Name)}
+        return frozenset(found)
+
+    @once
     def has_methods_called(self) -> frozenset[str]:
         """The names of which a method is called, or a method of a part: a method may change the struct that it is called on."""
         calls = [n.func for n in self.source.nodes if isinstance(n, ast.Call)]

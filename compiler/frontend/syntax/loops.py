@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -84,15 +85,23 @@ def make_range(cx: Context, *args: Any) -> Any:
 def bound_of(cx: Context, value: Any) -> Any:
     """A bound as a Python number, if it is known and its type says nothing that the loop must keep.
 
-    A literal with a type, `i64(3)`, decides the type of the index as a value of run time does.
+    A literal with a type, `i64(3)`, decides the type of the index as a value of run time does. Reals are truncated, as by ``int(x)``.
     """
     if isinstance(value, np.integer):
         return int(value)
+    if not cx.static and _is_real(value):
+        value = ops.cast_scalar(cx.b, ops.to_operand(cx.b, value), cx.b.default_ip)
     if not isinstance(value, Const) or not value.dtype.is_int:
         return value
     low, high = limits(i32)
     fits = low <= value.value <= high and (value.dtype.bits < 64 or cx.b.default_ip.bits == 64)
     return int(value.value) if fits or cx.static else value
+
+
+def _is_real(value: Any) -> bool:
+    if isinstance(value, (float, np.floating)):
+        return math.isfinite(value)
+    return isinstance(value, (Op, Const)) and value.dtype.is_real
 
 
 def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:

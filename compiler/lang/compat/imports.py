@@ -10,10 +10,13 @@ from types import ModuleType
 from typing import Any
 
 from ...errors import QdrunImportError
+from .report import MISSING
 
 PACKAGE = __name__.partition(".")[0]
 NAMES = ("quadrants", "taichi")
 OWN = f"{PACKAGE}.compat"
+TAICHI_VERSION = (1, 7, 4)
+"""``taichi.__version__``: the version whose programs are run."""
 
 
 class Facade(ModuleType):
@@ -24,7 +27,11 @@ class Facade(ModuleType):
             return [n for n in dir(self) if not n.startswith("_")]
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        value = _name_of(self.__name__, name)
+        try:
+            value = _name_of(self.__name__, name)
+        except AttributeError:
+            MISSING[f"{self.__name__}.{name}"] += 1
+            raise
         setattr(self, name, value)
         return value
 
@@ -36,9 +43,30 @@ def _taichi_names() -> dict[str, Any]:
     return importlib.import_module(".taichi_names", __package__).NAMES
 
 
+def _inner_module(inner: str) -> dict[str, Any]:
+    """What ``taichi.lang.impl`` has besides the names of ``taichi``."""
+    return importlib.import_module(".taichi_inner", __package__).INNER.get(inner.removeprefix("lang."), {})
+
+
+def _modules() -> frozenset[str]:
+    return importlib.import_module(".taichi_inner", __package__).MODULES
+
+
+def _is_inner(name: str) -> bool:
+    """Whether ``taichi.lang`` or one of its modules is meant."""
+    return name == "taichi.lang" or (name.startswith("taichi.lang.") and name.removeprefix("taichi.lang.") in _modules())
+
+
 def _name_of(facade: str, name: str) -> Any:
-    if facade == "taichi" and name in _taichi_names():
-        return _taichi_names()[name]
+    top, _, inner = facade.partition(".")
+    if top == "taichi":
+        own = _inner_module(inner)
+        if name in own:
+            return own[name]
+        if name in _taichi_names():
+            return _taichi_names()[name]
+        if name == "lang" or (inner == "lang" and name in _modules()):
+            return importlib.import_module(f"{facade}.{name}")
     return getattr(importlib.import_module(PACKAGE), name)
 
 
@@ -46,6 +74,8 @@ def facade(name: str, spec: ModuleSpec | None) -> Facade:
     """A module of this name with the names of ``qd``, and with ``install`` and ``uninstall`` if it is ``qdrun.compat``."""
     made = Facade(name, "The names of qdrun.")
     made.__spec__, made.__path__ = spec, list((spec.submodule_search_locations if spec else None) or [])  # type: ignore[attr-defined]
+    if name == "taichi":
+        made.__dict__["__version__"] = TAICHI_VERSION
     if name == OWN:
         made.__dict__.update(install=install, uninstall=uninstall)
     return made
@@ -59,11 +89,11 @@ class _Loader:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module of a name that the finder took."""
-        if spec.name in NAMES:
+        if spec.name in NAMES or _is_inner(spec.name):
             return facade(spec.name, spec)
         top, _, inner = spec.name.partition(".")
         extra = _taichi_names().get(inner) if top == "taichi" else None
-        found = extra if isinstance(extra, ModuleType) else importlib.import_module(f"{PACKAGE}.{_inner(spec.name)}")
+        found = extra if isinstance(extra, ModuleType) else _own_module(spec.name)
         self._own[spec.name] = found.__spec__
         return found
 
@@ -72,6 +102,22 @@ class _Loader:
         spec = module.__spec__
         if spec is not None and spec.name in self._own:
             module.__spec__ = self._own.pop(spec.name)
+
+
+def _own_module(name: str) -> ModuleType:
+    """The module of ours that a submodule of a facade is.
+
+    Raises:
+        ModuleNotFoundError: there is none.
+    """
+    own = f"{PACKAGE}.{_inner(name)}"
+    try:
+        return importlib.import_module(own)
+    except ModuleNotFoundError as error:
+        if error.name is None or not own.startswith(error.name):
+            raise
+        MISSING[name] += 1
+        raise ModuleNotFoundError(f"no module named {name!r}: qdrun has no {own}", name=name) from None
 
 
 def _inner(name: str) -> str:
@@ -94,7 +140,7 @@ class _Finder:
         taken = name in self.installed or (inner and (name.startswith(OWN) or name.partition(".")[0] in self.installed))
         if not taken or inner.startswith("__"):
             return None
-        return ModuleSpec(name, _Loader(), is_package=name in NAMES)  # type: ignore[arg-type]
+        return ModuleSpec(name, _Loader(), is_package=name in (*NAMES, "taichi.lang"))  # type: ignore[arg-type]
 
 
 _FINDER = _Finder()

@@ -12,7 +12,10 @@ from ...program.program import Program
 from ...refused import Refused
 from ...runtime import registry
 from ..init import init as _init
-from . import taichi_graphs
+from . import report, taichi_graphs, taichi_profiler
+from .windows import ui
+from .windows.drawing import hex_to_rgb, rgb_to_hex
+from .windows.gui import GUI
 
 ONLY_TAICHI = frozenset(
     "allow_nv_shader_extension cpu_block_dim_adaptive gpu_max_reg lower_access packed simplify_after_lower_access"
@@ -24,7 +27,8 @@ ONLY_TAICHI = frozenset(
 def init(arch: Any = None, default_fp: Any = None, default_ip: Any = None, **options: Any) -> Program:
     """``qd.init`` without the options that only Taichi has. As there, the CPU stands in for a GPU that cannot be used, with a warning."""
     options.setdefault("enable_fallback", True)
-    return _init(arch, default_fp, default_ip, **{k: v for k, v in options.items() if k not in ONLY_TAICHI})
+    made = _init(arch, default_fp, default_ip, **{k: v for k, v in options.items() if k not in ONLY_TAICHI})
+    return report.took(arch, made)
 
 
 def _usable(arch: str) -> bool:
@@ -35,7 +39,7 @@ def _usable(arch: str) -> bool:
 _lib = ModuleType("taichi._lib", "What programs ask of Taichi's core: which backends there are, and whether windows are.")
 _lib.core = SimpleNamespace(  # type: ignore[attr-defined]
     **{f"with_{arch}": partial(_usable, arch) for arch in ("cuda", "vulkan", "metal", "amdgpu", "opengl")},
-    GGUI_AVAILABLE=False,
+    GGUI_AVAILABLE=True,
 )
 
 NAMES: dict[str, Any] = {
@@ -43,9 +47,11 @@ NAMES: dict[str, Any] = {
     "init": init,
     "_lib": _lib,
     "graph": taichi_graphs,
+    "profiler": taichi_profiler.MODULE,
+    **{"GUI": GUI, "ui": ui, "rgb_to_hex": rgb_to_hex, "hex_to_rgb": hex_to_rgb},
     **{
         f"Taichi{kind}Error": getattr(errors, f"Qdrun{kind}Error")
         for kind in "Assertion Compilation Index Name Runtime RuntimeType Syntax Type".split()
     },
-    **{name: Refused(name) for name in ("GUI", "Texture", "aot", "ui")},
+    **{name: Refused(name) for name in ("Texture", "aot")},
 }

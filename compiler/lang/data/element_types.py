@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NoReturn
 
-from ...errors import QdrunFitError
-from ...frontend.values import constructors, values
+from ...errors import QdrunFitError, QdrunTypeError
+from ...frontend.values import constructors, ops, values
 from ...ir.types import DType, Unsigned
-from ...program.program import current_program
+from ...program.program import CURRENT, current_program
 from .dtypes import resolve
 from .matrix import Matrix, Vector, wrap
 
@@ -57,7 +57,10 @@ class MatrixType:
             flat *= values.count(self.shape)
         if len(flat) != values.count(self.shape):
             raise QdrunFitError(f"a value of shape {self.shape} needs {values.count(self.shape)} components, not {len(flat)}")
-        made = Vector(flat, self.dtype)
+        if self._dtype in (float, int) and CURRENT.get() is None:
+            made = Vector([self._dtype(x) for x in flat])  # the type is that of the program whose kernel uses it
+        else:
+            made = Vector(flat, self.dtype)
         return made if len(self.shape) == 1 else wrap(made.to_numpy().reshape(self.shape), declared=made.dtype is not None)
 
     def __qd_key__(self) -> tuple[Any, ...]:
@@ -108,6 +111,49 @@ class MatrixType:
         return f"{kind}({', '.join(map(str, self.shape))}, {getattr(self._dtype, '__name__', self._dtype)})"
 
 
+class AnyMatrixType:
+    """The annotation of vectors, or of matrices, of any shape: ``types.vector()``, ``types.matrix(dtype=qd.f32)``.
+
+    Attributes:
+        axes: 1 for vectors, 2 for matrices.
+    """
+
+    __slots__ = ("_dtype", "axes")
+
+    def __init__(self, axes: int, dtype: Any) -> None:
+        self.axes, self._dtype = axes, dtype
+
+    def __call__(self, *args: Any) -> NoReturn:
+        """Refused: a value has a shape.
+
+        Raises:
+            QdrunTypeError: always.
+        """
+        raise QdrunTypeError(f"{self!r} makes no values: it has no size", hint="give the size: types.vector(3, qd.f32)")
+
+    def __qd_key__(self) -> tuple[Any, ...]:
+        """The token of the type for kernels that use it."""
+        return self.axes, self._dtype
+
+    def __qd_lower__(self, b: Any, *args: Any) -> values.MatrixValue:
+        """An argument of a function, whose components become those of the type."""
+        if len(args) != 1:
+            self(*args)
+        value = ops.as_matrix(b, args[0], repr(self))
+        if len(value.shape) != self.axes:
+            raise QdrunFitError(f"{self!r} takes values with {self.axes} axes, not of shape {value.shape}")
+        return constructors.lower_typed(b, value.shape, self._dtype, (value,))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AnyMatrixType) and self.__qd_key__() == other.__qd_key__()
+
+    def __hash__(self) -> int:
+        return hash(self.__qd_key__())
+
+    def __repr__(self) -> str:
+        return f"{'vector' if self.axes == 1 else 'matrix'}({'' if self._dtype is None else f'dtype={self._dtype}'})"
+
+
 def _components(arg: Any) -> list[Any]:
     if hasattr(arg, "tolist"):
         arg = arg.tolist()
@@ -138,6 +184,8 @@ class NdarrayType:
         self.element: tuple[int, ...] | None = None
         if isinstance(dtype, MatrixType):
             self.element, dtype = dtype.shape, dtype._dtype
+        elif isinstance(dtype, AnyMatrixType):
+            element_dim, dtype = dtype.axes, dtype._dtype
         elif element_dim == 0 or (dtype is not None and element_dim is None):
             self.element = ()
         self.element_dim = element_dim if self.element is None else len(self.element)

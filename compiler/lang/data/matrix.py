@@ -14,12 +14,13 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ...errors import QdrunFitError, QdrunTypeError
 from ...frontend.library import host_linalg
+from ...frontend.library.methods import METHODS
 from ...frontend.library.traced import builder_of, call
-from ...frontend.values import constructors, values
+from ...frontend.values import constructors, ops, values
 from ...frontend.values import matrix as front
 from ...frontend.values.constructors import has_lowering
 from ...ir.builder import convert
-from ...ir.nodes import Const
+from ...ir.nodes import Const, Op
 from ...ir.types import DType, from_numpy
 from ...program.program import current_program
 from ..fitting import fitting, numbers
@@ -389,6 +390,20 @@ class Matrix(NDArrayOperatorsMixin):
         """A tensor of n x m matrices; the other arguments are those of ``qd.tensor``."""
         how = {"backend": backend, "layout": layout, "needs_grad": needs_grad, "unknown": unknown}
         return current_program().factory.tensor("qd.Matrix.tensor", resolve(dtype), (n, m), shape, **how)
+
+
+def _of_class(name: str, function: Any) -> None:
+    """Let kernels call a method by its class: ``qd.Vector.dot(u, v)``."""
+
+    def lower(b: Any, m: Any, *args: Any, **kw: Any) -> Any:
+        known = isinstance(m, Matrix) and not any(isinstance(x, (values.MatrixValue, Op, Const)) for x in (*args, *kw.values()))
+        return function(m, *args, **kw) if known else METHODS[name](b, ops.as_matrix(b, m, f"{name}()"), *args, **kw)
+
+    function.__qd_lower__ = lower
+
+
+for _name in sorted(METHODS.keys() & vars(Matrix).keys() - {"fill"}):
+    _of_class(_name, vars(Matrix)[_name])
 
 
 class Vector(Matrix):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -40,19 +41,55 @@ from .dtypes import (
     uint32,
     uint64,
 )
-from .element_types import MatrixType, NdarrayType
+from .element_types import AnyMatrixType, MatrixType, NdarrayType
 from .struct import StructType
 
 
-def vector(n: int, dtype: Any = None, *, unpacked: bool = False) -> MatrixType:
-    """The type of vectors of ``n`` components. ``unpacked`` is a hint of Quadrants that means nothing here."""
+def vector(n: int | None = None, dtype: Any = None, *, unpacked: bool = False) -> MatrixType | AnyMatrixType:
+    """The type of vectors of ``n`` components; without ``n`` an annotation of vectors of any length.
+
+    ``unpacked`` is a hint of Quadrants that means nothing here.
+    """
     del unpacked
-    return MatrixType((n,), dtype)
+    return AnyMatrixType(1, dtype) if n is None else MatrixType((n,), dtype)
 
 
-def matrix(n: int, m: int, dtype: Any = None) -> MatrixType:
-    """The type of n x m matrices."""
+def matrix(n: int | None = None, m: int | None = None, dtype: Any = None) -> MatrixType | AnyMatrixType:
+    """The type of n x m matrices; without ``n`` and ``m`` an annotation of matrices of any shape."""
+    if n is None and m is None:
+        return AnyMatrixType(2, dtype)
+    if n is None or m is None:
+        raise QdrunTypeError("a matrix type has both n and m, or neither")
     return MatrixType((n, m), dtype)
+
+
+def argpack(**members: Any) -> type:
+    """Make a dataclass of arguments, from their names and types.
+
+    With ``P = argpack(a=f32, x=ndarray())`` a kernel takes ``p: P`` and is called as ``k(P(a=1.0, x=x))``. Objects have their members as
+    attributes and by ``p["a"]``; both can be assigned, and the next launch sees it.
+    """
+
+    def prepared(name: str, value: Any) -> Any:
+        return members[name](value) if isinstance(members[name], MatrixType) else value
+
+    def set_item(self: Any, name: str, value: Any) -> None:
+        if name not in members:
+            raise KeyError(name)
+        setattr(self, name, prepared(name, value))
+
+    def begin(self: Any) -> None:
+        for name in members:
+            setattr(self, name, prepared(name, getattr(self, name)))
+
+    def item(self: Any, name: str) -> Any:
+        return getattr(self, name)
+
+    def as_dict(self: Any) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in members}
+
+    names = {"__getitem__": item, "__setitem__": set_item, "__post_init__": begin, "to_dict": as_dict}
+    return dataclasses.make_dataclass("ArgPack", members.items(), namespace=names, eq=False)
 
 
 def sparse_matrix_builder() -> type[Assembly]:
