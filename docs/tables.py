@@ -27,6 +27,7 @@ from qdrun.compiler.ir.types import ALL, DType, f64, u1
 from qdrun.compiler.lang import math as qd_math
 from qdrun.compiler.lang import profiler, simt
 from qdrun.compiler.lang.autograd import ad
+from qdrun.compiler.lang.compat import tools
 from qdrun.compiler.lang.data import types as qd_types
 from qdrun.compiler.lang.data.element_types import MatrixType
 from qdrun.compiler.lang.data.matrix import Matrix
@@ -463,6 +464,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "names of algorithms": partial(names_in, algorithms, "qd.algorithms."),
     "names of linalg": partial(names_in, linalg, "qd.linalg."),
     "names of profiler": partial(names_in, profiler, "qd.profiler."),
+    "names of tools": partial(names_in, tools, "qd.tools."),
     "names of graph": partial(names_in, graph, "qd.graph."),
     "names of tiles": tiles,
     "names of blocks": partial(names_in, simt.block, "qd.simt.block."),

@@ -190,19 +190,20 @@ def test_reading_results_does_not_load_ray():
 MODULE_IMPORTS = """
 import importlib, pickle, sys
 {before}
-import qdrun.ad, qdrun.linalg, qdrun.math, qdrun.simt, qdrun.simt.block, qdrun.types
+import qdrun.ad, qdrun.linalg, qdrun.math, qdrun.simt, qdrun.simt.block, qdrun.tools, qdrun.types
 from qdrun.math import vec3
 from qdrun.simt.block import reduce_add
 import qdrun as qd
 import qdrun.compiler.lang.math as inner
 assert qdrun.math is qd.math is inner is sys.modules["qdrun.math"] and vec3 is qd.math.vec3
 assert qdrun.ad is qd.ad and qdrun.types is qd.types and qdrun.simt is qd.simt and sys.modules["qdrun.simt.block"] is qd.simt.block
+assert qdrun.tools is qd.tools
 assert qdrun.linalg is qd.linalg and reduce_add is qd.simt.block.reduce_add and pickle.loads(pickle.dumps(vec3)) == vec3
 assert importlib.reload(qdrun.types) is qd.types
 assert len([f for f in (importlib.reload(qd), *sys.meta_path) if type(f).__name__ == "_Refusing"]) == 1
 import qdrun.ad
 try:
-    from qdrun.tools import PLYWriter
+    from qdrun.experimental import real_func
 except ImportError as e:
     print(type(e).__name__, e)
 try:
@@ -218,6 +219,6 @@ def test_the_modules_of_the_language_can_be_imported_and_are_the_same_objects(be
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "QdrunImportError `import qdrun.tools` is not available: its writers of PLY and VTK files are not supported\n"
-        "  do: write x.to_numpy() with a library such as meshio\nNo module named 'qdrun.nothing'\n"
+        "QdrunImportError `import qdrun.experimental` is not available: it is an inner module of Quadrants\n"
+        "  do: the names that programs need are names of `qd`\nNo module named 'qdrun.nothing'\n"
     )

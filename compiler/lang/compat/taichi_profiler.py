@@ -18,7 +18,7 @@ _COUNTERS = "the counters of a GPU's hardware are not read; kernels are timed"
 
 @dataclass(frozen=True)
 class CuptiMetric:
-    """A counter of NVIDIA's GPUs, which is not read here."""
+    """A counter of a GPU's hardware, which is not read here."""
 
     name: str = ""
     header: str = ""

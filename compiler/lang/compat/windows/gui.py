@@ -8,7 +8,7 @@ import numpy as np
 
 from .drawing import Drawing, as_array, hex_colors, hex_to_rgb, pixels, points
 from .raster import Array
-from .window import BaseWindow, Event
+from .window import BaseWindow, WindowEvent
 
 
 class WidgetValue:
@@ -21,7 +21,7 @@ class WidgetValue:
 class GUI(BaseWindow):
     """A window of pixels. Positions are from (0, 0) at the lower left to (1, 1); radii are in pixels; colours are 0xRRGGBB."""
 
-    Event, WidgetValue = Event, WidgetValue
+    Event, WidgetValue = WindowEvent, WidgetValue
     SHIFT, ALT, CTRL, ESCAPE, RETURN, TAB, BACKSPACE = "Shift", "Alt", "Control", "Escape", "Return", "Tab", "BackSpace"
     SPACE, UP, DOWN, LEFT, RIGHT, CAPSLOCK = " ", "Up", "Down", "Left", "Right", "Caps_Lock"
     LMB, MMB, RMB, EXIT, WHEEL, MOVE = "LMB", "MMB", "RMB", "WMClose", "Wheel", "Motion"

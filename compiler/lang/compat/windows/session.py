@@ -12,7 +12,7 @@ from .drawing import Drawing
 from .files import write
 
 FRAMES = 100
-"""A loop ``while window.running`` ends after so many frames if nobody said how many."""
+"""Frames after which a loop ``while window.running`` ends if the command line gives no number."""
 
 
 class FramesOver(SystemExit):
@@ -100,7 +100,7 @@ class Session:
         if self.own_files:
             text += f"; {self.own_files:,} images saved by the program"
         if self.cut and self.limit is None:
-            text += f"\n  the window was closed after {FRAMES} frames, as nobody can close it; --frames N shows N"
+            text += f"\n  the window was closed after {FRAMES} frames, as no user can close it; --frames N shows N"
         elif self.limit is None and not self.folder:
             text += "; --frames N ends after N, --save FOLDER keeps them"
         return [text]

@@ -26,7 +26,7 @@ def check_ggui_availability() -> None:
     """Nothing: there are windows."""
 
 
-class Window(BaseWindow):
+class UiWindow(BaseWindow):
     """A window without a screen."""
 
     def __init__(
@@ -86,10 +86,13 @@ class Window(BaseWindow):
         depth.from_numpy(self.get_depth_buffer_as_numpy())
 
 
+Window = UiWindow
+
+
 class Canvas:
     """Where a window's frame is drawn. Positions are from (0, 0) at the lower left to (1, 1); sizes are shares of the height."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: UiWindow) -> None:
         self._window = window
 
     @property
@@ -162,7 +165,7 @@ class Canvas:
 
 
 class Gui:
-    """Widgets that nobody touches: each gives the value that it is given."""
+    """Widgets without a user: each returns the value that it is given."""
 
     def sub_window(self, name: str, x: float, y: float, width: float, height: float) -> Gui:
         """A window of widgets, for ``with``."""

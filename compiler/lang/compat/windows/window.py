@@ -12,7 +12,7 @@ from .files import write
 from .raster import Array, Raster
 
 
-class Event:
+class WindowEvent:
     """An event of a window."""
 
     def __init__(self) -> None:
