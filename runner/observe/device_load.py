@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
+from ..store.columns import BEGUN, ROWS, names_of
 from ..store.follower import Event
 from .view import device_of, device_views, last_of
+
+STARTS, ENDS = ("started", BEGUN), ("ended", ROWS)
 
 
 @dataclass
@@ -57,26 +60,23 @@ class _DeviceLoad:
         self._batches: dict[tuple[str, Hashable], _Batch] = defaultdict(_Batch)
         self._sums: dict[str, _Batch] = defaultdict(_Batch)
 
-    def start(self, trial: str, device: str, batch: Hashable, size: int, t: float) -> None:
-        self.end(trial, t)
+    def start(self, trials: Sequence[str], device: str, batch: Hashable, size: int, t: float) -> None:
+        self.end(trials, t)
         held = self._batches[device, batch]
-        self._add(device, 1, max(0, size - held.bytes), t)
-        held.trials, held.bytes = held.trials + 1, max(held.bytes, size)
-        self._live[trial] = device, batch
+        self._add(device, len(trials), max(0, size - held.bytes), t)
+        held.trials, held.bytes = held.trials + len(trials), max(held.bytes, size)
+        self._live.update(dict.fromkeys(trials, (device, batch)))
 
-    def end(self, trial: str, t: float) -> None:
-        where = self._live.pop(trial, None)
-        if where is None:
-            return
-        held = self._batches[where]
-        held.trials -= 1
-        if not held.trials:
-            del self._batches[where]
-        self._add(where[0], -1, 0 if held.trials else -held.bytes, t)
+    def end(self, trials: Iterable[str], t: float) -> None:
+        for where, count in Counter(self._live.pop(trial) for trial in trials if trial in self._live).items():
+            held = self._batches[where]
+            held.trials -= count
+            if not held.trials:
+                del self._batches[where]
+            self._add(where[0], -count, 0 if held.trials else -held.bytes, t)
 
     def end_all(self, t: float) -> None:
-        for trial in list(self._live):
-            self.end(trial, t)
+        self.end(list(self._live), t)
 
     def _add(self, device: str, trials: int, size: int, t: float) -> None:
         now, load = self._sums[device], self.loads.setdefault(device, Load(device))
@@ -89,52 +89,63 @@ class _DeviceLoad:
         load.running.append(now.trials)
 
 
-def _in_time(events: Iterable[Event], began: float) -> list[tuple[float, Event]]:
+class _Timed(NamedTuple):
+    """An event of some trials, and its time."""
+
+    t: float
+    event: Event
+    trials: Sequence[str]
+
+
+def _in_time(events: Iterable[Event], began: float, ids: Sequence[str]) -> list[_Timed]:
     """Events in the order of their times. Starts and ends are at the times of their worker where the row says them: the journal has them
     later, and the next trial of a lane may have begun before the end of the last one was written. What began and ended between two writes
-    of the journal, with a ``place``, becomes a start and an end.
+    of the journal, with a ``place``, becomes a start and an end. The line of a batch is one event.
     """
-    out: list[tuple[float, Event]] = []
-    starts: dict[Any, int] = {}  # where the start of a trial's current attempt is
+    out: list[_Timed] = []
+    starts: dict[str, int] = {}  # where the start of a trial's current attempt is
     last = floor = began
     for event in events:
         t = last = max(last, float(event.get("t", last)))  # clocks of two owners may differ: time does not run back here
+        trials = names_of(event, ids) if event["event"] in (BEGUN, ROWS) else [str(event.get("trial"))]
         if event["event"] == "owner":  # what the one before ran ends here
             floor, starts = t, {}
-        if event["event"] == "started":
-            starts[event.get("trial")] = len(out)
-        elif event["event"] == "ended":
+        if event["event"] in STARTS:
+            starts |= dict.fromkeys(trials, len(out))
+        elif event["event"] in ENDS:
             start, end = (min(max(float(event.get(name) or t), floor), t) for name in ("started_t", "ended_t"))
-            place, at = event.get("place"), starts.pop(event.get("trial"), None)
+            place, found = event.get("place"), {starts.pop(trial, -1) for trial in trials}
             if place is not None:
                 lease = {"launch": (event.get("pid"), event.get("lane"), start)}
-                out.append((start, {**lease, **place, "event": "started", "trial": event.get("trial")}))
-            elif at is not None and event.get("started_t"):
-                out[at] = (start, out[at][1])
+                out.append(_Timed(start, {**lease, **place, "event": "started"}, trials))
+            elif event.get("started_t"):
+                for at in found - {-1}:
+                    out[at] = out[at]._replace(t=start)
             t = max(start, end) if event.get("started_t") else end
-        out.append((t, event))
-    return sorted(out, key=lambda item: item[0])
+        out.append(_Timed(t, event, trials))
+    return sorted(out, key=lambda item: item.t)
 
 
-def loads(events: Iterable[Event], began: float, planned: Mapping[str, int | None]) -> list[Load]:
+def loads(events: Iterable[Event], began: float, planned: Mapping[str, int | None], ids: Sequence[str] = ()) -> list[Load]:
     """The devices of a run over time, in the order of their names.
 
     Args:
         events: of the journal.
         began: when the run began, seconds since the epoch.
         planned: bytes by trial, for starts that do not say what they claim.
+        ids: of the trials of the run, for batches that say their places.
     """
     events, now = list(events), _DeviceLoad()
-    for t, event in _in_time(events, began):
-        trial, kind = str(event.get("trial")), event["event"]
-        if kind == "started":
+    for at, event, trials in _in_time(events, began, ids):
+        t, kind = at - began, event["event"]
+        if kind in STARTS:
             claimed = event.get("bytes")
-            size = int(claimed if claimed is not None else planned.get(trial) or 0)
-            now.start(trial, device_of(event), event.get("launch", trial), size, t - began)
-        elif kind in ("ended", "retry"):
-            now.end(trial, t - began)
+            size = int(claimed if claimed is not None else planned.get(trials[0]) or 0)
+            now.start(trials, device_of(event), event.get("launch", trials[0]), size, t)
+        elif kind in ENDS or kind == "retry":
+            now.end(trials, t)
         elif kind == "owner":  # what the one before ran died with it
-            now.end_all(t - began)
+            now.end_all(t)
     known = {device.id: device.capacity for device in device_views(last_of(events, "snapshot"), ())}
     for load in now.loads.values():
         load.capacity = known.get(load.device)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any
 
+import numpy as np
 from typing_extensions import TypedDict
 
 from ...compiler.errors import QdrunError
@@ -20,9 +21,10 @@ from ..query.table_file import TableFile, TableQuery, current_file, is_changed, 
 from ..store import status
 from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
 from ..store.encoding import plain
+from ..store.files import escaped
 from ..store.follower import Detail
 from ..store.layout import TRIALS, RunFolder, each_run
-from ..store.replay import Replay, Replayer, replay, run_state
+from ..store.replay import DONE, Replay, Replayer, replay, run_state
 from ..store.status import RunState
 from ..store.summary import cut_segments
 from ..store.trial_state import FINAL, TrialState
@@ -289,24 +291,7 @@ def logs_of(
         attempt: this attempt instead of the last one of each trial.
         streams: which of stdout and stderr.
     """
-    found = replay(folder)
-    there = folder.files.below(TRIALS) if trial is None else None
-    parts: list[LogPart] = []
-    for state in found.trials.values():
-        if trial is not None and state.id != trial:
-            continue
-        for tried in _attempts(state, attempt):
-            for stream in streams if there is None else _in(there, tried, streams):
-                text = read_log(folder, tried, stream).decode("utf-8", "replace")
-                parts += [_part(tried, stream, text, log_path(folder, tried, stream))] if text else []
-        trace = _traceback(state, attempt) if tuple(streams) == STREAMS else None
-        parts += [trace] if trace else []
-    return parts
-
-
-def _in(there: Mapping[str, int], tried: Attempt, streams: Sequence[str]) -> list[str]:
-    """The streams of an attempt that have a log. In a bucket, to ask for each log of all trials would be a request each."""
-    return [stream for stream in streams if log_name(tried, stream) in there]
+    return list(LogFollower(folder, trial, attempt, streams, last=True).news())
 
 
 def attempts_of(folder: RunFolder, trial: str) -> list[int]:
@@ -326,12 +311,6 @@ def worker_logs(folder: RunFolder, streams: Sequence[str] = STREAMS) -> list[Log
                 made = _part(None, stream, text, f"{folder.uri}/{path}", f"{device}/{worker}")
                 parts += [made] if text else []
     return parts
-
-
-def _attempts(state: TrialState, number: int | None) -> list[Attempt]:
-    if number is None:
-        return [tried.attempt for tried in state.attempts[-1:]]
-    return [tried.attempt for tried in state.attempts if tried.attempt.number == number]
 
 
 def _part(tried: Attempt | None, stream: str, text: str, path: str | None, worker: str | None = None) -> LogPart:
@@ -357,10 +336,15 @@ def _traceback(state: TrialState, attempt: int | None) -> LogPart | None:
 
 
 class LogFollower:
-    """Reads logs as they grow: each byte once. Texts are cut at line ends, so that no character is torn."""
+    """Reads logs as they grow: each byte once. Texts are cut at line ends, so that no character is torn.
 
-    def __init__(self, folder: RunFolder, trial: str | None, attempt: int | None, streams: Sequence[str]) -> None:
-        self.folder, self.trial, self.attempt, self.streams = folder, trial, attempt, tuple(streams)
+    ``last``: read once, all there is: without ``attempt`` of the last attempt of each trial.
+    """
+
+    def __init__(
+        self, folder: RunFolder, trial: str | None, attempt: int | None, streams: Sequence[str], *, last: bool = False
+    ) -> None:
+        self.folder, self.trial, self.attempt, self.streams, self.last = folder, trial, attempt, tuple(streams), last
         self._read: dict[tuple[Attempt, str], int] = {}
         self._traced: set[str] = set()
         self._there: dict[str, int] | None = None  # logs of all trials, with their bytes, at the last look
@@ -383,14 +367,25 @@ class LogFollower:
 
     def news(self) -> Iterator[LogPart]:
         """The output since the last call, of all attempts that ``over`` has found."""
-        over = run_state(self.folder, self._state) != "running"
+        over = self.last or run_state(self.folder, self._state) != "running"
+        # in a bucket, to ask for each log of all trials would be a request each
         self._there = self.folder.files.below(TRIALS) if self.trial is None else None
-        for state in self._state.trials.values():
-            if self.trial is None or state.id == self.trial:
-                for tried in state.attempts:
-                    if self.attempt is None or tried.attempt.number == self.attempt:
-                        yield from self._news(tried.attempt, whole=over or tried.status != "running")
-                yield from self._trace(state)
+        for state in self._states():
+            for tried in state.attempts[-1:] if self.last and self.attempt is None else state.attempts:
+                if self.attempt is None or tried.attempt.number == self.attempt:
+                    yield from self._news(tried.attempt, whole=over or tried.status != "running")
+            yield from self._trace(state)
+
+    def _states(self) -> Iterator[TrialState]:
+        """The trials that may have something: those with files, and those that failed; in the order of the sweep."""
+        found = self._state
+        if self.trial is not None:
+            yield found.trials[self.trial]
+            return
+        wrong = np.flatnonzero(found.status > DONE).tolist()
+        named = {path.split("/")[1] for path in self._there or ()}
+        left = [place for place, name in enumerate(found.ids) if escaped(name) in named] if named else []
+        yield from map(found.state_at, sorted({*wrong, *left}))
 
     def _trace(self, state: TrialState) -> Iterator[LogPart]:
         """Why a trial failed, once it has its row."""

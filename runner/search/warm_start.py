@@ -17,9 +17,9 @@ from ..observe import table
 from ..optimize.descent import optimized
 from ..optimize.results import found_by
 from ..store.attempts import arrays_of
-from ..store.follower import Detail
+from ..store.follower import Detail, EventReader
 from ..store.layout import RunFolder, find
-from ..store.replay import record_of, replay
+from ..store.replay import replay
 from ..study.plan import Prepared
 from ..study.trials import Trial, Trials, check_optimize, resolve, trial_id, trial_seed
 
@@ -77,13 +77,15 @@ def _run(prepared: Prepared, run: str) -> RunFolder:
 def _ended(folder: RunFolder, names: Sequence[str]) -> list[WarmPoint]:
     """The trials of a run that have a loss, the smallest first."""
     found = replay(folder, Detail.SMALL)
-    trials = folder.found_trials().trials.named
+    trials, lines = folder.found_trials().trials.named, EventReader(folder)
+    rows = table.rows_of(folder, found)
     ended = []
-    for row in table.rows_of(folder, found):
-        loss, trial = row["loss"], trials.get(str(row["trial"]))
+    for name, loss in zip(rows.column("trial"), rows.column("loss"), strict=True):
+        trial = trials.get(name)
         if loss is None or not math.isfinite(loss) or trial is None:
             continue
-        record = record_of(folder, found.trials[trial.id]) or {}
+        entry = found.trials[name].entry
+        record = lines.at(entry) if entry is not None else {}
         outputs = {name: value for name, value in (record.get("outputs") or {}).items() if name.removeprefix("opt.") in names}
         values = arrays_of(folder, {**record, "outputs": outputs}, "outputs") if found_by({**outputs, "opt.stopped": 0}) else {}
         params = _copied(trial.params)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...optimize.results import REPORTED, STOPPED
 from ...query.run_table import RunTable
-from .material import Material, column_in, swept_of, value_of
+from .material import Material, column_in, swept_of, values_of
 from .page import clean
 from .thinning import picked
 
@@ -124,9 +124,8 @@ def trial_table(runs: Sequence[Material]) -> TrialTable:
     if best is not None and best not in places:
         places = sorted([*places[1:], best])
     table = _SomeRows.of(runs, places)
-    every = [trial for run in runs for trial in run.trials] if len(runs) > 1 else runs[0].trials
-    trials = [every[place] for place in places]
-    swept = [ReportColumn(name, "parameter", [value_of(trial, name) for trial in trials]) for name in swept_of(runs)]
+    every = {name: [value for run in runs for value in values_of(run.trials, name)] for name in swept_of(runs)}
+    swept = [ReportColumn(name, "parameter", [values[place] for place in places]) for name, values in every.items()]
     slopes = _slopes(table, [column.name for column in swept if column.numeric])
     names = [run.folder.name for run, count in zip(runs, counts, strict=True) for _ in range(count)] if len(runs) > 1 else []
     wanted = [

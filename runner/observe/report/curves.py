@@ -50,8 +50,8 @@ def by_step(run: Material, place_of: Callable[[int], int | None]) -> list[dict[s
     out = []
     for name in names:
         curves = list[Curve]()
-        for place, trial in enumerate(run.trials):
-            own, series = histories[place] if name == "loss" else None, run.live.get(trial.id)
+        for place, trial in enumerate(run.trials.ids):
+            own, series = histories[place] if name == "loss" else None, run.live.get(trial)
             if isinstance(own, list):
                 curves.append(Curve(place, np.arange(len(own)), np.asarray(own, np.float64)))
             elif series is not None and name in series.values:

@@ -13,13 +13,15 @@ from ....jobs.core.paths import get, has
 from ...live.points import Series, live_values
 from ...query.run_table import RunTable, as_column
 from ...store.attempts import ResultMissing, arrays_of
-from ...store.follower import Detail, JournalEntry, each_trial
+from ...store.follower import Detail, JournalEntry
 from ...store.layout import RunFolder
 from ...store.replay import Replay, Replayer
 from ...study.plan import PlannedBytes
-from ...study.trials import Trial
+from ...study.trial_list import Trial, Trials
+from ...value_columns import ABSENT
 from ...workers.records import gradient_norm
 from ..device_load import Load, loads
+from ..show import differ
 from ..table import rows_of
 from ..view import RunView, RunWatch
 
@@ -37,7 +39,7 @@ class Material:
     info: Mapping[str, Any]
     config: str
     view: RunView
-    trials: Sequence[Trial]
+    trials: Trials
     rows: RunTable
     found: Replay
     loads: Sequence[Load]
@@ -51,14 +53,21 @@ def column_in(runs: Sequence[Material], name: str) -> list[Any]:
 
 def swept_of(runs: Sequence[Material]) -> list[str]:
     """The parameters that differ between the trials of a run, or between runs."""
-    trials = [trial for run in runs for trial in run.trials]
-    names = dict.fromkeys(name for trial in trials for name in trial.swept)
+    names = dict.fromkeys(name for run in runs for name in run.trials.swept)
     if len(runs) > 1:  # one that is constant in each of them is in no ``swept``
         firsts = [run.trials[0].params for run in runs if len(run.trials)]
         names |= dict.fromkeys(
             name for params in firsts for name, value in params.items() if not isinstance(value, list | dict)
         )
-    return [name for name in names if len({str(value_of(trial, name)) for trial in trials}) > 1]
+    return [name for name in names if differ([value for run in runs for value in values_of(run.trials, name)])]
+
+
+def values_of(trials: Trials, name: str) -> list[Any]:
+    """The values of a swept parameter, see ``value_of``."""
+    column = trials.swept.get(name)
+    if column is None or ABSENT in column.distinct():
+        return [value_of(trial, name) for trial in trials]
+    return column.tolist()
 
 
 def value_of(trial: Trial, name: str) -> Any:
@@ -90,9 +99,10 @@ def gather(folder: RunFolder) -> Material:
         rows=rows.replaced({"gradient_norm": as_column(norms, "gradient_norm")}),
         found=found,
         loads=loads(
-            (one.event for entry in entries for one in each_trial(entry, found.ids)),
+            (entry.event for entry in entries),
             float(info["created"]),
             {name: planned[place] for place, name in enumerate(found.ids)},
+            found.ids,
         ),
         live=live_values(folder),
     )
