@@ -68,10 +68,11 @@ def test_a_mesh_is_lit_by_lambert(window):
     scene.mesh(corners, indices=np.array([0, 1, 2, 0, 2, 3]), color=(1, 0.5, 0))
     window.get_canvas().scene(scene)
     shown = window.get_image_buffer_as_numpy()[80, 60, :3]
-    # colours are those of the corners, interpolated
-    light = np.array([0, 3, 4])
-    cosine = np.mean([(light - c)[2] / np.linalg.norm(light - c) for c in corners[[0, 2]]])
-    np.testing.assert_allclose(shown, (0.1 + 0.5 * cosine) * np.array([1, 0.5, 0]), atol=2e-2)
+    point = np.array([(80.5 / 80 - 1) * 4 / 3, 60.5 / 60 - 1, 0]) * 4 * np.tan(np.radians(30))
+    way = np.array([0, 3, 4]) - point
+    np.testing.assert_allclose(shown, (0.1 + 0.5 * way[2] / np.linalg.norm(way)) * np.array([1, 0.5, 0]), atol=1e-6)
+    depth = window.get_depth_buffer_as_numpy()[80, 60]
+    np.testing.assert_allclose(depth, 0.1 * (1000 - 4) / (4 * (1000 - 0.1)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("show_wireframe", [False, True])

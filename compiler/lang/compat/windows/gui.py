@@ -159,12 +159,12 @@ class GUI(BaseWindow):
         self.arrows(_grid(way.shape[:2], bound), way.reshape(-1, 2), radius, color, **kw)
 
     def vector_field(self, vector_field: Any, arrow_spacing: int = 5, color: Any = 0xFFFFFF) -> None:
-        """Show arrows at every so many places of a field of vectors; the longest reaches one spacing far."""
+        """Show arrows at every so many places of a field of vectors; the longest is a tenth of the window."""
         v = as_array(vector_field)
-        longest = np.linalg.norm(v, axis=-1).max(initial=1e-30)
-        way = v[::arrow_spacing, ::arrow_spacing] * (arrow_spacing / max(v.shape[0], 1) / max(longest, 1e-30))
-        place = _grid(v.shape[:2], 0.5).reshape(*v.shape[:2], 2)[::arrow_spacing, ::arrow_spacing]
-        self.arrows(place.reshape(-1, 2), way.reshape(-1, 2), 1, color)
+        way = v[::arrow_spacing, ::arrow_spacing] * (0.1 / (np.linalg.norm(v, axis=-1).max(initial=0) + 1e-16))
+        x, y = (np.arange(0, n, arrow_spacing) / n for n in v.shape[:2])
+        begin = np.stack(np.meshgrid(x, y, indexing="ij"), -1)
+        self.arrows(begin.reshape(-1, 2), way.reshape(-1, 2), 1, color)
 
     def contour(self, scalar_field: Any, normalize: bool = False) -> None:
         """Show a field of numbers in the colours of matplotlib's plasma."""
@@ -189,11 +189,15 @@ def contour_image(scalar_field: Any, name: str, normalize: bool, res: tuple[int,
     a = as_array(scalar_field).astype(np.float64)
     if a.ndim != 2:
         raise ValueError(f"contour() takes a field of numbers with two axes, not {a.shape}")
+    if res is not None and res != a.shape:
+        for axis, n in enumerate(res):  # linear between the cells
+            at = np.linspace(0, a.shape[axis] - 1, n)
+            low = np.minimum(at.astype(int), max(a.shape[axis] - 2, 0))
+            share = (at - low).reshape((-1, 1) if axis == 0 else (1, -1))
+            above = np.minimum(low + 1, a.shape[axis] - 1)
+            a = np.take(a, low, axis) * (1 - share) + np.take(a, above, axis) * share
     if normalize:
         a = (a - a.min()) / (a.max() - a.min() + 1e-16)
-    if res is not None:
-        x, y = (np.arange(n) * m // n for n, m in zip(res, a.shape, strict=True))
-        a = a[x[:, None], y[None]]
     try:
         from matplotlib import colormaps
     except ImportError:

@@ -9,7 +9,7 @@ import numpy as np
 
 Array = np.ndarray
 Shade = Callable[[Array, Array], Array]
-"""(numbers of discs, normals of their pixels towards the eye) -> colours of the pixels."""
+"""(which disc or triangle, its normal or its weights of the corners there) of each pixel -> their colours."""
 Layer = tuple[Array, Array]
 """(buffer of the image's size, value of each shape or corner): larger values cover smaller ones."""
 FRAGMENTS = 1 << 20
@@ -101,13 +101,14 @@ class Raster:
             z = None if depth is None else depth[seen[line], 0] * (1 - t) + depth[seen[line], 1] * t
             self.discs(a[line] + way[line] * t[:, None], radius[seen[line]], shown, z)
 
-    def triangles(self, corners: Array, color: Array, depth: Array | None = None) -> None:
+    def triangles(self, corners: Array, color: Array, depth: Array | None = None, shade: Shade | None = None) -> None:
         """Draw filled triangles.
 
         Args:
             corners: in pixels, (n, 3, 2).
             color: (n, 3), or (n, 3, 3) for each corner.
             depth: of the corners, (n, 3).
+            shade: gives the colours in the place of ``color``.
         """
         res = np.array(self.color.shape[:2])
         ok = np.isfinite(corners.reshape(len(corners), 6).sum(1))
@@ -122,9 +123,11 @@ class Raster:
             span = np.arange(int(side[part[0]]))
             offset = np.stack(np.meshgrid(span, span, indexing="ij"), -1).reshape(-1, 2)
             for chunk in _chunks(part, len(offset)):
-                self._triangle_pixels(chunk, corners, color, layer, low, offset)
+                self._triangle_pixels(chunk, corners, color, layer, shade, low, offset)
 
-    def _triangle_pixels(self, chunk: Array, corners: Array, color: Array, layer: Layer, low: Array, offset: Array) -> None:
+    def _triangle_pixels(
+        self, chunk: Array, corners: Array, color: Array, layer: Layer, shade: Shade | None, low: Array, offset: Array
+    ) -> None:
         cell = low[chunk][:, None] + offset
         p, (a, b, c) = cell + 0.5, (corners[chunk, k][:, None] for k in range(3))
         area = _cross(b - a, c - a)
@@ -132,7 +135,10 @@ class Raster:
             weight = np.stack([_cross(b - p, c - p), _cross(c - p, a - p), _cross(a - p, b - p)], -1) / area[..., None]
         inside = (weight >= -1e-9).all(-1) & (cell < self.color.shape[:2]).all(-1)
         which, weight = chunk[np.nonzero(inside)[0]], weight[inside].astype(np.float32)
-        colors = color[which] if color.ndim == 2 else np.einsum("nk,nkc->nc", weight, color[which])
+        if shade is not None:
+            colors = shade(which, weight)
+        else:
+            colors = color[which] if color.ndim == 2 else np.einsum("nk,nkc->nc", weight, color[which])
         self._plot(cell[inside], colors, layer[0], np.einsum("nk,nk->n", weight, layer[1][which]))
 
     def text(self, mask: Array, at: tuple[float, float], color: Array) -> None:

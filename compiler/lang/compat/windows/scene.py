@@ -268,11 +268,12 @@ class View:
             ndc = clip[..., :3] / clip[..., 3:]
         return (ndc[..., :2] * 0.5 + 0.5) * np.array(res, float), ndc[..., 2]
 
-    def lit(self, color: Array, at: Array, normal: Array) -> Array:
+    def lit(self, color: Array, at: Array, normal: Array, *, two_sided: bool = False) -> Array:
         """Lambert's colours of points of the camera."""
         total = np.broadcast_to(self.ambient, color.shape).copy()
         for pos, light in self.lights:
-            total += np.maximum(0, (_unit(pos - at) * normal).sum(-1, keepdims=True)) * light
+            cosine = (_unit(pos - at) * normal).sum(-1, keepdims=True)
+            total += (np.abs(cosine) if two_sided else np.maximum(0, cosine)) * light
         return np.clip(color * total, 0, 1)
 
     def draw(self, raster: Raster, shapes: list[Shape]) -> None:
@@ -287,13 +288,16 @@ class View:
         front = -at[:, 2] > self.near if self.perspective else np.ones(len(at), bool)
         at, radius, color = at[front], radius[front], color[front]
         center, _ = project(at)
-        edge, _ = project(at + np.stack([0 * radius, radius, 0 * radius], -1))
+        edge, _ = project(at + np.stack([radius, 0 * radius, 0 * radius], -1))
+        pixels = np.abs(edge - center)[:, 0]
+        if self.perspective:  # as Taichi: by the distance, and as if the window was a square of its width
+            pixels *= -at[:, 2] / np.linalg.norm(at, axis=1) * raster.color.shape[0] / raster.color.shape[1]
         _, depth = project(at + np.stack([0 * radius, 0 * radius, np.minimum(radius, -at[:, 2] * 0.5)], -1))
 
         def shade(which: Array, normal: Array) -> Array:
             return self.lit(color[which], at[which] + normal * radius[which][:, None], normal)
 
-        raster.discs(center, np.abs(edge - center)[:, 1], color, depth, shade)
+        raster.discs(center, pixels, color, depth, shade)
 
     def _lines(self, raster: Raster, project: Any, vertices: Array, indices: Array, color: Array, width: Array) -> None:
         ends, colors = self.seen(vertices)[indices], color[indices]
@@ -318,14 +322,18 @@ class View:
     ) -> None:
         at = self.seen(vertices)
         normal = _normals(at, indices) if normals is None else normals @ self.matrix[:3, :3].T
-        normal = _unit(normal)
-        if two_sided:
-            normal = np.where((normal * at).sum(-1, keepdims=True) > 0, -normal, normal)
-        corners, colors = at[indices], self.lit(color, at, normal)[indices]
+        corners = np.concatenate([at, normal, color], 1)[indices]
         if self.perspective:
-            corners, colors = _clip_triangles(corners, colors, -self.near)
-        pixel, depth = project(corners)
-        raster.triangles(pixel, colors, depth)
+            corners = _clip_triangles(corners, -self.near)
+        pixel, depth = project(corners[..., :3])
+
+        def shade(which: Array, weight: Array) -> Array:
+            if self.perspective:
+                weight = weight / corners[which, :, 2]
+            inside = np.einsum("nk,nkc->nc", weight / weight.sum(1, keepdims=True), corners[which])
+            return self.lit(inside[:, 6:], inside[:, :3], _unit(inside[:, 3:6]), two_sided=bool(two_sided))
+
+        raster.triangles(pixel, corners[:, 0, 6:], depth, shade)
 
 
 def _normals(at: Array, indices: Array) -> Array:
@@ -350,22 +358,17 @@ def _clip_lines(ends: Array, colors: Array, z: float) -> tuple[Array, Array]:
     return ends, colors
 
 
-def _clip_triangles(corners: Array, colors: Array, z: float) -> tuple[Array, Array]:
-    """The parts of triangles in front of the near plane."""
+def _clip_triangles(corners: Array, z: float) -> Array:
+    """The parts of triangles in front of the near plane, with what else their corners have."""
     front = (corners[..., 2] < z).sum(1)
     whole = front == 3
-    out, shades = [corners[whole]], [colors[whole]]
-    for k in np.flatnonzero((front > 0) & ~whole):
-        polygon: list[tuple[Array, Array]] = []
-        for i in range(3):
-            (a, ca), (b, cb) = ((corners[k, j], colors[k, j]) for j in (i, (i + 1) % 3))
+    out = [corners[whole]]
+    for triangle in corners[(front > 0) & ~whole]:
+        polygon: list[Array] = []
+        for a, b in zip(triangle, np.roll(triangle, -1, 0), strict=True):
             if a[2] < z:
-                polygon.append((a, ca))
+                polygon.append(a)
             if (a[2] < z) != (b[2] < z):
-                t = (z - a[2]) / (b[2] - a[2])
-                polygon.append((a + t * (b - a), ca + t * (cb - ca)))
-        for i in range(1, len(polygon) - 1):
-            three = polygon[0], polygon[i], polygon[i + 1]
-            out.append(np.array([p for p, _ in three])[None])
-            shades.append(np.array([c for _, c in three])[None])
-    return np.concatenate(out), np.concatenate(shades)
+                polygon.append(a + (z - a[2]) / (b[2] - a[2]) * (b - a))
+        out += [np.array([[polygon[0], polygon[i], polygon[i + 1]]]) for i in range(1, len(polygon) - 1)]
+    return np.concatenate(out)
