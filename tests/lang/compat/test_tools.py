@@ -125,10 +125,11 @@ def test_an_image_is_read_as_it_was_written(tmp_path):
 
 def test_png_needs_no_pillow_and_others_say_what_they_need(tmp_path, monkeypatch):
     image = pytest.importorskip("PIL.Image")
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    imwrite(np.full((4, 2, 3), 7, np.uint8), tmp_path / "a.png")
-    with pytest.raises(ImportError, match="image files other than PNG need Pillow"):
-        imwrite(np.zeros((4, 2)), tmp_path / "a.jpg")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "PIL", None)
+        imwrite(np.full((4, 2, 3), 7, np.uint8), tmp_path / "a.png")
+        with pytest.raises(ImportError, match="image files other than PNG need Pillow"):
+            imwrite(np.zeros((4, 2)), tmp_path / "a.jpg")
     assert image.open(tmp_path / "a.png").size == (4, 2) and files.as_bytes(np.ones(1)).tolist() == [255]
 
 
