@@ -132,8 +132,12 @@ class Declared:
                     f"  do: write `self.input({name!r})` in build, and use the field that it gives in the kernels"
                 )
 
-    def fill(self, params: BaseModel, program: Any, apart: Container[str] = ()) -> None:
+    def fill(
+        self, params: BaseModel, program: Any, apart: Container[str] = (), given: Mapping[str, np.ndarray] | None = None
+    ) -> None:
         """Give the inputs the values of these parameters, but for those ``apart``. What has its value already is left alone.
+
+        ``given``: some of the values as arrays. The conversion of a list of numbers takes as long as many a kernel.
 
         Raises:
             ValueError: a value has another shape than its field, or does not fit its type.
@@ -144,7 +148,8 @@ class Declared:
             value = getattr(params, name)
             held = self._held.get(name)
             if held is None or not same(value, held):
-                self.put(name, np.asarray(value), program)
+                array = given.get(name) if given else None
+                self.put(name, np.asarray(value) if array is None else array, program)
                 if type(value) in (float, int):  # immutable values
                     self._held[name] = value
 

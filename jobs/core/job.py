@@ -179,28 +179,32 @@ class Job(Declaring, JobFiles, Generic[P]):
             Whether that is possible: only inputs differ, of the same shapes, and whole numbers among them do not, as they may bound loops;
             and the job can run again (``why_built_again``). Else the parameters are what they were, and the job must be built again.
         """
-        if not self._differs_in_inputs(params) or self.why_built_again():
+        given = self._as_inputs(params)
+        if given is None or self.why_built_again():
             return False
         self.params = self._filled = params
-        self._declared.fill(params, self.program)
+        self._declared.fill(params, self.program, given=given)
         return True
 
-    def _differs_in_inputs(self, params: P) -> bool:
-        """Whether these parameters have values for the open job's inputs, and are its own otherwise."""
+    def _as_inputs(self, params: P) -> dict[str, np.ndarray] | None:
+        """The arrays among these parameters, by name, if they have values for the open job's inputs and are its own otherwise."""
         now, before, inputs = vars(params), vars(self.params), self._declared.inputs
+        arrays = dict[str, np.ndarray]()
         for name in type(params).model_fields:
             a, b = now[name], before[name]
             if a is b or (type(a) is float and type(b) is float and (name in inputs or same(a, b))):
                 continue
             if name not in inputs:
                 if not same(a, b):
-                    return False
-            elif (given := np.asarray(a)).shape != self._declared.shape(name, self.program):
-                return False
-            elif given.dtype.kind != "f" and not same(a, b):
-                return False
+                    return None
+                continue
+            arrays[name] = given = np.asarray(a)
+            if given.shape != self._declared.shape(name, self.program):
+                return None
+            if given.dtype.kind != "f" and not same(a, b):
+                return None
         own = getattr(self.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
-        return not own or self.shape_key(params) == self.shape_key(self.params)
+        return arrays if not own or self.shape_key(params) == self.shape_key(self.params) else None
 
     def why_built_again(self) -> str:
         """Why the open job cannot run again, as a phrase; it is then built for each run. Empty if it can.
