@@ -9,6 +9,7 @@ from ..codegen.llvm.target import SimdWidth
 from ..ir.nodes import Kernel
 from ..options import Options, checks
 from ..passes.parallel.injective import race_free
+from ..passes.parallel.rows import loop_orders
 from ..runtime.jit import host
 from .pipeline import without_checks
 
@@ -19,4 +20,5 @@ def lanes_of(kernel: Kernel, plain: Kernel, options: Options) -> SimdWidth:
         return SimdWidth(options.cpu_lanes)
     plain = without_checks(kernel) if checks(options) else plain
     alone = frozenset(op for task in plain.tasks for op in race_free(task))
-    return replace(suggested_lanes(plain, alone, host().triple, host().features), fewer=True)
+    in_vectors = {loop for task in plain.tasks for loop in loop_orders(task)}
+    return replace(suggested_lanes(plain, alone, host().triple, host().features, in_vectors), fewer=True)

@@ -33,6 +33,7 @@ from ..passes.forward.tangent import Tangent, forward_kernel
 from ..passes.gather.gather import gather_kernel
 from ..passes.parallel.injective import ordered, race_free
 from ..passes.parallel.reduce import reduce_kernel
+from ..passes.parallel.rows import loop_orders, row_order
 from ..passes.pools import in_blocks
 from ..passes.reciprocals import share_reciprocals
 from ..passes.reverse.gradient import Gradient, reverse_kernel
@@ -174,7 +175,11 @@ def device_input(
     plain = frozenset(op for task in out.tasks for op in race_free(task))
     in_order = frozenset(op for task in out.tasks for op in ordered(task, plain))
     cache, fast = options.offline_cache, options.fast_math
-    return out, DeviceOptions(lanes=1, offline_cache=cache, plain=plain, ordered=in_order, fast_math=fast)
+    rows = {task: order for task in out.tasks if (order := row_order(task)) is not None}
+    loops = {loop: order for task in out.tasks for loop, order in loop_orders(task).items()}
+    return out, DeviceOptions(
+        lanes=1, offline_cache=cache, plain=plain, ordered=in_order, rows=rows, loops=loops, fast_math=fast
+    )
 
 
 def reduced(kernel: Kernel, run: Runner = printing, gathers: bool = False) -> Kernel:

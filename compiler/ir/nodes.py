@@ -359,3 +359,60 @@ class Kernel:
     tmps: list[Place] = field(default_factory=list)
     loc: Loc | None = None
     frees: str = ""  # a field in a level with a budget, blocks of which the kernel may give back
+
+
+# -- in which order iterations may run: those of a row, which differ in the last axis of a parallel loop alone, and of serial loops
+
+
+@dataclass(frozen=True, slots=True)
+class RowSum:
+    """One of the sums that may be made when all iterations of a row have run.
+
+    Attributes:
+        add: it adds to an element, or subtracts from it.
+        lag: the iteration that adds to an element comes so many after the one whose add of the group comes first in the text.
+    """
+
+    add: Op
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrder:
+    """The iterations of a row touch different elements, unless they only read them, but for sums.
+
+    Attributes:
+        sums: groups of sums that meet at elements. Those of a group are made element by element, in this order, which is that of the
+            iterations; groups do not meet.
+        adds: other sums, which meet at elements that are not known. They are made iteration by iteration.
+    """
+
+    sums: tuple[tuple[RowSum, ...], ...] = ()
+    adds: tuple[Op, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSum:
+    """``store`` puts into a variable what becomes of its value, ``load``, by updates one after the other.
+
+    Attributes:
+        updates: operations on the result of the one before, first on ``load``, and on another value.
+    """
+
+    load: Op
+    updates: tuple[Op, ...]
+    store: LocalStore
+
+    @property
+    def steps(self) -> list[tuple[Op, int]]:
+        """The updates, each with the number of the operand that is the result of the one before."""
+        before = (self.load, *self.updates)
+        return [(x, 0 if x.args[0] is y else 1) for y, x in zip(before, self.updates)]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOrder:
+    """The iterations of a serial loop have nothing in common but sums in variables, and adds to memory, in the order of the text."""
+
+    sums: tuple[LocalSum, ...]
+    adds: tuple[Op, ...]

@@ -276,6 +276,12 @@ def kernel_buffers(kernel: Kernel) -> list[Buffer]:
     return list(dict.fromkeys(p.buffer for p in kernel_places(kernel)))
 
 
+def any_order(s: Op) -> bool:
+    """Whether atomics of a kind on one element leave the same bits in any order, whatever their values are."""
+    place, code = atomic_of(s)
+    return code in ("min", "max") or (not place.dtype.is_real and code in ("add", "sub", "mul", "and", "or", "xor"))
+
+
 def conditional_locals(task: Task) -> list[Local]:
     """The locals whose first store is not certain to run: they start each iteration as 0."""
     sure: set[Local] = {r.local for r in task.reductions}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..codegen.abi import ContextLayout, Message
-from ..ir.nodes import Op, Print
+from ..ir.nodes import Loop, LoopOrder, Op, Print, RowOrder, Task
 from . import jit
 
 
@@ -14,8 +15,8 @@ class CompileOptions:
     """The options of a kernel's compilation.
 
     ``plain``: atomics that no other iteration can affect; ``ordered``: those whose order decides bits, which a CPU executes in the order
-    of the iterations; ``lanes``, ``narrow``: see ``target.SimdWidth``; ``fast_math``: a GPU may
-    approximate f32; ``trials``: of a batched kernel, the trials of a group.
+    of the iterations; ``rows``, ``loops``: the order of some of its loops; ``lanes``, ``narrow``: see ``target.SimdWidth``;
+    ``fast_math``: a GPU may approximate f32; ``trials``: of a batched kernel, the trials of a group.
     """
 
     opt_level: int = 2
@@ -24,6 +25,8 @@ class CompileOptions:
     offline_cache: bool = True
     plain: frozenset[Op] = frozenset()
     ordered: frozenset[Op] = frozenset()
+    rows: Mapping[Task, RowOrder] = field(default_factory=dict)
+    loops: Mapping[Loop, LoopOrder] = field(default_factory=dict)
     fast_math: bool = False
     trials: int = 0
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import qdrun as qd
-from qdrun.compiler.codegen.llvm.cost import grain
+from qdrun.compiler.codegen.llvm.cost import least_of_sums
 from qdrun.compiler.compile import keys
 from qdrun.compiler.ir import meaning
 from qdrun.compiler.runtime import cache
@@ -112,7 +112,7 @@ def use_libm() -> None:
 
 
 def _in_chunks(task: Any, number: int, launch: Any, chunk: int | None, run: Any = interpret._run_task) -> None:
-    run(task, number, launch, grain(task, 1) if task.parallel and task.reductions else chunk)
+    run(task, number, launch, least_of_sums(task, 1) if task.parallel and task.reductions else chunk)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qdrun.compiler.codegen.llvm.cost import grain
+from qdrun.compiler.codegen.llvm.cost import least_of_sums
 from qdrun.compiler.frontend.lower import lower
 from qdrun.compiler.frontend.signature import LowerOptions
 from qdrun.compiler.ir import meaning
@@ -114,7 +114,7 @@ class Replay:
         copy = self.run(ir, self.memory(ir), params)
         launch()
         live = self.memory(ir, live=True)
-        if any(t.reductions and grain(t, 1) < 64 for t in ir.tasks):
+        if any(t.reductions and least_of_sums(t, 1) < 64 for t in ir.tasks):
             tolerance = max(tolerance, 1e-12)  # costly iterations: a chunk has few, and partial sums come in another order
         if not self.variant.program.device.on_host:
             tolerance = max(tolerance, self.apart)  # mathematical functions of its own, and atomic sums in any order

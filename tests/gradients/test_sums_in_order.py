@@ -311,3 +311,71 @@ def test_integers_and_minima_of_such_loops_are_right(rng):
     np.minimum.at(want, indices, values)
     np.testing.assert_array_equal(least.to_numpy(), want)
     np.testing.assert_array_equal(count.to_numpy(), np.bincount(indices, minlength=M))
+
+
+@pytest.mark.parametrize("dtype", [qd.f64, qd.f32, qd.f16])
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 900, 5001])
+def test_a_sum_of_one_chunk_has_one_partial_sum_for_every_sixteenth_iteration(n, dtype, rng):
+    values = rng.uniform(-1, 1, n).astype({"f64": np.float64, "f32": np.float32, "f16": np.float16}[dtype.name])
+    partial = np.zeros(16, values.dtype)
+    for k, v in enumerate(values):
+        partial[k % 16] += v
+    while len(partial) > 1:
+        partial = partial[: len(partial) // 2] + partial[len(partial) // 2 :]
+    want = values.dtype.type(0.5) + partial[0]
+
+    def found(**options):
+        start(**options)
+        x, total = qd.field(dtype, shape=n), qd.field(dtype, shape=())
+        x.from_numpy(values)
+        total.fill(0.5)
+
+        @qd.kernel
+        def add():
+            for i in range(n):
+                total[None] += x[i]
+
+        add()
+        return total.to_numpy()
+
+    for options in ({"cpu_lanes": 1}, {"cpu_lanes": 8}, {"cpu_lanes": 16}, {"debug": True}, {"arch": "python"}):
+        assert found(**options) == want, options
+
+
+def test_sums_and_extremes_of_one_element_have_the_same_bits_in_lanes_rows_and_under_checks(rng):
+    values = rng.uniform(-1, 1, (61, 37))
+
+    def found(**options):
+        start(**options)
+        x = qd.field(qd.f64, shape=values.shape, needs_grad=True)
+        weight, loss = (qd.field(qd.f64, shape=(), needs_grad=True) for _ in range(2))
+        most = qd.field(qd.f64, shape=())
+        x.from_numpy(values)
+        weight[None] = 0.7
+
+        @qd.kernel
+        def add():
+            for i, j in qd.ndrange(*values.shape):
+                for k in range(3):
+                    loss[None] += qd.sin(weight[None] * x[i, j]) * k
+                if x[i, j] > 0.2:
+                    loss[None] -= x[i, j]
+
+        @qd.kernel
+        def highest():
+            for i, j in qd.ndrange(*values.shape):
+                qd.atomic_max(most[None], x[i, j])
+
+        with qd.ad.Tape(loss):
+            add()
+        highest()
+        return [a.to_numpy().tobytes() for a in (loss, x.grad, weight.grad, most)]
+
+    first = found(cpu_lanes=1)
+    for options in (
+        {"cpu_lanes": 8},
+        {"cpu_lanes": 1, "debug": True},
+        {"cpu_lanes": 1, "cpu_max_num_threads": 1},
+        {"nan_check": True},
+    ):
+        assert found(**options) == first, options

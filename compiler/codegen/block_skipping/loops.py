@@ -9,6 +9,7 @@ from math import prod
 from ...ir.nodes import Local, Op, Place
 from ..llvm import memory
 from ..llvm.task_emitter import TaskEmitter
+from ..sums.partial_sums import PartialSums
 from .tiling import RUN, Tiling
 
 
@@ -45,8 +46,8 @@ class _CellRow:
 class _Tiles:
     """Emits the loops of one task. ``it``: the slot with the number of the next iteration."""
 
-    def __init__(self, e: TaskEmitter, unset: list[Local], cells: Tiling) -> None:
-        self.e, self.unset, self.cells, self.it = e, unset, cells, e.slot("i64")
+    def __init__(self, e: TaskEmitter, unset: list[Local], cells: Tiling, sums: PartialSums) -> None:
+        self.e, self.unset, self.cells, self.it, self.sums = e, unset, cells, e.slot("i64"), sums
         self.fast = cells.order[-1]
         e.module.declare("llvm.smin.i64", "declare i64 @llvm.smin.i64(i64, i64)")
 
@@ -120,7 +121,9 @@ class _Tiles:
         for x, n in zip(here[1:], cells.extents[1:]):
             flat = self._add(self._times(flat, n), x)
         e.iteration = (flat, False)  # as without cells: it decides random numbers
+        self.sums.begin()
         self._body()
+        self.sums.combine(e.t(f"sub nsw i64 {self._add(line.number, done)}, %begin"))
         following = self._add(done, 1)
         e.put(f"store i64 {following}, ptr {count}")
         more = e.t(f"icmp slt i64 {following}, {run_ends}")
@@ -221,6 +224,6 @@ class _Tiles:
         return self.e.t(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
 
 
-def run_tiles(e: TaskEmitter, unset: list[Local], cells: Tiling) -> None:
+def run_tiles(e: TaskEmitter, unset: list[Local], cells: Tiling, sums: PartialSums) -> None:
     """The iterations [begin, end) of a task in the order of its cells. ``unset``: locals that each iteration resets."""
-    _Tiles(e, unset, cells).run()
+    _Tiles(e, unset, cells, sums).run()

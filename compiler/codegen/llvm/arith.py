@@ -49,6 +49,14 @@ def binary(f: Fn, code: str, d: DType, v: bool, a: str, b: str) -> str:
     return f.t(f"{(_FLOAT_BIN if d.is_real else _INT_BIN)[code]} {f.ty(d, v)} {a}, {b}")
 
 
+def halves(f: Fn, d: DType, value: str, n: int) -> tuple[str, str]:
+    """The first and the last ``n`` elements of a vector of twice as many."""
+    ty = f.ty(d, False)
+    numbers = [", ".join(f"i32 {k}" for k in range(first, first + n)) for first in (0, n)]
+    low, high = (f.t(f"shufflevector <{2 * n} x {ty}> {value}, <{2 * n} x {ty}> poison, <{n} x i32> <{h}>") for h in numbers)
+    return low, high
+
+
 def extreme(f: Fn, code: str, d: DType, v: bool, a: str, b: str) -> str:
     """The smaller or the greater one. Of reals IEEE 754's: NaN if one is, and -0.0 is less than 0.0."""
     if not d.is_real:

@@ -7,7 +7,8 @@ from math import prod
 
 from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, LocalStore, Loop, Op, Operand, Print, Stmt, Task
 from ...ir.ops import TABLE, is_function
-from ...ir.walk import atomic_of, operands, walk
+from ...ir.walk import any_order, operands, walk
+from ..abi import WAYS
 from .target import ONE_LANE, SimdWidth
 from .uniform import Shapes, analyse, free_sums, windows_of
 
@@ -56,7 +57,16 @@ def grain(task: Task, lanes: int) -> int:
     return -(-count // lanes) * lanes
 
 
-def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features: str) -> SimdWidth:
+def least_of_sums(task: Task, lanes: int) -> int:
+    """The least number of iterations that share partial results: the same for all lanes, unless a few iterations are worth a chunk."""
+    count = grain(task, 4)
+    unit = WAYS if count >= WAYS else lanes
+    return -(-count // unit) * unit
+
+
+def suggested_lanes(
+    kernel: Kernel, plain: Container[Op], triple: str, features: str, in_vectors: Container[Loop] = ()
+) -> SimdWidth:
     """How many lanes are likely best: twice the native f32 vector, half of that for f64; and the tasks where lanes would not pay.
 
     Lanes pay in loops inside parallel tasks, where one iteration waits for the last: see ``_Gain``. They do not for prints, nor on a CPU
@@ -67,11 +77,12 @@ def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features:
         plain: its atomics that no other iteration can disturb.
         triple: of the machine, as LLVM names it.
         features: of its processor.
+        in_vectors: serial loops that are vectors in one lane, too.
     """
     flags = set(features.split(","))
     arm = triple.startswith(("aarch64", "arm64"))
     native = 16 if "+avx512f" in flags else 8 if {"+avx2", "+fma"} <= flags else 4 if arm else 0
-    narrow = frozenset(k for k, task in enumerate(kernel.tasks) if not native or not _lanes_pay(task, plain))
+    narrow = frozenset(k for k, task in enumerate(kernel.tasks) if not native or not _lanes_pay(task, plain, in_vectors))
     wide = [task for k, task in enumerate(kernel.tasks) if k not in narrow]
     if not wide:
         return ONE_LANE
@@ -88,7 +99,7 @@ def _doubles(task: Task) -> int:
     return 1 if (64, True) in sizes else sum(1 if bits == 64 else -1 for bits, _ in sizes)
 
 
-def _lanes_pay(task: Task, plain: Container[Op]) -> bool:
+def _lanes_pay(task: Task, plain: Container[Op], in_vectors: Container[Loop]) -> bool:
     statements = list(walk(task.body))
     if not task.parallel or any(isinstance(s, Print) for s in statements):
         return False
@@ -100,7 +111,7 @@ def _lanes_pay(task: Task, plain: Container[Op]) -> bool:
     loops = [s for s in task.body if isinstance(s, Loop)]
     if not loops or _iterations(task) < _SHORT:
         return False
-    model = _Gain(task, frozenset(atomics), statements)
+    model = _Gain(task, frozenset(atomics), statements, in_vectors)
     outside: list[Stmt] = [s for s in task.body if not isinstance(s, Loop)]
     return sum(map(model.loop, loops)) > model.serial(outside)
 
@@ -112,13 +123,16 @@ class _Gain:
     access that differs between lanes is a gather, and what takes turns costs ``_TURNS`` operations.
     """
 
-    def __init__(self, task: Task, turns: Container[Op], statements: list[Stmt]) -> None:
+    def __init__(self, task: Task, turns: Container[Op], statements: list[Stmt], in_vectors: Container[Loop]) -> None:
+        self._in_vectors = in_vectors
         self._varying, self._axes, self._turns = analyse(task).varying, {a.index for a in task.axes}, turns
         self._indices = _index_operations(statements)
 
     def loop(self, s: Loop) -> int:
         """The gain of all iterations of a loop."""
         body, count = list(walk(s.body)), trips(s)
+        if s in self._in_vectors:
+            return -count * self.serial(_without_loops(s.body))
         carried = count >= _SHORT and bool(_loaded(body) & {x.local for x in body if isinstance(x, LocalStore)})
         own = list(_own(s.body))
         each = sum(_FUNCTION if is_function(x.op) else carried and self._computes(x) for x in own if x in self._varying)
@@ -206,8 +220,8 @@ def _states_pay(task: Task, statements: list[Stmt], atomics: list[Op]) -> bool:
     do at once. A plan may choose fewer lanes, so they must not change any bits.
     """
     used = {id(x) for s in statements for x in operands(s)}
-    any_order = all(_any_order(s) and id(s) not in used for s in atomics)
-    if not any_order or _iterations(task) < _FEW or len(statements) > _MOST_STATEMENTS:
+    orderless = all(any_order(s) and id(s) not in used for s in atomics)
+    if not orderless or _iterations(task) < _FEW or len(statements) > _MOST_STATEMENTS:
         return False
     shapes, axes = analyse(task), {a.index for a in task.axes}
     gain = -4 * len(atomics)
@@ -241,9 +255,3 @@ def _iterations(task: Task) -> int:
     known = [(x.begin, x.end) for x in task.axes]
     sizes = [int(b.value) - int(a.value) if isinstance(a, Const) and isinstance(b, Const) else _FEW for a, b in known]
     return prod(sizes)
-
-
-def _any_order(s: Op) -> bool:
-    """Whether the atomics of a kind on one element leave the same bits in any order."""
-    place, code = atomic_of(s)
-    return code in ("min", "max") or (place.dtype.is_int and code in ("add", "sub", "and", "or", "xor"))

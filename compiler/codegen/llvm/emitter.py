@@ -6,11 +6,26 @@ With one lane every value is uniform and no mask exists. With more, control that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...ir.nodes import Buffer, Const, FaultKind, Kernel, Local, Op, Operand, Place, Print, Stack, Task
+from ...ir.nodes import (
+    Buffer,
+    Const,
+    FaultKind,
+    Kernel,
+    Local,
+    Loop,
+    LoopOrder,
+    Op,
+    Operand,
+    Place,
+    Print,
+    RowOrder,
+    Stack,
+    Task,
+)
 from ..abi import CTX_STATUS, STATUS_VALUES, STATUS_WORDS, ContextLayout, Message
 from .function import Fn, LlvmModule
 from .target import Unsupported, const_text
@@ -46,6 +61,8 @@ class KernelInfo:
     plain: frozenset[Op]
     far: frozenset[str] = frozenset()  # on a GPU, the tapes that do not lie on chip, see ``grid_rows.name_of``
     order: AtomicOrder = AtomicOrder()
+    rows: Mapping[Task, RowOrder] = field(default_factory=dict)  # of the tasks whose rows have an order that is known
+    loops: Mapping[Loop, LoopOrder] = field(default_factory=dict)  # of the serial loops whose sums may wait
 
 
 class Emitter(Fn, ABC):
@@ -67,6 +84,7 @@ class Emitter(Fn, ABC):
         self.there = ""  # of the lanes that have an iteration: locals of the other lanes are never read
         self.iteration: tuple[str, bool] = ("0", False)
         self.stacks: dict[tuple[str, str], str] = {}  # address of slot 0 of this worker's row, by stack and plane
+        self.waiting: Container[Op] = ()  # sums that are made behind the row, see ``RowSums``
         self.claimed = False  # before the first iteration
         self.in_turns = lanes > 1 and "lanes" in task.params  # as many lanes at a time as the launch has adstacks for
         self.turn = ""  # minus the first lane of those that run

@@ -8,6 +8,11 @@ from .target import LLVM_TYPES, Target
 ROLLED = '!"llvm.loop.unroll.runtime.disable"'
 """A loop is not unrolled unless its count is a literal."""
 
+_GROUP, _FIRST_LOOP = 3, 4  # numbers of metadata
+PARALLEL = f'!"llvm.loop.parallel_accesses", !{_GROUP}'
+"""No two iterations of a loop touch one element with accesses that carry ``IN_PARALLEL``, unless both read it."""
+IN_PARALLEL = f", !llvm.access.group !{_GROUP}"
+
 
 def unrolled(times: int) -> str:
     """A loop is unrolled that often."""
@@ -39,9 +44,12 @@ class LlvmModule:
 
     def _loops(self) -> str:
         """The metadata of loops: a node per loop, as LLVM requires, and one per property."""
-        said = {what: 2 if what == ROLLED else 3 + len(self.loops) + k for k, what in enumerate(dict.fromkeys(self.loops))}
-        facts = [f"!{n} = !{{{what}}}\n" for what, n in said.items()]
-        return "".join(facts + [f"!{n} = distinct !{{!{n}, !{said[what]}}}\n" for n, what in enumerate(self.loops, 3)])
+        behind = _FIRST_LOOP + len(self.loops)
+        said = {what: 2 if what == ROLLED else behind + k for k, what in enumerate(dict.fromkeys(self.loops))}
+        facts = [f"!{n} = !{{{what}}}\n" for what, n in said.items()] + [f"!{_GROUP} = distinct !{{}}\n"] * (PARALLEL in said)
+        return "".join(
+            facts + [f"!{n} = distinct !{{!{n}, !{said[what]}}}\n" for n, what in enumerate(self.loops, _FIRST_LOOP)]
+        )
 
 
 class Fn:
@@ -57,6 +65,7 @@ class Fn:
         self.slots: list[str] = []
         self.head: list[str] = []
         self.hoisted: dict[object, str] = {}
+        self.access = ""  # what LLVM is told of each load and store, in loops that it may make vectors of
         self._n = 0
 
     # -- text
@@ -89,10 +98,10 @@ class Fn:
         self.lines.append(f"  br i1 {cond}, label %{yes}, label %{no}{', !prof !1' if unlikely else ''}")
 
     def again(self, cond: str, body: str, out: str, said: str) -> None:
-        """The branch at the bottom of a loop, and what LLVM is told of the loop: ``ROLLED``, ``unrolled(n)`` or nothing."""
+        """The branch at the bottom of a loop, and what LLVM is told of the loop: ``ROLLED``, ``PARALLEL``, ``unrolled(n)`` or nothing."""
         self.branch(cond, body, out)
         if said:
-            self.lines[-1] += f", !llvm.loop !{3 + len(self.module.loops)}"
+            self.lines[-1] += f", !llvm.loop !{_FIRST_LOOP + len(self.module.loops)}"
             self.module.loops.append(said)
 
     def hoist(self, key: object, rhs: str) -> str:

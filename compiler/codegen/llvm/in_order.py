@@ -122,8 +122,8 @@ def start_windows(e: Emitter) -> None:
 
 
 @contextmanager
-def counting(e: Emitter, n: int) -> Iterator[str]:
-    """A loop with the numbers below ``n``."""
+def counting(e: Emitter, n: int | str, said: str = "") -> Iterator[str]:
+    """A loop with the numbers below ``n``, which is 1 at least. ``said``: what LLVM is told of it."""
     number, body, out = e.slot("i64"), e.label("counting"), e.label("counted")
     e.put(f"store i64 0, ptr {number}")
     e.jump(body)
@@ -132,7 +132,7 @@ def counting(e: Emitter, n: int) -> Iterator[str]:
     yield k
     following = e.t(f"add nuw nsw i64 {k}, 1")
     e.put(f"store i64 {following}, ptr {number}")
-    e.branch(e.t(f"icmp ult i64 {following}, {n}"), body, out)
+    e.again(e.t(f"icmp ult i64 {following}, {n}"), body, out, said)
     e.at(out)
 
 

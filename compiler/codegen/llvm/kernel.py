@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from ...ir.nodes import Kernel, Op, Task
+from collections.abc import Mapping
+
+from ...ir.nodes import Kernel, Loop, LoopOrder, Op, RowOrder, Task
 from ...ir.walk import conditional_locals, walk, written_places
-from ..abi import ALL_THREADS, CTX_LAUNCHES, CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
+from ..abi import ALL_THREADS, CTX_LAUNCHES, CTX_POOL, CTX_STATUS, WAYS, arg_offsets, context_layout, messages
 from ..gpu.prologue import begin_and_size
 from ..math.calls import settle
-from .cost import grain
+from ..sums.partial_sums import MAX_CHUNKS, combine_partials
+from .cost import grain, least_of_sums
 from .emitter import KernelInfo
 from .function import LlvmModule
 from .in_order import FRAME_TURN, least_chunk, order_of
 from .report import prints
 from .rows import FRAME_CLAIMS, new_claims
 from .target import Target
-from .task import FRAME_AXES, FRAME_CHUNK, FRAME_PARTIALS, MAX_CHUNKS, combine_partials, emit_task
+from .task import FRAME_AXES, FRAME_CHUNK, FRAME_PARTIALS, emit_task
 from .task_emitter import TaskEmitter
 from .trials import chunk_of, emit_trials
 from .uniform import Shapes
@@ -36,7 +39,12 @@ def exports_of(kernel: Kernel, batched: bool) -> list[str]:
 
 
 def emit_kernel(
-    kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset(), ordered: frozenset[Op] = frozenset()
+    kernel: Kernel,
+    target: Target,
+    plain: frozenset[Op] = frozenset(),
+    ordered: frozenset[Op] = frozenset(),
+    rows: Mapping[Task, RowOrder] | None = None,
+    loops: Mapping[Loop, LoopOrder] | None = None,
 ) -> str:
     """A kernel as LLVM text: ``void <symbol>(ptr args)`` and what it calls.
 
@@ -45,6 +53,8 @@ def emit_kernel(
         target: the machine and the number of lanes.
         plain: atomics that no other iteration can disturb; they become a load and a store.
         ordered: atomics whose order decides bits; their tasks run their iterations in order.
+        rows: the order of the rows of some tasks; those of others run one iteration after the other.
+        loops: that of some serial loops.
 
     Raises:
         Unsupported: the kernel has something that this target or lane width cannot do.
@@ -53,7 +63,15 @@ def emit_kernel(
     codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
     sites = {s: k for k, s in enumerate(prints(kernel))}
     info = KernelInfo(
-        kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, order=order_of(kernel, ordered, target)
+        kernel,
+        context_layout(kernel),
+        arg_offsets(kernel.args),
+        codes,
+        sites,
+        plain,
+        order=order_of(kernel, ordered, target),
+        rows=rows or {},
+        loops=loops or {},
     )
     names = [f"{symbol(kernel)}.{k}" for k in range(len(kernel.tasks))]
     if target.trials and kernel.tasks:
@@ -193,9 +211,17 @@ def _chunk(e: TaskEmitter, task: Task, n: str) -> str:
     if not task.parallel or (task in e.info.order.alone and not task.reductions):
         return n
     lanes = e.module.target.lanes_of(e.number, task)
-    least = grain(task, lanes)
-    if task in e.info.order.deferred and not task.reductions:
-        return str(least_chunk(task, e.info.order, least))
-    per = e.t(f"udiv i64 {e.t(f'add i64 {n}, {MAX_CHUNKS * lanes - 1}')}, {MAX_CHUNKS * lanes}")
-    per = e.t(f"mul i64 {per}, {lanes}") if lanes > 1 else per
+    if not task.reductions:
+        least = grain(task, lanes)
+        if task in e.info.order.deferred:
+            return str(least_chunk(task, e.info.order, least))
+        return _enough(e, n, least, lanes)
+    least = least_of_sums(task, lanes)
+    return _enough(e, n, least, WAYS if least % WAYS == 0 else lanes)
+
+
+def _enough(e: TaskEmitter, n: str, least: int, unit: int) -> str:
+    """The iterations of each of ``MAX_CHUNKS`` chunks, in units, or the least number if that is more."""
+    per = e.t(f"udiv i64 {e.t(f'add i64 {n}, {MAX_CHUNKS * unit - 1}')}, {MAX_CHUNKS * unit}")
+    per = e.t(f"mul i64 {per}, {unit}") if unit > 1 else per
     return e.t(f"call i64 @llvm.smax.i64(i64 {per}, i64 {least})")

@@ -180,7 +180,7 @@ def read(e: Emitter, dtype: DType, ptr: str, kind: str, align: int) -> str:
     elif kind == "guarded" or (kind == "linear" and e.mask):
         reg = _masked(e, "load", dtype, f"ptr align {align} {ptr}")
     else:
-        reg = e.t(f"load {m}, ptr {ptr}, align {align}")
+        reg = e.t(f"load {m}, ptr {ptr}, align {align}{e.access}")
     return e.t(f"icmp ne {m} {reg}, {e.lit('0', i8, v)}") if dtype is u1 else reg
 
 
@@ -200,7 +200,7 @@ def write(e: Emitter, dtype: DType, value: str, ptr: str, kind: str, align: int)
     if dtype is u1:
         value = e.t(f"zext {e.ty(u1, v)} {value} to {m}")
     if not v or (kind == "linear" and not e.mask):
-        e.put(f"store {m} {value}, ptr {ptr}, align {align}")
+        e.put(f"store {m} {value}, ptr {ptr}, align {align}{e.access}")
         return
     suffix = e.suffix(i8 if dtype is u1 else dtype, True)
     what, p, tail = ("scatter", e.vec("ptr", True), f"v{e.lanes}p0") if kind == "scattered" else ("store", "ptr", "p0")
@@ -229,6 +229,8 @@ def store(e: Emitter, s: GlobalStore) -> None:
 
 def atomic(e: Emitter, s: Op) -> None:
     """An atomic; its value is the old content. Lanes take their turns."""
+    if s in e.waiting:
+        return
     window = e.info.order.windows.get(s)
     if window is not None:
         accumulate(e, s, window)
@@ -237,17 +239,17 @@ def atomic(e: Emitter, s: Op) -> None:
     ptr, kind = address(e, place, s.args[: place.ndim])
     values = s.args[place.ndim :]
     plain = e.serial or s in e.info.plain
-    update = _in_order(e) if s in e.info.order.atomics else _plain if plain else exchange
+    how = _in_order(e) if s in e.info.order.atomics else update if plain else exchange
     if e.lanes == 1:
         given = [e.operand(x, False) for x in values]
-        e.values[s] = (e.atomic(s, ptr, given) if update is exchange else update(e, code, place, ptr, given), False)
+        e.values[s] = (e.atomic(s, ptr, given) if how is exchange else how(e, code, place, ptr, given), False)
     elif (s in e.info.plain and kind != "uniform") or (plain and kind == "linear"):  # no two lanes touch one element
         old = read(e, place.dtype, ptr, kind, alignment(place))
         new = combine(e, code, place.dtype, True, old, [e.operand(x, True) for x in values])
         write(e, place.dtype, new, ptr, kind, alignment(place))
         e.values[s] = (old, True)
     else:
-        e.values[s] = (_by_lane(e, update, code, place, ptr, kind, values), True)
+        e.values[s] = (_by_lane(e, how, code, place, ptr, kind, values), True)
 
 
 Update = Callable[[Emitter, str, Place, str, list[str]], str]
@@ -255,7 +257,7 @@ Update = Callable[[Emitter, str, Place, str, list[str]], str]
 
 
 def _in_order(e: Emitter) -> Update:
-    return append if e.task in e.info.order.deferred else _plain
+    return append if e.task in e.info.order.deferred else update
 
 
 def add_in_order(e: Emitter, place: Place, ptr: str, value: str) -> None:
@@ -268,8 +270,7 @@ def sum_of_lanes(e: Emitter, dtype: DType, value: str) -> str:
     ty, n = e.ty(dtype, False), e.lanes
     while n > 1:
         n //= 2
-        halves = [", ".join(f"i32 {k}" for k in range(first, first + n)) for first in (0, n)]
-        low, high = (e.t(f"shufflevector <{2 * n} x {ty}> {value}, <{2 * n} x {ty}> poison, <{n} x i32> <{h}>") for h in halves)
+        low, high = arith.halves(e, dtype, value, n)
         value = e.t(f"fadd <{n} x {ty}> {low}, {high}")
     return e.t(f"extractelement <1 x {ty}> {value}, i64 0")
 
@@ -285,7 +286,8 @@ def combine(e: Emitter, code: str, dtype: DType, v: bool, old: str, values: list
     return arith.binary(e, code, dtype, v, old, values[0])
 
 
-def _plain(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
+def update(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
+    """Update an element that nothing else touches now; what it held."""
     old = read(e, place.dtype, ptr, "uniform", alignment(place))
     write(e, place.dtype, combine(e, code, place.dtype, False, old, values), ptr, "uniform", alignment(place))
     return old
@@ -386,7 +388,7 @@ def _word_exchange_loop(e: Emitter, code: str, place: Place, ptr: str, values: l
     return old
 
 
-def _by_lane(e: Emitter, update: Update, code: str, place: Place, ptr: str, kind: str, values: tuple[Operand, ...]) -> str:
+def _by_lane(e: Emitter, how: Update, code: str, place: Place, ptr: str, kind: str, values: tuple[Operand, ...]) -> str:
     """Emit code for one lane after the other, active lanes only."""
     d, lanes = place.dtype, e.lanes
     vec = e.vec(memory_type(d), True)
@@ -408,7 +410,7 @@ def _by_lane(e: Emitter, update: Update, code: str, place: Place, ptr: str, kind
     elif kind == "scattered":
         here = e.t(f"extractelement {e.vec('ptr', True)} {ptr}, i64 {lane}")
     ones = [e.t(f"extractelement {e.ty(d, True)} {x}, i64 {lane}") for x in vectors]
-    was = update(e, code, place, here, ones)
+    was = how(e, code, place, here, ones)
     if d is u1:
         was = e.t(f"zext i1 {was} to i8")
     olds = e.t(f"load {vec}, ptr {old}")  # whole vectors only: an indexed slot would have to live in memory

@@ -6,21 +6,25 @@ iteration of the chunk whose turn it is to make its ordered sums, then begin and
 
 from __future__ import annotations
 
-from ...ir.nodes import Const, Local, Op, Operand, Reduction, Task
+from dataclasses import dataclass
+from functools import partial
+
+from ...ir.nodes import Const, Local, Loop, Op, Operand, Task
 from ...ir.types import i64
 from ...ir.walk import conditional_locals, walk
 from ..block_skipping.loops import run_tiles
-from ..block_skipping.tiling import tiling
+from ..block_skipping.tiling import Tiling, tiling
+from ..sums.loops import emit_loop
+from ..sums.partial_sums import PartialSums
+from ..sums.row_sums import RowSums
 from . import arith, memory, rows
 from .emitter import KernelInfo
-from .function import LlvmModule
+from .function import IN_PARALLEL, PARALLEL, LlvmModule
 from .in_order import FRAME_TURN, counting, emit_turn, nothing, start_windows
-from .target import const_text, highest, lowest, memory_type
 from .task_emitter import TaskEmitter
 from .uniform import Shapes, SharedElements, analyse
 
 FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_CLAIMS, FRAME_AXES = 0, 1, 2, rows.FRAME_CLAIMS, FRAME_TURN + 1
-MAX_CHUNKS = 512
 _ROW = 16  # iterations of the last axis for which a loop of its own pays
 _TWO_COPIES = 1500  # statements; above this a vectorised task has only the masked copy of its body
 
@@ -31,17 +35,22 @@ def emit_task(module: LlvmModule, info: KernelInfo, task: Task, name: str) -> No
     alone, deferred = not task.parallel or task in info.order.alone, task in info.order.deferred
     e = TaskEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, alone)
     unset = conditional_locals(task)
-    _start_reductions(e)
+    for loop, order in info.loops.items() if lanes == 1 else ():
+        if _has_no_atomics(e, loop):
+            e.in_vectors[loop] = partial(emit_loop, e, order=order)
+    cells = tiling(task) if lanes == 1 and task.axes else None
+    sums = PartialSums(e, cells is None)
     start_windows(e)
     rows.claim_at_once(e)
     if task.axes:
-        _iterations(e, unset)
+        _iterations(e, unset, cells, sums)
     else:
         for x in unset:
             e.reset(x)
         e.block(task.body)
     _end_windows(e)
-    _store_partials(e)
+    if task.reductions:
+        sums.store(e.t(f"udiv i64 %begin, {_frame(e, FRAME_CHUNK)}"), _frame(e, FRAME_PARTIALS, "ptr"))
     e.put("ret void")
     attributes = "nounwind" + (' "prefer-vector-width"="512"' if lanes > 1 else "")
     head = [
@@ -57,6 +66,13 @@ def emit_task(module: LlvmModule, info: KernelInfo, task: Task, name: str) -> No
         emit_turn(module, task, info.order.atomics, name, f"{name}.body")
 
 
+def _has_no_atomics(e: TaskEmitter, loop: Loop) -> bool:
+    """Whether all sums of a loop are loads, additions and stores, and none is logged."""
+    order = e.info.order
+    apart = {s for s in loop.body if isinstance(s, Op) and s.op == "atomic" and s not in e.info.plain}
+    return e.serial or not apart or (apart <= order.atomics and e.task in order.alone)
+
+
 def _frame(e: TaskEmitter, word: int, ty: str = "i64") -> str:
     p = e.hoist(("frame*", word), f"getelementptr i64, ptr %frame, i64 {word}")
     return e.hoist(("frame", word), f"load {ty}, ptr {p}")
@@ -66,31 +82,86 @@ def _lane_numbers(e: TaskEmitter) -> str:
     return "<" + ", ".join(f"i64 {k}" for k in range(e.lanes)) + ">"
 
 
-def _iterations(e: TaskEmitter, unset: list[Local]) -> None:
-    """The loop over the flat iterations."""
-    cells = tiling(e.task) if e.lanes == 1 else None
+def _iterations(e: TaskEmitter, unset: list[Local], cells: Tiling | None, sums: PartialSums) -> None:
+    """The loop over the flat iterations. ``cells``: what they skip."""
     if cells is not None:
-        run_tiles(e, unset, cells)
+        run_tiles(e, unset, cells, sums)
         return
-    if e.lanes == 1 and _has_rows(e.task):
-        _rows(e, unset)
+    long = len(e.task.axes) == 1 or _has_rows(e.task)
+    known = e.lanes == 1 and long and e.task not in e.info.order.deferred
+    order = e.info.rows.get(e.task) if known else None
+    _in_blocks(e, _LoopBody(e, unset, sums, RowSums(e, order), IN_PARALLEL if order else ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _LoopBody:
+    """What the loops over the iterations of a task are written with. ``access``: what LLVM is told of loads and stores."""
+
+    e: TaskEmitter
+    unset: list[Local]
+    sums: PartialSums
+    waiting: RowSums
+    access: str
+
+    def body(self, now: str, counters: list[str], begin: str, row: str) -> None:
+        """One iteration, or one of each lane. ``begin``: the first iteration of the block; ``row``: of the row."""
+        e = self.e
+        _indices(e, now, counters)
+        e.access = self.access
+        self.sums.begin()
+        if e.lanes == 1:
+            _one_body(e, self.unset)
+        else:
+            _vector_body(e, now, self.unset)
+        if self.sums.most:
+            self.sums.keep(e.t(f"sub nsw i64 {now}, {begin}"))
+        if self.waiting.longest:
+            self.waiting.keep(e.t(f"sub nsw i64 {now}, {row}"))
+        e.access = ""
+
+    @property
+    def said(self) -> str:
+        """What LLVM is told of the loop over a row."""
+        return PARALLEL if self.access else ""
+
+
+def _in_blocks(e: TaskEmitter, loop: _LoopBody) -> None:
+    """The iterations of a chunk, block by block if there are buffers for so many only."""
+    limits = [n for n in (loop.sums.most, loop.waiting.longest) if n]
+    run = _rows if loop.waiting.longest or (e.lanes == 1 and _has_rows(e.task)) else _flat
+    e.waiting = loop.waiting
+    if not limits:
+        run(loop, "%begin", "%end")
         return
+    e.module.declare("llvm.smin.i64", "declare i64 @llvm.smin.i64(i64, i64)")
+    first, block, out = e.slot("i64"), e.label("block"), e.label("blocks")
+    e.put(f"store i64 %begin, ptr {first}")
+    e.branch(e.t("icmp slt i64 %begin, %end"), block, out)
+    e.at(block)
+    begin = e.t(f"load i64, ptr {first}")
+    end = e.t(f"call i64 @llvm.smin.i64(i64 {e.t(f'add nsw i64 {begin}, {min(limits)}')}, i64 %end)")
+    run(loop, begin, end)
+    loop.sums.flush(e.t(f"sub nsw i64 {end}, {begin}"))
+    e.put(f"store i64 {end}, ptr {first}")
+    e.branch(e.t(f"icmp slt i64 {end}, %end"), block, out)
+    e.at(out)
+
+
+def _flat(loop: _LoopBody, begin: str, end: str) -> None:
+    """The loop over the iterations of a block."""
+    e = loop.e
     body, out = e.label("iteration"), e.label("done")
-    counters = _start_counters(e) if len(e.task.axes) > 1 else []
+    counters = _start_counters(e, begin) if len(e.task.axes) > 1 else []
     it = e.slot("i64")
-    e.put(f"store i64 %begin, ptr {it}")
-    e.branch(e.t("icmp slt i64 %begin, %end"), body, out)
+    e.put(f"store i64 {begin}, ptr {it}")
+    e.branch(e.t(f"icmp slt i64 {begin}, {end}"), body, out)
     e.at(body)
     now = e.t(f"load i64, ptr {it}")
-    _indices(e, now, counters)
-    if e.lanes == 1:
-        _one_body(e, unset)
-    else:
-        _vector_body(e, now, unset)
+    loop.body(now, counters, begin, begin)
     _advance(e, counters)
     following = e.t(f"add nsw i64 {now}, {e.lanes}")
     e.put(f"store i64 {following}, ptr {it}")
-    e.branch(e.t(f"icmp slt i64 {following}, %end"), body, out)
+    e.again(e.t(f"icmp slt i64 {following}, {end}"), body, out, loop.said)
     e.at(out)
 
 
@@ -102,35 +173,38 @@ def _has_rows(task: Task) -> bool:
     return not (isinstance(begin, Const) and isinstance(end, Const)) or int(end.value) - int(begin.value) >= _ROW
 
 
-def _rows(e: TaskEmitter, unset: list[Local]) -> None:
+def _rows(loop: _LoopBody, begin: str, end: str) -> None:
     """The loop over rows of the last axis, and in it the loop over a row: LLVM moves what a row has in common out of it, and makes vectors
     of loops without branches.
     """
+    e = loop.e
     row, body, ended, out = (e.label(name) for name in ("row", "iteration", "ended", "done"))
-    counters = _start_counters(e)
+    counters = _start_counters(e, begin)
     it, last = e.slot("i64"), counters[-1]
-    e.put(f"store i64 %begin, ptr {it}")
-    e.branch(e.t("icmp slt i64 %begin, %end"), row, out)
+    e.put(f"store i64 {begin}, ptr {it}")
+    e.branch(e.t(f"icmp slt i64 {begin}, {end}"), row, out)
     e.at(row)
-    extent = _frame(e, FRAME_AXES + 2 * len(counters) - 1)
-    left = e.t(f"sub i64 {extent}, {e.t(f'load i64, ptr {last}')}")
+    extent, first = _frame(e, FRAME_AXES + 2 * len(counters) - 1), e.t(f"load i64, ptr {last}")
     e.module.declare("llvm.smin.i64", "declare i64 @llvm.smin.i64(i64, i64)")
     before = e.t(f"load i64, ptr {it}")
-    stop = e.t(f"call i64 @llvm.smin.i64(i64 {e.t(f'add i64 {before}, {left}')}, i64 %end)")
+    whole = e.t(f"add i64 {before}, {e.t(f'sub i64 {extent}, {first}')}")
+    stop = e.t(f"call i64 @llvm.smin.i64(i64 {whole}, i64 {end})")
     e.jump(body)
     e.at(body)
     now = e.t(f"load i64, ptr {it}")
-    _indices(e, now, counters)
-    _one_body(e, unset)
+    loop.body(now, counters, begin, before)
     count = e.t(f"load i64, ptr {last}")
     e.put(f"store i64 {e.t(f'add nsw i64 {count}, 1')}, ptr {last}")
     following = e.t(f"add nsw i64 {now}, 1")
     e.put(f"store i64 {following}, ptr {it}")
-    e.branch(e.t(f"icmp slt i64 {following}, {stop}"), body, ended)
+    e.again(e.t(f"icmp slt i64 {following}, {stop}"), body, ended, loop.said)
     e.at(ended)
+    if loop.waiting.longest:
+        begins = _frame(e, FRAME_AXES + 2 * len(counters) - 2)
+        loop.waiting.add(e.t(f"add nsw i64 {first}, {begins}"), e.t(f"sub nsw i64 {stop}, {before}"))
     e.put(f"store i64 0, ptr {last}")
     _advance(e, counters[:-1])
-    e.branch(e.t(f"icmp slt i64 {following}, %end"), row, out)
+    e.branch(e.t(f"icmp slt i64 {following}, {end}"), row, out)
     e.at(out)
 
 
@@ -200,13 +274,13 @@ def _next_turn(e: TaskEmitter, some: tuple[str, str], left: str, join: str) -> N
 # -- indices
 
 
-def _start_counters(e: TaskEmitter) -> list[str]:
+def _start_counters(e: TaskEmitter, begin: str) -> list[str]:
     """One counter per axis, relative to its begin: computed once by division, then incremented with carry."""
     v = e.lanes > 1
     ty = e.vec("i64", v)
-    left = "%begin"
+    left = begin
     if v:
-        left = e.t(f"add {ty} {e.broadcast('%begin', 'i64')}, {_lane_numbers(e)}")
+        left = e.t(f"add {ty} {e.broadcast(begin, 'i64')}, {_lane_numbers(e)}")
     slots: list[str] = []
     for k in range(len(e.task.axes) - 1, -1, -1):
         slot = e.slot(ty)
@@ -329,75 +403,3 @@ def _element(e: TaskEmitter, window: SharedElements, k: str) -> tuple[Operand, .
             x = number
         index.append(x)
     return tuple(index[::-1])
-
-
-# -- reductions
-
-
-def identity(r: Reduction) -> str:
-    """The literal that a partial result starts as."""
-    d = r.local.dtype
-    value: int | float = 0 if r.code == "add" else highest(d) if r.code == "min" else lowest(d)
-    return const_text(Const(float(value) if d.is_real else value, d))
-
-
-def differs(e: TaskEmitter, r: Reduction, value: str) -> str:
-    """Whether a partial result is not the identity (i1): then some iteration has updated the element, so it exists."""
-    how = "fcmp une" if r.local.dtype.is_real else "icmp ne"
-    return e.t(f"{how} {e.ty(r.local.dtype, False)} {value}, {identity(r)}")
-
-
-def _start_reductions(e: TaskEmitter) -> None:
-    for r in e.task.reductions:
-        v = e.lanes > 1
-        e.put(f"store {e.ty(r.local.dtype, v)} {e.lit(identity(r), r.local.dtype, v)}, ptr {e.local(r.local)}")
-
-
-def _store_partials(e: TaskEmitter) -> None:
-    """Lanes are combined in order, then the result goes to the place of this chunk."""
-    if not e.task.reductions:
-        return
-    number = e.t(f"udiv i64 %begin, {_frame(e, FRAME_CHUNK)}")
-    partials = _frame(e, FRAME_PARTIALS, "ptr")
-    for k, r in enumerate(e.task.reductions):
-        d = r.local.dtype
-        v = e.lanes > 1
-        value = e.t(f"load {e.ty(d, v)}, ptr {e.local(r.local)}")
-        if v:
-            lanes = [e.t(f"extractelement {e.ty(d, True)} {value}, i64 {n}") for n in range(e.lanes)]
-            value = lanes[0]
-            for x in lanes[1:]:
-                value = arith.binary(e, r.code, d, False, value, x)
-        word = e.t(f"add i64 {number}, {k * MAX_CHUNKS}")
-        memory.write(e, d, value, e.t(f"getelementptr i64, ptr {partials}, i64 {word}"), "uniform", d.size)
-
-
-def combine_partials(e: TaskEmitter, k: int, r: Reduction, chunks: str) -> None:
-    """In the entry: fold the chunks' results in order, then into the place."""
-    d = r.local.dtype
-    ty, mem = e.ty(d, False), memory_type(d)
-    total, number, body, out = e.slot(ty), e.slot("i64"), e.label("fold"), e.label("folded")
-    first = e.t(f"getelementptr i64, ptr %partials, i64 {k * MAX_CHUNKS}")
-    e.put(f"store {ty} {e.t(f'load {mem}, ptr {first}')}, ptr {total}")
-    e.put(f"store i64 1, ptr {number}")
-    e.branch(e.t(f"icmp sgt i64 {chunks}, 1"), body, out)
-    e.at(body)
-    n = e.t(f"load i64, ptr {number}")
-    part = e.t(f"load {mem}, ptr {e.t(f'getelementptr i64, ptr {first}, i64 {n}')}")
-    new = arith.binary(e, r.code, d, False, e.t(f"load {ty}, ptr {total}"), part)
-    e.put(f"store {ty} {new}, ptr {total}")
-    n = e.t(f"add i64 {n}, 1")
-    e.put(f"store i64 {n}, ptr {number}")
-    e.branch(e.t(f"icmp slt i64 {n}, {chunks}"), body, out)
-    e.at(out)
-    whole, done = e.t(f"load {ty}, ptr {total}"), e.label("combined")
-    if not r.sure:
-        exists = e.label("exists")
-        e.branch(differs(e, r, whole), exists, done)
-        e.at(exists)
-    ptr, _ = memory.address(e, r.place, r.index)
-    align = memory.alignment(r.place)
-    old = memory.read(e, d, ptr, "uniform", align)
-    memory.write(e, d, arith.binary(e, r.code, d, False, old, whole), ptr, "uniform", align)
-    e.jump(done)
-    e.at(done)

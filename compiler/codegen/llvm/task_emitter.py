@@ -43,6 +43,7 @@ class TaskEmitter(Emitter):
 
     def __init__(self, module: LlvmModule, info: KernelInfo, task: Task, shapes: Shapes, lanes: int, serial: bool) -> None:
         super().__init__(module, info, task, shapes, lanes, serial)
+        self.in_vectors: dict[Loop, Callable[[Loop], None]] = {}  # loops that are written in another way, see ``sums.loops``
         self.rolled = _over_stacks(task.body)[0] if task.stacks else set()
         self.kept = {self.local(r.local) for r in task.reductions} if lanes > 1 else set()  # all lanes are summed in the end
 
@@ -158,6 +159,9 @@ class TaskEmitter(Emitter):
 
     def loop(self, s: Loop) -> None:
         """Tested before the first iteration and at the bottom; the last step is never taken, so the index cannot overflow."""
+        if s in self.in_vectors:
+            self.in_vectors[s](s)
+            return
         d = s.index.dtype
         vi, v = s.index in self.shapes.varying, s in self.shapes.varying
         index = self.slot(self.ty(d, vi))

@@ -49,7 +49,8 @@ def call(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
     if symbol not in f.module.helpers:
         f.module.helpers[symbol] = ""  # its place: what it declares goes after
         f.module.helpers[symbol] = define(f.module, symbol, name, d, f.lanes if v else 1)
-    return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)})")
+    inline = " alwaysinline" if f.access and name not in _LIMITED else ""
+    return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)}){inline}")
 
 
 def sin_cos(module: LlvmModule, suffix: str) -> str:
@@ -125,7 +126,8 @@ def libm(f: Fn, name: str, d: DType, args: list[str]) -> str:
     """A call of C's function on scalars."""
     ty, symbol = f.ty(d, False), name + ("f" if d.bits == 32 else "")
     f.module.declare(symbol, f"declare {ty} @{symbol}({', '.join([ty] * len(args))}) nounwind willreturn memory(none)")
-    return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)})")
+    inline = " alwaysinline" if f.access and name not in _LIMITED else ""
+    return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)}){inline}")
 
 
 def _each_lane(e: Lanes, name: str, x: str, large: str, out: str) -> None:

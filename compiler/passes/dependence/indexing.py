@@ -192,17 +192,33 @@ class Extents(dict[Op, "int | None"]):
     """For each axis index of a task, the most values that it takes (None: known only at launch).
 
     ``bounds``: its first value and its end; ``loops``: the task's inner loops by their indices; ``several``: the axes of more than one
-    iteration.
+    iteration. ``inside``: of a task that stands for a serial loop, the operations in it; all others have one value in the loop.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, inside: frozenset[Op] | None = None) -> None:
         super().__init__()
+        self._inside = inside
         self.bounds: dict[Op, tuple[Linear, Linear]] = {}
         self.loops = {s.index: s for s in walk(task.body) if isinstance(s, Loop)}
         for axis in task.axes:
             self[axis.index] = most_trips(axis.begin, axis.end)
             self.bounds[axis.index] = linear(axis.begin), linear(axis.end)
         self.several = {axis for axis, n in self.items() if n is None or n > 1}
+
+    def axis_of(self, x: Op) -> Op | None:
+        """The axis whose index a value is; perhaps as a narrower type that has all numbers between literal bounds."""
+        if x in self:
+            return x
+        axis = x.args[0] if x.op == "cast" and x.dtype.is_int else None
+        if not isinstance(axis, Op) or axis not in self:
+            return None
+        (first, end), (least, largest) = self.bounds[axis], limits(x.dtype)
+        fits = not (first.leaves or end.leaves) and least <= first.constant and end.constant <= largest
+        return axis if fits else None
+
+    def is_fixed(self, x: Op, written: Container[Place]) -> bool:
+        """Whether a value is the same in every iteration."""
+        return (self._inside is not None and x not in self._inside) or is_invariant(x, written)
 
     def span(self, form: _IndexForm) -> tuple[Linear, Linear]:
         """The interval of a sum of axis indices and further terms."""
@@ -272,6 +288,47 @@ def held_axes(
         if max(abs(low), abs(high)) < step and _positional(left.axes, ranges):
             known |= left.axes.keys()
     return known
+
+
+def distance(
+    a: tuple[Operand, ...],
+    b: tuple[Operand, ...],
+    last: Op,
+    written: Container[Place],
+    ranges: Extents,
+    gaps: bool,
+    exact: bool,
+) -> int | str | None:
+    """How many iterations of a row ``b`` comes after ``a`` where they name the same element. A row differs in its ``last`` axis alone.
+
+    None: they never do; "unknown": that is not known, or with ``exact`` whether they do at that distance. ``gaps``: see ``held_axes``.
+    """
+    if never_same(a, b, written):
+        return None
+    found, unknown = set[int](), False
+    for x, y in zip(a, b, strict=True):
+        left, right = _over_axes(x, written, ranges), _over_axes(y, written, ranges)
+        rest = left.rest.minus(right.rest) if left and right else Linear((), 0)
+        if (
+            left is None
+            or right is None
+            or left.axes != right.axes
+            or rest.leaves
+            or left.low < left.high
+            or right.low < right.high
+        ):
+            unknown = True
+            continue
+        moved, c = rest.constant + left.low - right.low, left.axes.get(last, 0)
+        if not _Whole(ranges, min(_bits(x), _bits(y)), gaps).holds(left, right):
+            unknown = True
+        elif moved % c if c else moved:
+            return None
+        elif c:
+            found.add(moved // c)
+    if len(found) > 1:
+        return None
+    return "unknown" if not found or (exact and unknown) else found.pop()
 
 
 def _rows(x: Operand, written: Container[Place], ranges: Extents) -> set[Op]:
@@ -395,11 +452,12 @@ def _over_axes(x: Operand, written: Container[Place], ranges: Extents) -> _Index
     rest: list[tuple[object, int]] = []
     low = high = 0
     for leaf, c in form.leaves:
+        axis = ranges.axis_of(leaf) if isinstance(leaf, Op) else None
         if not isinstance(leaf, Op):
             rest.append((leaf, c))
-        elif leaf in ranges:
-            axes[leaf] = c
-        elif is_invariant(leaf, written):
+        elif axis is not None:
+            axes[axis] = axes.get(axis, 0) + c
+        elif ranges.is_fixed(leaf, written):
             rest.append((leaf, c))
         else:
             ends = ranges.limits(leaf)

@@ -55,7 +55,7 @@ class Reverse:
 
     def __init__(self, task: Task, slices: Slicer, segmented: bool = False, marks: bool = False) -> None:
         self.task, self.slices, self._segmented = task, slices, segmented
-        self._zero = -0.0 if segmented else 0.0  # x + -0.0 is x, whatever x is: a GPU's compiler drops the addition
+        self._zero = -0.0  # x + -0.0 is x, whatever x is: the addition goes
         self.activity = self.slices.activity
         self.drivers: dict[Loop, LoopDriver] = {}
         self._env: Env = {}  # value of the primal -> its copy in the current last replay

@@ -71,13 +71,14 @@ class CpuDevice(CpuGraphs):
         """
         begin = time.perf_counter()
         lanes, exports = options.lanes, exports_of(kernel, bool(options.trials and kernel.tasks))
+        facts = options.plain, options.ordered, options.rows, options.loops
         try:
-            text = emit_kernel(kernel, self._target(lanes, options.trials, options.narrow), options.plain, options.ordered)
+            text = emit_kernel(kernel, self._target(lanes, options.trials, options.narrow), *facts)
         except Unsupported:
             if lanes == 1:
                 raise
             lanes = 1
-            text = emit_kernel(kernel, self._target(1, options.trials), options.plain, options.ordered)
+            text = emit_kernel(kernel, self._target(1, options.trials), *facts)
         code, cached = load_text(text, kernel.name, exports, options)
         return Compiled(
             kernel.name,

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ...codegen.abi import WAYS
 from ...errors import AdStackOverflow, describe
 from ...ir.meaning import Scalar, evaluate, identity, scalar, update
 from ...ir.nodes import (
@@ -44,6 +45,7 @@ from ...ir.nodes import (
     Overflow,
     Place,
     Print,
+    Reduction,
     Stack,
     StackPut,
     Stmt,
@@ -316,36 +318,63 @@ def _iterations(task: Task, prologue: _Iteration) -> Iterator[dict[Op, Scalar]]:
         yield {a.index: scalar(lo + k, a.index.dtype) for a, (lo, _), k in zip(task.axes, bounds, position)}
 
 
-def _run_task(task: Task, number: int, launch: _LaunchState, chunk: int | None) -> None:
-    prologue = _Iteration(launch, number)
+class _Sum:
+    """A reduction of a task: its partial results in a chunk, and what the chunks have given. See ``codegen.sums.partial_sums``."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self.reduction = reduction
+        self.total = self._none = identity(reduction.code, reduction.place.dtype)
+        self._ways = WAYS if reduction.place.dtype.is_real else 1
+        self._partials = [self._none] * self._ways
+
+    def start(self) -> Scalar:
+        """What an iteration of a chunk starts with."""
+        if self._ways == 1:
+            return self._partials[0]
+        return scalar(-0.0, self.reduction.place.dtype) if self.reduction.code == "add" else self._none
+
+    def end_iteration(self, number: int, value: Scalar) -> None:
+        """Combine what an iteration has with a partial result."""
+        way = number % self._ways
+        self._partials[way] = update(self.reduction.code, self._partials[way], value) if self._ways > 1 else value
+
+    def end_chunk(self) -> None:
+        """Combine the partial results in halves, and the chunk's with those of earlier ones."""
+        code, partials = self.reduction.code, self._partials
+        while len(partials) > 1:
+            half = len(partials) // 2
+            partials = [update(code, a, b) for a, b in zip(partials[:half], partials[half:])]
+        self.total = update(code, self.total, partials[0])
+        self._partials = [self._none] * self._ways
+
+
+def _run_task(task: Task, position: int, launch: _LaunchState, chunk: int | None) -> None:
+    prologue = _Iteration(launch, position)
     prologue.block(task.prologue)
-    totals = [identity(r.code, r.place.dtype) for r in task.reductions]
-    partials: dict[Local, Scalar] = {}
-
-    def finish_chunk() -> None:
-        for k, r in enumerate(task.reductions):
-            totals[k] = update(r.code, totals[k], partials.get(r.local, identity(r.code, r.place.dtype)))
-
+    sums = [_Sum(r) for r in task.reductions]
+    some = False
     for n, indices in enumerate(_iterations(task, prologue)):
-        if n == 0 or (chunk and n % chunk == 0):
-            if n:
-                finish_chunk()
-            partials = {r.local: identity(r.code, r.place.dtype) for r in task.reductions}
-        run = _Iteration(launch, number, n, dict(indices), dict(partials))
+        number = n % chunk if chunk else n
+        if some and not number:
+            for x in sums:
+                x.end_chunk()
+        some = True
+        run = _Iteration(launch, position, n, dict(indices), {x.reduction.local: x.start() for x in sums})
         try:
             run.block(task.body)
         except _Leave as leave:
             if leave.kind == "break":
                 raise InterpreterError("break outside a loop") from None
-        partials = {r.local: run.locals[r.local] for r in task.reductions}
-    if not partials:
+        for x in sums:
+            x.end_iteration(number, run.locals[x.reduction.local])
+    if not some:
         return
-    finish_chunk()
-    for r, total in zip(task.reductions, totals):
-        if not r.sure and total == identity(r.code, r.place.dtype):
-            continue
-        index = prologue.index(r.index)
-        launch.memory.write(r.place, index, update(r.code, launch.memory.read(r.place, index), total))
+    for x in sums:
+        x.end_chunk()
+        r = x.reduction
+        if r.sure or x.total != identity(r.code, r.place.dtype):
+            index = prologue.index(r.index)
+            launch.memory.write(r.place, index, update(r.code, launch.memory.read(r.place, index), x.total))
 
 
 def run_kernel(

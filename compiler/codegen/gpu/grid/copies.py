@@ -9,7 +9,7 @@ from ....ir.types import u1
 from ....ir.walk import atomic_of
 from ...llvm import arith, memory
 from ...llvm.target import memory_type
-from ...llvm.task import identity
+from ...sums.partial_sums import identity
 from ..side_by_side import Wide
 from .emitter import GridEmitter
 

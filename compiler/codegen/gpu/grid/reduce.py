@@ -11,7 +11,7 @@ from ....ir.nodes import Reduction
 from ....ir.types import DType
 from ...abi import SCRATCH_ARRIVED, SCRATCH_PARTIALS
 from ...llvm import arith, memory
-from ...llvm.task import differs, identity
+from ...sums.partial_sums import differs, identity
 from .emitter import GridEmitter, to_word
 
 

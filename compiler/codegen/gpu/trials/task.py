@@ -40,8 +40,8 @@ from ...abi import Message
 from ...llvm import arith, memory
 from ...llvm.emitter import KernelInfo
 from ...llvm.function import LlvmModule
-from ...llvm.task import differs
 from ...llvm.trials import FAILURE, record_failure
+from ...sums.partial_sums import differs
 from ..grid import reduce as grid_reduce
 from ..grid import rows as grid_rows
 from ..grid.emitter import Failures
