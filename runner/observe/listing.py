@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any
@@ -15,12 +14,12 @@ from typing_extensions import TypedDict
 
 from ...compiler.errors import QdrunError
 from ..fields import about
+from ..query.formats import csv_lines, json_rows
 from ..query.picking import columns_of
 from ..query.run_table import RunTable
 from ..query.table_file import TableFile, TableQuery, current_file, is_changed, is_damaged
 from ..store import status
 from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
-from ..store.encoding import plain
 from ..store.files import escaped
 from ..store.follower import Detail
 from ..store.layout import TRIALS, RunFolder, each_run
@@ -82,13 +81,10 @@ class Table:
         head = {"run": self.folder.name, "state": self.state, "complete": self.found.complete}
         return head | {"columns": self.columns, "problems": self.problems}
 
-    def each(self) -> Iterator[table.Row]:
-        """The rows with all of their arrays, as strict JSON can hold them."""
-        return map(plain, self._whole())
-
-    def _whole(self) -> Iterator[table.Row]:
+    def parts(self) -> Iterator[RunTable]:
+        """The rows with all of their arrays, so many at once as a row group has."""
         for part in table.parts_of(self.folder, self.found, self.rows):
-            yield from part.part(self.columns).rows(complete=True) if self.chosen else part
+            yield RunTable(part.data.select(self.columns), ()) if self.chosen else part
 
     def arrow(self) -> Any:
         """The rows as a ``pyarrow.Table``, with all of their arrays."""
@@ -118,10 +114,10 @@ class Table:
     def lines(self, form: str, escape_formulas: bool = False) -> Iterator[str]:
         """Yield the table as ``table``, ``csv`` or ``json``, in parts; the last ends with a newline. ``escape_formulas``: of CSV."""
         if form == "json":
-            yield from json_rows(self.each(), 1)
+            yield from json_rows(self.parts(), 1)
             yield "\n"
         elif form == "csv":
-            yield from table.csv_lines(self._whole(), self.columns, escape_formulas)
+            yield from csv_lines(self.parts(), self.columns, escape_formulas)
         elif not self.chosen:
             yield results_text(self._shown(), self.swept) + "\n"
         else:
@@ -131,16 +127,6 @@ class Table:
         """The rows; what descents have found is read, however large."""
         found = [name for name in self.rows.large() if is_found(name)]
         return table.filled(self.folder, self.found, self.rows, found)
-
-
-def json_rows(rows: Iterable[table.Row], indent: int) -> Iterator[str]:
-    """Rows as a JSON list in parts, as ``json.dumps`` writes them at that depth."""
-    between = "["
-    for row in rows:
-        text = json.dumps(row, indent=1, allow_nan=False).replace("\n", "\n" + " " * indent)
-        yield f"{between}\n{' ' * indent}{text}"
-        between = ","
-    yield "[]" if between == "[" else "\n" + " " * (indent - 1) + "]"
 
 
 def _cell(name: str, value: Any) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -39,7 +37,7 @@ from ..query.run_table import (
 )
 from ..query.table_file import MIXED
 from ..store.columns import ARRAYS, decoded
-from ..store.encoding import Damaged, plain
+from ..store.encoding import Damaged
 from ..store.files import StorageDenied, StorageFull, open_files
 from ..store.follower import EVENTS, Detail, Event, EventReader, JournalEntry, shape_of
 from ..store.interface import why_of
@@ -445,32 +443,3 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> str:
     with writing(path) as stream:
         stream.write(data)
     return os.fspath(path)
-
-
-def csv_lines(table: Iterable[Row], names: Sequence[str], escape_formulas: bool = False) -> Iterator[str]:
-    """Yield the rows as CSV with a header, line by line. Arrays are JSON strings, missing values are empty.
-
-    Args:
-        table: the rows.
-        names: of the columns.
-        escape_formulas: put ``'`` before strings that a spreadsheet would run as a formula.
-    """
-    yield _csv_line(names)
-    for row in table:
-        values = [_csv_cell(row.get(name)) for name in names]
-        yield _csv_line([_escaped(v) for v in values] if escape_formulas else values)
-
-
-def _csv_cell(value: Any) -> Any:
-    return "" if value is None else json.dumps(plain(value)) if isinstance(value, list | dict) else value
-
-
-def _escaped(value: Any) -> Any:
-    """Escape a formula as OWASP's page "CSV Injection" advises. Numbers are left alone: a sign is theirs."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value
-
-
-def _csv_line(values: Sequence[Any]) -> str:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\r\n").writerow(values)  # Python before 3.11.9 quotes the characters of this alone
-    return stream.getvalue().removesuffix("\r\n") + "\n"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, overload
 
@@ -113,14 +113,12 @@ class RunTable(Sequence[Row]):
         made = [columns.get(name, column) for name, column in zip(names, self.data.columns, strict=True)]
         return RunTable(pa.record_batch(made, names=names), self.partial)
 
-    def rows(self, *, complete: bool = False) -> Iterator[Row]:
-        """The rows, one after the other. ``complete``: each has each column."""
+    def rows(self) -> Iterator[Row]:
+        """The rows, one after the other."""
         names = self.data.schema.names
         for start in range(0, len(self), AT_ONCE):
             values = [values_of(column) for column in self.data.slice(start, AT_ONCE).columns]
-            some = [
-                name for name, of in zip(names, values, strict=True) if name in self.partial and not complete and None in of
-            ]
+            some = [name for name, of in zip(names, values, strict=True) if name in self.partial and None in of]
             for one in zip(*values, strict=True):
                 row = dict(zip(names, one, strict=True))
                 for name in some:
@@ -131,6 +129,14 @@ class RunTable(Sequence[Row]):
     def column(self, name: str) -> list[Any]:
         """The values of a column; None for all where there is no such column."""
         return values_of(self.data.column(name)) if name in self.data.schema.names else [None] * len(self)
+
+    def mapped(self, name: str, function: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        """What a function makes of the values of a column; it is called with those that rows share once."""
+        column = self.data.column(name)
+        if not is_shared(column) or len(column.dictionary) > len(column):
+            return function(values_of(column))
+        made = function(values_of(column.dictionary))
+        return [made[code] for code in codes_of(column).tolist()]
 
     def numbers(self, name: str) -> tuple[Array, Array] | None:
         """The numbers of a column, and where there are some; None where it has other values."""

@@ -119,8 +119,9 @@ def results(
         raise typer.BadParameter("--escape-formulas needs --format csv: other formats hold typed values")
     with reported(as_json):
         from ...observe import table
-        from ...observe.listing import json_rows, table_of
+        from ...observe.listing import table_of
         from ...observe.remarks import remarks_of
+        from ...query.formats import json_rows
         from ...store.layout import find
 
         shown = form is Format.table and not as_json
@@ -152,7 +153,7 @@ def results(
             else:
                 print(path)
         elif as_json:
-            print_rows("results", head, json_rows(found.each(), 2))
+            print_rows("results", head, json_rows(found.parts(), 2))
         elif out is None:
             sys.stdout.writelines(found.lines(form.value, escape_formulas))
         else:

@@ -102,7 +102,7 @@ def test_while_blocks_are_to_come_all_trials_are_counted_and_nothing_is_damaged(
     assert status(folder)["trials"] == 29 and status(folder)["counts"]["waiting"] == 29
     table = table_of(folder)
     assert table.total == 29 and not table.problems
-    assert [row["status"] for row in table.each()] == ["waiting"] * 29
+    assert [row["status"] for part in table.parts() for row in part] == ["waiting"] * 29
     assert "0 of 29" in Path(write_report(folder, tmp_path / "report.html")).read_text()
     assert [trial.id for trial in folder.trials()][:4] == list(prepared.trials.ids[:4])
     assert prepared.trials.listed()
@@ -179,4 +179,6 @@ def test_a_run_that_was_killed_between_two_blocks_is_resumed_and_each_trial_ran_
     assert folder.trials() == trials
     rows = Counter(event["trial"] for event in read(folder).events if event["event"] == "ended")
     assert rows == dict.fromkeys(trials.ids, 1)
-    assert [(row["trial"], row["status"]) for row in table_of(folder).each()] == [(name, "done") for name in trials.ids]
+    assert [(row["trial"], row["status"]) for part in table_of(folder).parts() for row in part] == [
+        (name, "done") for name in trials.ids
+    ]

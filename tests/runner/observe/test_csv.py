@@ -9,7 +9,8 @@ from test_looking import text
 from typer.testing import CliRunner
 
 from qdrun.runner.cli.app import app
-from qdrun.runner.observe.table import csv_lines
+from qdrun.runner.query.formats import csv_lines
+from qdrun.runner.query.run_table import RunTable
 
 STRINGS = [
     "x\rY",
@@ -34,7 +35,7 @@ STRINGS = [
 def test_every_string_and_name_of_a_column_comes_back(escaped):
     names = [f"param.{string}" for string in STRINGS]
     rows = [dict(zip(names, STRINGS, strict=True)), {names[0]: [1.0, None], names[1]: -1.5, names[2]: None}]
-    lines = list(csv_lines(rows, names, escaped))
+    lines = list(csv_lines([RunTable.of(rows)], names, escaped))
     assert len(lines) == 3 and all(line.endswith("\n") for line in lines)
     head, first, second = csv.reader(io.StringIO("".join(lines), newline=""))
     assert head == names and second[:3] == ["[1.0, null]", "-1.5", ""]
@@ -43,14 +44,16 @@ def test_every_string_and_name_of_a_column_comes_back(escaped):
 
 
 def test_lines_with_carriage_returns_are_quoted_by_any_version_of_python():
-    (line,) = list(csv_lines([{"v": "x\rY"}], ["v"]))[1:]
+    (line,) = list(csv_lines([RunTable.of([{"v": "x\rY"}])], ["v"]))[1:]
     assert line == '"x\rY"\n'
 
 
 @pytest.mark.parametrize("start", "=+-@\t\r\n")
 def test_formulas_are_escaped_where_that_is_asked_for_and_numbers_are_not(start):
     rows = [{"v": f"{start}SUM(1)", "n": -2.0}]
-    cells = lambda escape: next(csv.reader(io.StringIO(list(csv_lines(rows, ["v", "n"], escape))[1], newline="")))
+    cells = lambda escape: next(
+        csv.reader(io.StringIO(list(csv_lines([RunTable.of(rows)], ["v", "n"], escape))[1], newline=""))
+    )
     assert cells(False) == [f"{start}SUM(1)", "-2.0"] and cells(True) == [f"'{start}SUM(1)", "-2.0"]
 
 

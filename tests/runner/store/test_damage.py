@@ -47,7 +47,7 @@ def seen(folder):
     said, facts = [], {}
     try:
         table = table_of(folder)
-        facts |= {"rows": [str(sorted(row.items(), key=str)) for row in table.each()], "state": table.state}
+        facts |= {"rows": [str(sorted(row.items(), key=str)) for part in table.parts() for row in part], "state": table.state}
         said += table.problems
         found = replay(folder)
         facts |= {"counts": dict(found.counts()), "owner": found.owner, "complete": found.complete}
