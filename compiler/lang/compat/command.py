@@ -13,6 +13,7 @@ from types import TracebackType
 
 from ...program.program import CURRENT
 from . import imports, report
+from .windows import opencv
 from .windows.session import Session, begin
 
 
@@ -48,6 +49,7 @@ def main() -> None:
     if given.debug:
         os.environ["QD_DEBUG"] = "1"
     imports.install()
+    opencv.install()
     sys.argv = [given.program, *given.arguments]
     sys.path[0] = str(Path(given.program).resolve().parent)
     started = time.perf_counter()

@@ -199,3 +199,23 @@ except ImportError as error:
         "True True True <class 'numpy.float32'>",
         "no module named 'taichi.no_such_part': qdrun has no qdrun.no_such_part",
     ], done.stderr
+
+
+def test_windows_of_opencv_need_no_screen(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "cv2.py").write_text("version = 5\ndef imshow(*args):\n    raise RuntimeError('no screen')\nwaitKey = imshow\n")
+    text = """
+import cv2
+import numpy as np
+frame = np.zeros((4, 6, 3), np.uint8)
+frame[0, 5] = 255, 128, 0
+n = 0
+while True:
+    cv2.imshow("video", frame)
+    n += 1
+    print(n, cv2.waitKey(1), cv2.version)
+"""
+    done = run(tmp_path, text, "--frames", "2", "--save", "out")
+    assert done.returncode == 0 and done.stdout == "1 -1 5\n", done.stderr
+    assert image.open(tmp_path / "out" / "video-00001.png").getpixel((5, 0)) == (0, 128, 255)
+    assert "2 frames shown in video; 2 files saved" in done.stderr
