@@ -27,7 +27,7 @@ class Raster:
     def __init__(self, res: tuple[int, int], background: Any = (0.0, 0.0, 0.0)) -> None:
         self.color = np.empty((*res, 3), np.float32)
         self.color[:] = background
-        self.depth = np.zeros(res, np.float32)
+        self.depth = np.zeros(res)
 
     def image(self, pixels: Array) -> None:
         """Stretch an image (w, h, 3) over everything. It takes the nearest pixel."""
@@ -50,7 +50,7 @@ class Raster:
         ok &= ((at + radius[:, None] >= 0) & (at - radius[:, None] <= (w, h))).all(1)
         reach = np.ceil(np.minimum(radius, 2 * max(w, h))).astype(int)
         layer = self._layer(depth, len(at))
-        for part in _runs(np.flatnonzero(ok), reach):
+        for part in _runs(np.flatnonzero(ok), reach, layer[1]):
             r = int(reach[part[0]])
             span = np.arange(-r, r + 1)
             offset = np.stack(np.meshgrid(span, span, indexing="ij"), -1).reshape(-1, 2)
@@ -67,12 +67,14 @@ class Raster:
         w, h = self.color.shape[:2]
         inside &= (cell >= 0).all(-1) & (cell < (w, h)).all(-1)
         disc, _ = np.nonzero(inside)
-        which = chunk[disc]
-        if shade is None:
-            colors = color[which]
-        else:
-            up = np.sqrt(np.maximum(0, 1 - length[inside]))
-            colors = shade(which, np.concatenate([apart[inside], up[:, None]], 1))
+        which, apart, length = chunk[disc], apart[inside], length[inside]
+
+        def colors(k: Array) -> Array:
+            if shade is None:
+                return color[which[k]]
+            up = np.sqrt(np.maximum(0, 1 - length[k]))
+            return shade(which[k], np.concatenate([apart[k], up[:, None]], 1))
+
         self._plot(cell[inside], colors, layer[0], layer[1][which])
 
     def lines(self, begin: Array, end: Array, radius: Array, color: Array, depth: Array | None = None) -> None:
@@ -119,7 +121,7 @@ class Raster:
         ok &= np.all(high > low, 1)
         side = 1 << np.ceil(np.log2(np.maximum(size, 1))).astype(int)
         layer = self._layer(depth, len(corners), corners=3)
-        for part in _runs(np.flatnonzero(ok), side):
+        for part in _runs(np.flatnonzero(ok), side, layer[1]):
             span = np.arange(int(side[part[0]]))
             offset = np.stack(np.meshgrid(span, span, indexing="ij"), -1).reshape(-1, 2)
             for chunk in _chunks(part, len(offset)):
@@ -135,10 +137,12 @@ class Raster:
             weight = np.stack([_cross(b - p, c - p), _cross(c - p, a - p), _cross(a - p, b - p)], -1) / area[..., None]
         inside = (weight >= -1e-9).all(-1) & (cell < self.color.shape[:2]).all(-1)
         which, weight = chunk[np.nonzero(inside)[0]], weight[inside].astype(np.float32)
-        if shade is not None:
-            colors = shade(which, weight)
-        else:
-            colors = color[which] if color.ndim == 2 else np.einsum("nk,nkc->nc", weight, color[which])
+
+        def colors(k: Array) -> Array:
+            if shade is not None:
+                return shade(which[k], weight[k])
+            return color[which[k]] if color.ndim == 2 else np.einsum("nk,nkc->nc", weight[k], color[which[k]])
+
         self._plot(cell[inside], colors, layer[0], np.einsum("nk,nk->n", weight, layer[1][which]))
 
     def text(self, mask: Array, at: tuple[float, float], color: Array) -> None:
@@ -157,23 +161,25 @@ class Raster:
         order = np.arange(1.0, count + 1)
         return np.zeros(self.depth.shape), order if corners == 1 else np.repeat(order[:, None], corners, 1)
 
-    def _plot(self, cell: Array, color: Array, buffer: Array, depth: Array) -> None:
-        """Set those pixels that are not behind what is there; the nearest of several at one place."""
+    def _plot(self, cell: Array, colors: Callable[[Array], Array], buffer: Array, depth: Array) -> None:
+        """Set those pixels that are not behind what is there. ``colors``: of the pixels with these numbers."""
         flat, buffer = cell[:, 0] * self.color.shape[1] + cell[:, 1], buffer.reshape(-1)
         seen = np.flatnonzero(depth >= buffer[flat])
         seen = seen[np.argsort(depth[seen], kind="stable")]
         buffer[flat[seen]] = depth[seen]
-        self.color.reshape(-1, 3)[flat[seen]] = color[seen]
+        seen = seen[depth[seen] == buffer[flat[seen]]]  # the nearest at each place
+        self.color.reshape(-1, 3)[flat[seen]] = colors(seen)
 
 
 def _cross(a: Array, b: Array) -> Array:
     return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
 
 
-def _runs(which: Array, size: Array) -> Iterator[Array]:
-    """Parts of ``which`` of equal size."""
+def _runs(which: Array, size: Array, layer: Array) -> Iterator[Array]:
+    """Parts of ``which`` of equal size, in each the nearest first: they cover most of the others."""
     if len(which):
-        which = which[np.argsort(size[which], kind="stable")]
+        near = layer if layer.ndim == 1 else layer.max(1)
+        which = which[np.lexsort((-near[which], size[which]))]
         yield from np.split(which, np.flatnonzero(np.diff(size[which])) + 1)
 
 

@@ -79,7 +79,7 @@ class UiWindow(BaseWindow):
 
     def get_depth_buffer_as_numpy(self) -> Array:
         """The depths of the frame so far: (width, height), 1 at the camera's near plane, 0 far away."""
-        return self._raster().depth
+        return self._raster().depth.astype(np.float32)
 
     def get_depth_buffer(self, depth: Any) -> None:
         """Store the depths to a field or ndarray of the size of the window."""
