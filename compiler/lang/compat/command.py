@@ -45,7 +45,7 @@ def main() -> None:
     if given.frames is not None and given.frames < 0:
         _parser().error("--frames is 0 or more")
     faulthandler.enable()  # an index out of range may end the process: say in which line
-    begin(Session(given.frames, given.save))
+    session = begin(Session(given.frames, given.save))
     if given.debug:
         os.environ["QD_DEBUG"] = "1"
     imports.install()
@@ -57,6 +57,7 @@ def main() -> None:
     program = CURRENT.get()
     where = f" on {program.arch}" if program is not None else ""
     sys.stdout.flush()
+    session.reported = True
     print(report.text(f"{how} after {time.perf_counter() - started:.1f} s{where}"), file=sys.stderr, flush=True)
     sys.exit(code)
 

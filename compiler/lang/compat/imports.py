@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 from ...errors import QdrunImportError
 from .report import MISSING
+from .windows import session
 
 PACKAGE = __name__.partition(".")[0]
 NAMES = ("quadrants", "taichi")
@@ -152,11 +154,13 @@ def begin() -> None:
         sys.meta_path.insert(0, _FINDER)  # type: ignore[arg-type]
 
 
-def install(names: Sequence[str] = NAMES) -> None:
+def install(names: Sequence[str] = NAMES, frames: int | None = None, save: str | None = None) -> None:
     """Make ``import quadrants`` and ``import taichi`` give the names of ``qd``, also where these packages are installed.
 
     Args:
         names: "quadrants", "taichi" or both.
+        frames: end the program after so many frames of its windows, which have no screen.
+        save: a folder where each frame is saved.
 
     Raises:
         QdrunImportError: another name, or the package has been imported already.
@@ -169,6 +173,10 @@ def install(names: Sequence[str] = NAMES) -> None:
                 f"qdrun.compat.install: `{name}` has been imported already\n  do: call install() before anything imports it"
             )
     begin()
+    if frames is not None or save is not None:
+        session.begin(session.Session(frames, save))
+    atexit.unregister(session.report_at_exit)
+    atexit.register(session.report_at_exit)
     _FINDER.installed.update(names)
 
 

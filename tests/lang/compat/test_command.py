@@ -219,3 +219,12 @@ while True:
     assert done.returncode == 0 and done.stdout == "1 -1 5\n", done.stderr
     assert image.open(tmp_path / "out" / "video-00001.png").getpixel((5, 0)) == (0, 128, 255)
     assert "2 frames shown in video; 2 files saved" in done.stderr
+
+
+def test_a_program_that_installs_the_hook_itself_says_what_its_windows_did(tmp_path):
+    text = "import qdrun.compat\nqdrun.compat.install(frames=2, save='f')\nimport taichi as ti\ngui = ti.GUI('w', 4)\n"
+    (tmp_path / "own.py").write_text(text + "while gui.running:\n    gui.show()\nprint('end')\n")
+    command = [sys.executable, tmp_path / "own.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == "end\n" and len(list((tmp_path / "f").iterdir())) == 2
+    assert done.stderr == f"qdrun.compat: 2 frames shown in w; 2 files saved in {tmp_path / 'f'}\n"

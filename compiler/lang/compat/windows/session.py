@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,8 @@ class Session:
         shown: frames so far, by the name of the window.
         saved: files written into the folder.
         own_files: images that the program saved itself.
+        cut: a window was closed, or the program ended, because of the frames.
+        reported: what ``lines`` says was printed.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class Session:
         self.limit, self.folder, self.on_show = limit, None if folder is None else Path(folder).absolute(), on_show
         self.shown: dict[str, int] = {}
         self.saved = self.own_files = 0
-        self.cut = self._asked = False
+        self.cut = self._asked = self.reported = False
 
     @property
     def frames(self) -> int:
@@ -104,6 +107,13 @@ class Session:
         elif self.limit is None and not self.folder:
             text += "; --frames N ends after N, --save FOLDER keeps them"
         return [text]
+
+
+def report_at_exit() -> None:
+    """Print to stderr what the current session did with windows, unless it was printed."""
+    current = CURRENT[0]
+    if current.shown and not current.reported:
+        print("\n".join(f"qdrun.compat: {line}" for line in current.lines()), file=sys.stderr)
 
 
 CURRENT = [Session()]
