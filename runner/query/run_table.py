@@ -220,20 +220,20 @@ def as_column(values: Sequence[Any] | Array, name: str = "") -> Column:
     there = [value for value in values if value is not None] if type(None) in kinds else values
     if not there:
         return pa.nulls(len(values), fixed_type(name))
-    real = name in REALS and kinds <= {float, int, type(None)}
-    numbers = as_numbers(list(map(float, there)) if real else there)
-    if numbers is not None and len(there) == len(values) and (numbers.ndim == 1 or numbers.dtype.kind == "f"):
-        return of_numbers(numbers)
-    if numbers is not None and numbers.ndim == 1:
-        valid = np.array([value is not None for value in values])
-        filled = np.zeros(len(values), numbers.dtype)
-        filled[valid] = numbers
-        return of_numbers(filled, valid)
-    inner, depth = flattened(there)
-    kinds = set(map(type, inner))
     try:
-        if depth == 0 and kinds == {str}:
+        if kinds <= {str, type(None)}:
             return of_texts(values)
+        real = name in REALS and kinds <= {float, int, type(None)}
+        numbers = as_numbers(list(map(float, there)) if real else there)
+        if numbers is not None and len(there) == len(values) and (numbers.ndim == 1 or numbers.dtype.kind == "f"):
+            return of_numbers(numbers)
+        if numbers is not None and numbers.ndim == 1:
+            valid = np.array([value is not None for value in values])
+            filled = np.zeros(len(values), numbers.dtype)
+            filled[valid] = numbers
+            return of_numbers(filled, valid)
+        inner, depth = flattened(there)
+        kinds = set(map(type, inner))
         if (len(kinds) == 1 and kinds <= {float, int, str, bool}) or (not kinds and name.startswith(NUMBERS)):
             return pa.array(values, type=nested(depth) if kinds <= {float} else None, from_pandas=False)
     except (pa.ArrowException, OverflowError, UnicodeError):  # too large an integer, half a character
