@@ -25,6 +25,7 @@ from .nodes import (
     Stmt,
     Task,
 )
+from .ops import TABLE
 
 
 def walk(block: Block) -> list[Stmt]:
@@ -274,6 +275,23 @@ def kernel_places(kernel: Kernel) -> list[Place]:
 def kernel_buffers(kernel: Kernel) -> list[Buffer]:
     """The distinct buffers behind ``kernel_places``, in order of first use."""
     return list(dict.fromkeys(p.buffer for p in kernel_places(kernel)))
+
+
+def is_invariant(x: Operand, loads: Callable[[Op], bool] = lambda _: False) -> bool:
+    """Whether a value is the same in every iteration of a task: made of what its launch knows, and of memory if ``loads`` says so of the
+    load.
+    """
+    seen: set[Op] = set()
+    todo = [x]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Const) or value in seen or value.op in ("arg", "shape", "param", "seed"):
+            continue
+        seen.add(value)
+        if not (TABLE[value.op].pure and value.args) and not (value.op == "gload" and loads(value)):
+            return False
+        todo += value.args
+    return True
 
 
 def any_order(s: Op) -> bool:

@@ -149,7 +149,7 @@ class Declared:
             held = self._held.get(name)
             if held is None or not same(value, held):
                 array = given.get(name) if given else None
-                self.put(name, np.asarray(value) if array is None else array, program)
+                self.put(name, as_array(value) if array is None else array, program)
                 if type(value) in (float, int):  # immutable values
                     self._held[name] = value
 
@@ -213,6 +213,12 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     return bool(a == b)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A parameter as an array. Where its first number is a float, NumPy need not look for a type, which takes half of the time."""
+    known = type(value) is list and value and type(value[0]) is float
+    return np.asarray(value, np.float64) if known else np.asarray(value)
 
 
 def _array(job: str, name: str, params: BaseModel) -> np.ndarray:

@@ -14,7 +14,7 @@ from ..planning.memory_plan import Launches, MemoryPlan, PlanEntry
 from ..planning.plan import make_plan, used
 from ..planning.windows import COPIES, plan_window, snapshots_of
 from .debug import Debug
-from .declared import same
+from .declared import as_array, same
 from .declaring import Declaring
 from .inputs import JobFiles
 from .optimizer import Optimizer, OptimizerSpec
@@ -198,7 +198,7 @@ class Job(Declaring, JobFiles, Generic[P]):
                 if not same(a, b):
                     return None
                 continue
-            arrays[name] = given = np.asarray(a)
+            arrays[name] = given = as_array(a)
             if given.shape != self._declared.shape(name, self.program):
                 return None
             if given.dtype.kind != "f" and not same(a, b):

@@ -14,8 +14,7 @@ from math import prod
 
 from ...ir.alias import Aliases
 from ...ir.nodes import Block, Const, If, Local, LocalStore, Loop, Op, Operand, Place, Task
-from ...ir.ops import TABLE
-from ...ir.walk import atomic_of, operands, place_of, walk
+from ...ir.walk import atomic_of, is_invariant, operands, place_of, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ def _block(block: Block, control: bool, varying: set[Op | Local | Loop], same: f
 
 MOST_ELEMENTS = 1024
 """Elements of the windows of a task: with 8 lanes of f64, 64 KiB of the thread's stack."""
-_INVARIANT_LEAVES = ("arg", "shape", "param")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +119,9 @@ def windows_of(task: Task, sums: Collection[Op]) -> dict[Op, SharedElements]:
         index = s.args[: place.ndim]  # type: ignore[union-attr]
         if place.shape is None or place.pool is not None or place.per_trial or any(i in varying for i in index):
             continue
-        window = SharedElements(place, tuple(i if _is_invariant(i) else None for i in index))
+        window = SharedElements(place, tuple(i if is_invariant(i) else None for i in index))
         if window in known or window.elements <= left:
             left -= 0 if window in known else window.elements
             known.add(window)
             found[s] = window  # type: ignore[index]
     return found
-
-
-def _is_invariant(x: Operand) -> bool:
-    """Whether a value is the same in the whole launch, and can be computed anywhere in it."""
-    if isinstance(x, Const) or x.op in _INVARIANT_LEAVES:
-        return True
-    return TABLE[x.op].pure and TABLE[x.op].arity > 0 and all(map(_is_invariant, x.args))

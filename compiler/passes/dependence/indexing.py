@@ -10,6 +10,7 @@ from math import gcd
 from ...ir.nodes import ArgDecl, Const, Loop, Op, Operand, Place, Task
 from ...ir.ops import TABLE
 from ...ir.types import limits
+from ...ir.walk import is_invariant as walk_is_invariant
 from ...ir.walk import walk
 
 
@@ -85,19 +86,7 @@ def _leaf_key(x: Op) -> object:
 
 def is_invariant(x: Operand, written: Container[Place]) -> bool:
     """Whether a value is the same in every iteration of a task that writes ``written``."""
-    seen: set[Op] = set()
-    todo = [x]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, Const) or value in seen or value.op in ("arg", "shape", "param", "seed"):
-            continue
-        seen.add(value)
-        if value.op in ("index", "iter", "load", "atomic", "stack_get"):
-            return False
-        if value.op == "gload" and isinstance(value.attr, Place) and value.attr in written:
-            return False
-        todo += value.args
-    return True
+    return walk_is_invariant(x, lambda s: isinstance(s.attr, Place) and s.attr not in written)
 
 
 def never_same(a: tuple[Operand, ...], b: tuple[Operand, ...], written: Container[Place]) -> bool:

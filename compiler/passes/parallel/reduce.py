@@ -16,10 +16,9 @@ from typing import Literal, cast
 from ...ir.alias import Aliases, array_of, base
 from ...ir.builder import StatementBuilder
 from ...ir.nodes import Assert, Block, Const, Exit, If, Kernel, Local, Loop, Op, Operand, Overflow, Place, Reduction, Stmt, Task
-from ...ir.ops import TABLE
 from ...ir.types import u1
 from ...ir.verify import verified
-from ...ir.walk import atomic_of, cooperates, operands, place_of, task_blocks, walk, written_places
+from ...ir.walk import atomic_of, cooperates, is_invariant, operands, place_of, task_blocks, walk, written_places
 from ..clone import clone_kernel
 from ..simplify.cse import element_key
 
@@ -27,7 +26,6 @@ MOST = 64
 """A task has at most so many reductions: each costs one word per chunk of iterations."""
 
 _CODES = {"add": "add", "sub": "add", "min": "min", "max": "max"}
-_INVARIANT_LEAVES = ("arg", "shape", "param", "seed")
 Code = Literal["add", "min", "max"]
 
 
@@ -75,7 +73,6 @@ class _ReductionPass:
         self.updates: dict[Op, Reduction] = {}
         self.used = {x for s in task_blocks(task) for x in operands(s) if isinstance(x, Op)}
         self.written = Aliases(written_places(task.body))
-        self.invariant: dict[Op, bool] = {}
         self.hoisted: dict[Op, Operand] = {}
         self.always = set(_always(task.body))
 
@@ -105,20 +102,13 @@ class _ReductionPass:
 
     def same_for_all(self, x: Operand) -> bool:
         """Whether a value is the same in every iteration and can be computed before the loop, whatever the arguments are."""
-        if isinstance(x, Const):
-            return True
-        if x not in self.invariant:
-            self.invariant[x] = self._same_for_all(x)
-        return self.invariant[x]
+        return is_invariant(x, self.exists_unwritten)
 
-    def _same_for_all(self, x: Op) -> bool:
-        if x.op in _INVARIANT_LEAVES:
-            return True
-        if x.op == "gload":
-            place = place_of(x)
-            assert place is not None
-            return inside(place, x.args) and not self.written.of(place)
-        return TABLE[x.op].pure and TABLE[x.op].arity > 0 and all(map(self.same_for_all, x.args))
+    def exists_unwritten(self, load: Op) -> bool:
+        """Whether a load reads an element that exists, and that the task does not write."""
+        place = place_of(load)
+        assert place is not None
+        return inside(place, load.args) and not self.written.of(place)
 
     def hoist(self, x: Operand) -> Operand:
         """The value computed in the prologue."""
