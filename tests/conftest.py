@@ -96,11 +96,14 @@ def _check_modules():
 
 def _less_work():
     """The folder of compiled kernels, of tens of thousands of files by then, is looked through for old ones once in this process, and the
-    tree of commands is made once.
+    tree of commands is made once. Launches are native from the first one on, whether the launcher is on disk or not.
     """
     import typer.testing
 
+    from qdrun.compiler.lang import kernel
     from qdrun.compiler.runtime import cache
+
+    kernel.PATIENCE = 0
 
     cache._SWEEP_EVERY = sys.maxsize
     typer.testing._get_command = functools.cache(typer.testing._get_command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from itertools import count
 from typing import Any, TypeVar, overload
 
 from ..errors import DataAccessError, QdrunRuntimeError, QdrunTypeError
@@ -17,7 +18,7 @@ from ..program.plans.kernel_plan import KernelPlan, kernel_plan
 from ..program.plans.remedies import remedies
 from ..program.program import CURRENT, Program, current_program
 from ..program.variant import Variant
-from ..runtime.native.launch import NativeCalls, Natives, install
+from ..runtime.native.launch import NativeCalls, Natives, install, is_compiled
 from ..tape.heap_plan import HeapPlan
 from ..tape.machine import Machine
 from .args.arrays import check_memory
@@ -32,6 +33,11 @@ from .native_admission import enter
 from .no_gradient import is_constant, refuse_in_forward_mode, refuse_one_array_twice, refuse_without_gradient, warn_without_seed
 
 T = TypeVar("T")
+PATIENCE = 5_000
+"""Calls through Python before LLVM compiles the launcher, unless it is on disk: together they take half as long (0.14 s) as that. So short
+programs, and those whose launches are recorded, do without.
+"""
+_python_calls = count(1)
 _WHOLE = frozenset((int, bool))
 """Types of numbers that are the same where they are equal: ``0.0`` and ``-0.0`` are not."""
 
@@ -391,19 +397,37 @@ class KernelGradient:
         return variant, bound
 
 
-@functools.cache
 def native_calls() -> NativeCalls | None:
-    """The native code of this process; None where this interpreter's calls cannot be native. From the first time on, calls look for a
-    native launch.
+    """The native code of this process; None where this interpreter's calls cannot be native, or LLVM would take longer than calls in Python
+    have. From the first time on that it is there, calls look for a native launch.
     """
-    classes = KernelFunction, KernelGradient, _Taped, BoundKernel, BoundGradient, GradientOfBound
-    return install(Natives(CURRENT, Program, *classes, Ndarray))
+    return _installed() if _is_compiled() or next(_python_calls) >= PATIENCE else None
+
+
+def log_functions() -> Mapping[str, int]:
+    """The addresses of the functions of logs (``NativeCalls.log_functions``); none where calls are not native."""
+    return _log_functions() if native_calls() is not None else {}
+
+
+def _natives() -> Natives:
+    return Natives(
+        CURRENT, Program, KernelFunction, KernelGradient, _Taped, BoundKernel, BoundGradient, GradientOfBound, Ndarray
+    )
 
 
 @functools.cache
-def log_functions() -> Mapping[str, int]:
-    """The addresses of the functions of logs (``NativeCalls.log_functions``); none where calls cannot be native."""
-    native = native_calls()
+def _is_compiled() -> bool:
+    return is_compiled(_natives())
+
+
+@functools.cache
+def _installed() -> NativeCalls | None:
+    return install(_natives())
+
+
+@functools.cache
+def _log_functions() -> Mapping[str, int]:
+    native = _installed()
     return {} if native is None else native.log_functions()
 
 

@@ -310,10 +310,7 @@ def load_cached(
 
     The key is the module's whole text: it holds all that the emitter decided, so no version number can be forgotten.
     """
-    machine = jit.host()
-    key = key_of(
-        text, *exports, str(opt_level), repr(jit.PIPELINES), machine.triple, machine.cpu, machine.features, jit.versions()
-    )
+    key = _text_key(text, exports, opt_level)
     from_disk = False
 
     def make() -> LoadedCode:
@@ -325,12 +322,25 @@ def load_cached(
             object_bytes = jit.compile_text(text, name, opt_level)
             code = jit.load(object_bytes, exports, imports, name)
             if disk:
-                disk.put(key, object_bytes, {"name": name, "machine": machine.cpu, "versions": jit.versions()})
+                disk.put(key, object_bytes, {"name": name, "machine": jit.host().cpu, "versions": jit.versions()})
         code.key = key
         return code
 
     code, known = LOADED.get(_linked(key, imports), make)
     return code, known or from_disk
+
+
+def is_on_disk(text: str, exports: list[str], opt_level: int) -> bool:
+    """Whether ``load_cached`` needs no LLVM for a module."""
+    disk = disk_cache()
+    return disk is not None and disk.get(_text_key(text, exports, opt_level)) is not None
+
+
+def _text_key(text: str, exports: list[str], opt_level: int) -> str:
+    machine = jit.host()
+    return key_of(
+        text, *exports, str(opt_level), repr(jit.PIPELINES), machine.triple, machine.cpu, machine.features, jit.versions()
+    )
 
 
 def _linked(key: str, imports: dict[str, int]) -> str:

@@ -2,7 +2,10 @@
 
 import contextlib
 import gc
+import os
 import random
+import subprocess
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -591,3 +594,50 @@ def test_a_bound_kernel_says_what_it_is():
     assert one.method.__name__ == "method" and one.method.__wrapped__ is Named.method.fn
     kept = one.method
     assert other.method.instance is other and kept.instance is one
+
+
+def test_the_launcher_waits_for_calls_that_pay(tmp_path):
+    """Short programs do without the launcher, unless it is on disk; long ones compile it, and their launches are native from then on."""
+    program = """
+import sys
+import qdrun as qd
+from qdrun.compiler.lang import kernel as k
+
+k.PATIENCE = 20
+qd.init(arch=qd.cpu)
+x = qd.field(qd.f64, shape=4)
+
+@qd.kernel
+def add(by: qd.f64):
+    for i in x:
+        x[i] += by
+
+calls, slow = int(sys.argv[1]), []
+before = k.KernelFunction.slow_call
+k.KernelFunction.slow_call = lambda self, *args: (slow.append(self), before(self, *args))[1]
+for _ in range(calls):
+    add(0.5)
+assert x[3] == 0.5 * calls, x[3]
+print(len(slow))
+"""
+
+    (tmp_path / "program.py").write_text(program)
+    cache = tmp_path / "cache"
+
+    def slow_calls(calls: int) -> int:
+        command, where = (
+            [sys.executable, str(tmp_path / "program.py"), str(calls)],
+            os.environ | {"QDRUN_CACHE_DIR": str(cache)},
+        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=where)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    def has_launcher() -> bool:
+        return any(b'"launcher"' in file.read_bytes() for file in cache.rglob("*") if file.is_file())
+
+    assert slow_calls(10) == 10
+    assert not has_launcher()
+    assert slow_calls(60) == 20
+    assert has_launcher()
+    assert slow_calls(60) == 1  # it is on disk

@@ -36,6 +36,9 @@ _NONE, _X86, _ARM = -1, 1, 2
 _PROCESSORS = {"x86_64": _X86, "aarch64": _ARM, "arm64": _ARM}
 """By the first part of their triple."""
 
+_SHORT = "noinline optnone"
+"""Of functions that run once for a chunk, or wait: LLVM takes a third of the time, and a chunk microseconds."""
+
 _x86_pause = external("llvm.x86.sse2.pause", "void")
 _arm_hint = external("llvm.aarch64.hint", "void", "i32")
 _mutex_lock = external("pthread_mutex_lock", "i32", "ptr")
@@ -50,7 +53,7 @@ _usleep = external("usleep", "i32", "i32")
 _clock_gettime = external("clock_gettime", "i32", "i32", "ptr")
 
 
-@function("void")
+@function("void", attributes=_SHORT)
 def serial(f: Builder, fn: Ptr, frame: Ptr, n: I64, chunk: I64) -> None:
     """Run every chunk in the caller, as worker 0: one after the other, as reductions keep a partial result per chunk."""
     begin = f.var(0)
@@ -62,7 +65,7 @@ def serial(f: Builder, fn: Ptr, frame: Ptr, n: I64, chunk: I64) -> None:
         begin.value = after
 
 
-@function("i64")
+@function("i64", attributes=_SHORT)
 def now(f: Builder) -> None:
     """Nanoseconds of the monotonic clock."""
     time = f.stack(2)
@@ -70,7 +73,7 @@ def now(f: Builder) -> None:
     f.ret(time[0] * 1_000_000_000 + time[1])
 
 
-@function("void")
+@function("void", attributes=_SHORT)
 def drain(f: Builder, pool: Ptr, worker: I64) -> None:
     """Take chunks until none is left."""
     fn, frame = (pool + JOB_FN).load("ptr"), (pool + JOB_FRAME).load("ptr")
@@ -82,7 +85,7 @@ def drain(f: Builder, pool: Ptr, worker: I64) -> None:
         f.call_address(fn, "void", frame, begin, f.min(begin + chunk, n), worker)
 
 
-@function("i1")
+@function("i1", attributes=_SHORT)
 def joinable(f: Builder, pool: Ptr, number: I64, state: I64, seen: I64) -> None:
     """Whether ``state`` is a job for the worker that it has not yet looked at: an odd epoch, not ``seen``, and a limit above its number."""
     epoch = state >> 32
@@ -105,7 +108,7 @@ def _spin(f: Builder, turn: Variable) -> None:
     f.call(_sched_yield)
 
 
-@function("ptr")
+@function("ptr", attributes=_SHORT)
 def worker(f: Builder, pool: Ptr) -> None:
     """A thread of the pool."""
     number = ((pool + NUMBERS).update("add", 1, "monotonic", "i32") + 1).to("i64")
@@ -134,7 +137,7 @@ def worker(f: Builder, pool: Ptr) -> None:
             f.leave()
 
 
-@function("void")
+@function("void", attributes=_SHORT)
 def start(f: Builder, pool: Ptr) -> None:
     """Start ``THREADS - 1`` threads with signals blocked, which are for Python's threads. Called with the pool held.
 
@@ -150,7 +153,7 @@ def start(f: Builder, pool: Ptr) -> None:
     f.call(_sigmask, set_mask, pool + OLD_MASK, 0)
 
 
-@function("void")
+@function("void", attributes=_SHORT)
 def await_turn(f: Builder, pool: Ptr, turn: Ptr, begin: I64) -> None:
     """Wait until all earlier chunks have made their additions; workers have taken them, as chunks are taken in order.
 
@@ -196,13 +199,13 @@ def qd_add_in_order_f32(f: Builder, pool: Ptr, turn: Ptr, begin: I64, log: Ptr) 
     _add_in_order(f, pool, turn, begin, log, "float")
 
 
-@function("void")
+@function("void", attributes=_SHORT)
 def qd_parallel_for(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64) -> None:
     """Run a loop with all workers."""
     f.call(qd_parallel_for_up_to, pool, fn, frame, n, chunk, ALL_THREADS)
 
 
-@function("void")
+@function("void", attributes=_SHORT)
 def qd_parallel_for_up_to(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64, limit: I64) -> None:
     """Run a loop with the workers of a number below ``limit``; here if another thread, or a loop around this one, holds the pool."""
     busy = pool + BUSY
@@ -233,7 +236,7 @@ def qd_parallel_for_up_to(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, ch
     f.call(serial, fn, frame, n, chunk)
 
 
-@function("void")
+@function("void", attributes=_SHORT)
 def qd_parallel_for_in_order(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64, limit: I64) -> None:
     """``qd_parallel_for_up_to`` for a loop whose chunks add in order; here while other processes have had this one's cores."""
     until = (pool + ALONE_UNTIL).load(order="monotonic")
@@ -243,17 +246,17 @@ def qd_parallel_for_in_order(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64,
     f.call(qd_parallel_for_up_to, pool, fn, frame, n, chunk, limit)
 
 
-@function("void", name=qd_parallel_for.name)
+@function("void", attributes=_SHORT, name=qd_parallel_for.name)
 def _serial_for(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64) -> None:
     f.call(serial, fn, frame, n, chunk)
 
 
-@function("void", name=qd_parallel_for_up_to.name)
+@function("void", attributes=_SHORT, name=qd_parallel_for_up_to.name)
 def _serial_for_up_to(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64, limit: I64) -> None:
     f.call(serial, fn, frame, n, chunk)
 
 
-@function("void", name=qd_parallel_for_in_order.name)
+@function("void", attributes=_SHORT, name=qd_parallel_for_in_order.name)
 def _serial_for_in_order(f: Builder, pool: Ptr, fn: Ptr, frame: Ptr, n: I64, chunk: I64, limit: I64) -> None:
     f.call(serial, fn, frame, n, chunk)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import ctypes
+import functools
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from ...ir.nodes import ArgDecl
 from ...ir.threads import new_lock
 from ...ir.types import DType, f32, f64, u1, u64
 from .. import jit
-from ..cache import load_cached
+from ..cache import is_on_disk, load_cached
 from ..compiled import Compiled
 from . import launch_ir, pack_ir, slots_ir, walk_ir
 from .guard import Guard
@@ -32,6 +33,7 @@ from .watch import Watch
 
 _METHOD_DESCRIPTOR = 1 << 17  # Py_TPFLAGS_METHOD_DESCRIPTOR
 _MAX_WORDS = 4096  # of an argument buffer on the caller's stack
+_LEVEL = 1  # of LLVM: 2 takes a third longer, for loops of few turns, and launches are no faster
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
@@ -93,8 +95,7 @@ class NativeCalls:
         api = (n for n in made.imports if n.startswith("Py"))
         imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in api}
         imports["qd_process"] = ctypes.addressof(self.process)
-        # level 2 takes a third longer, for loops of few turns, and launches are no faster
-        code, _ = load_cached(made.text, name, list(made.exports), imports, opt_level=1)
+        code, _ = load_cached(made.text, name, list(made.exports), imports, _LEVEL)
         code.make_immortal()
         return code.addresses
 
@@ -108,6 +109,39 @@ def install(natives: Natives) -> NativeCalls | None:
 
     None: this interpreter's objects are not laid out as the launcher expects, and calls stay in Python.
     """
+    found = _offsets(natives)
+    with _lock:
+        if found is None:
+            return None
+        made = NativeCalls(found, _process(natives))
+        functions = made.load(_launcher(*found.items()), "launcher")
+    _set_slots(natives.kernel, functions["launch"], functions["bind"])
+    _set_slots(natives.gradient, functions["reverse"])
+    _set_slots(natives.bound_kernel, functions["launch_bound"])
+    _set_slots(natives.bound_gradient, functions["reverse_bound"])
+    _set_slots(natives.gradient_of_bound, functions["reverse_of"])
+    _set_slots(natives.taped, functions["launch_taped"])
+    for cls in (natives.kernel, natives.gradient_of_bound):
+        _write(cls, "flags", cls.__flags__ | _METHOD_DESCRIPTOR)
+    return made
+
+
+def is_compiled(natives: Natives) -> bool:
+    """Whether ``install`` needs no LLVM: the launcher is on disk, or there can be none."""
+    found = _offsets(natives)
+    if found is None:
+        return True
+    made = _launcher(*found.items())
+    return is_on_disk(made.text, list(made.exports), _LEVEL)
+
+
+@functools.cache
+def _launcher(*found: tuple[str, int]) -> NativeModule:
+    return slots_ir.launcher_module(dict(found))
+
+
+def _offsets(natives: Natives) -> Mapping[str, int] | None:
+    """Where the launcher finds what it reads of objects. None: this interpreter lays them out in another way."""
     wrapper, view = (getattr(natives.host_type, name, None) for name in ("wrapper_type", "view_type"))
     slots = {
         "LAUNCHES_AT": slot_offset(natives.program, "native_launches"),
@@ -126,22 +160,10 @@ def install(natives: Natives) -> NativeCalls | None:
     )
     found = {name: at for name, at in slots.items() if at is not None}
     with _lock:
-        if layout_problem() is not None or len(found) < len(slots) or not same:
-            return None
-        made = NativeCalls(offsets() | found, _process(natives, wrapper, view))
-        functions = made.load(slots_ir.launcher_module(made.offsets), "launcher")
-    _set_slots(natives.kernel, functions["launch"], functions["bind"])
-    _set_slots(natives.gradient, functions["reverse"])
-    _set_slots(natives.bound_kernel, functions["launch_bound"])
-    _set_slots(natives.bound_gradient, functions["reverse_bound"])
-    _set_slots(natives.gradient_of_bound, functions["reverse_of"])
-    _set_slots(natives.taped, functions["launch_taped"])
-    for cls in (natives.kernel, natives.gradient_of_bound):
-        _write(cls, "flags", cls.__flags__ | _METHOD_DESCRIPTOR)
-    return made
+        return offsets() | found if same and len(found) == len(slots) and layout_problem() is None else None
 
 
-def _process(natives: Natives, wrapper: type | None, view: type | None) -> ctypes.Array[ctypes.c_int64]:
+def _process(natives: Natives) -> ctypes.Array[ctypes.c_int64]:
     """The addresses of objects that are the same for all launches; kept for ever, as the objects are."""
     objects = {
         pack_ir.P_VAR: natives.variable,
@@ -154,8 +176,8 @@ def _process(natives: Natives, wrapper: type | None, view: type | None) -> ctype
         pack_ir.P_BYTES: bytes,
         pack_ir.P_TRUE: True,
         pack_ir.P_HOST: natives.host_type,
-        pack_ir.P_WRAPPER: wrapper,
-        pack_ir.P_VIEW: view,
+        pack_ir.P_WRAPPER: getattr(natives.host_type, "wrapper_type", None),
+        pack_ir.P_VIEW: getattr(natives.host_type, "view_type", None),
         pack_ir.P_SLOW: sys.intern("slow_call"),
         pack_ir.P_BOUND: natives.bound_kernel,
     }
