@@ -21,6 +21,7 @@ from typing import Any, Literal
 import llvmlite
 import llvmlite.binding as llvm
 
+from ..codegen.llvm.function import UNPACKED
 from ..errors import PerformanceWarning, QdrunRuntimeError
 from ..ir.threads import new_lock
 from . import masked_stores
@@ -251,6 +252,8 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
 
 def _compile(text: str, name: str, opt_level: int) -> bytes:
     pipeline = pipeline_for(size_of(text), name, opt_level)
+    if text.partition("\n")[0].endswith(UNPACKED):
+        pipeline = replace(pipeline, slp=False)
     machine = _target_machine(pipeline.level)
     context = llvm.create_context()
     try:

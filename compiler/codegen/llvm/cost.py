@@ -7,7 +7,7 @@ from math import prod
 
 from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, LocalStore, Loop, Op, Operand, Print, Stmt, Task
 from ...ir.ops import TABLE, is_function
-from ...ir.walk import any_order, operands, walk
+from ...ir.walk import any_order, atomic_of, index_of, operands, place_of, walk
 from ..abi import WAYS
 from .target import ONE_LANE, SimdWidth
 from .uniform import Shapes, analyse, free_sums, windows_of
@@ -62,6 +62,41 @@ def least_of_sums(task: Task, lanes: int) -> int:
     count = grain(task, 4)
     unit = WAYS if count >= WAYS else lanes
     return -(-count // unit) * unit
+
+
+def gains_by_packing(tasks: Sequence[Task]) -> bool:
+    """Whether LLVM should look for vectors in straight-line code (SLP).
+
+    It takes most of LLVM's time where LLVM has made vectors of the loop before, and gains nothing there. In a stencil's adjoint it loses:
+    an iteration reads what the one before has written, and a load of two elements waits for two stores (1.7 times the time of ``wave3d``).
+    """
+    return not all(map(_is_vectorised, tasks)) and not any(map(_adds_to_neighbours, tasks))
+
+
+def _is_vectorised(task: Task) -> bool:
+    """Whether LLVM makes vectors of a parallel loop: no branches, no loops, and no indices from memory."""
+    statements = list(walk(task.body))
+    branches = any(isinstance(s, (If, Loop, Print)) for s in statements)
+    indices = [x for s in statements if place_of(s) is not None for x in index_of(s)]
+    return task.parallel and not branches and not any(map(_is_read, indices))
+
+
+def _adds_to_neighbours(task: Task) -> bool:
+    """Whether an iteration adds to several elements of a place, at indices that do not come from memory."""
+    first: dict[object, tuple[Operand, ...]] = {}
+    for s in walk(task.body):
+        if isinstance(s, Op) and s.op == "atomic" and s.dtype.is_real:
+            place, _ = atomic_of(s)
+            index = s.args[: place.ndim]
+            known = first.setdefault((place.buffer, place.offset), index)
+            if known != index and not any(map(_is_read, (*index, *known))):
+                return True
+    return False
+
+
+def _is_read(x: Operand) -> bool:
+    """Whether an index comes from memory or a variable."""
+    return isinstance(x, Op) and (x.op in ("load", "gload", "stack_get") or any(map(_is_read, x.args)))
 
 
 def suggested_lanes(

@@ -27,6 +27,7 @@ from ...ir.nodes import (
     Task,
 )
 from ..abi import CTX_STATUS, STATUS_VALUES, STATUS_WORDS, ContextLayout, Message
+from ..ranges import ranges_of
 from .function import Fn, LlvmModule
 from .target import Unsupported, const_text
 from .uniform import Shapes, SharedElements
@@ -78,6 +79,7 @@ class Emitter(Fn, ABC):
         self.number = info.kernel.tasks.index(task)
         self.values: dict[Op, tuple[str, bool]] = {}
         self.wide: dict[Op, str] = {}  # i64 form of indices; of lane 0 when the index grows by one from lane to lane
+        self.ranges = {} if self.gpu else ranges_of(task)
         self.locals: dict[Local, str] = {}
         self.window_sums: dict[SharedElements, str] = {}  # this chunk's own sums into windows
         self.mask = ""  # of the lanes that run; empty: all

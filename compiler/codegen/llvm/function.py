@@ -5,6 +5,8 @@ from __future__ import annotations
 from ...ir.types import DType, f16, f32, f64, i64, u1
 from .target import LLVM_TYPES, Target
 
+UNPACKED = ", unpacked"
+"""The end of the first line of a module whose straight-line code LLVM does not vectorise (SLP)."""
 ROLLED = '!"llvm.loop.unroll.runtime.disable"'
 """A loop is not unrolled unless its count is a literal."""
 

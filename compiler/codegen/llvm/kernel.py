@@ -10,9 +10,9 @@ from ..abi import ALL_THREADS, CTX_LAUNCHES, CTX_POOL, CTX_STATUS, WAYS, arg_off
 from ..gpu.prologue import begin_and_size
 from ..math.calls import settle
 from ..sums.partial_sums import MAX_CHUNKS, combine_partials
-from .cost import grain, least_of_sums
+from .cost import gains_by_packing, grain, least_of_sums
 from .emitter import KernelInfo
-from .function import LlvmModule
+from .function import UNPACKED, LlvmModule
 from .in_order import FRAME_TURN, least_chunk, order_of
 from .report import prints
 from .rows import FRAME_CLAIMS, new_claims
@@ -82,7 +82,8 @@ def emit_kernel(
             emit_task(module, info, task, name)
         _emit_entry(module, info, names)
     settle(module)
-    return module.text(f"; kernel {symbol(kernel)} for {target.name}, {target.lanes} lanes")
+    packed = "" if gains_by_packing(kernel.tasks) else UNPACKED
+    return module.text(f"; kernel {symbol(kernel)} for {target.name}, {target.lanes} lanes{packed}")
 
 
 def _emit_entry(module: LlvmModule, info: KernelInfo, names: list[str]) -> None:

@@ -66,9 +66,24 @@ def alignment(place: Place) -> int:
 
 def wide_index(e: Emitter, x: Operand) -> str:
     """A uniform index as i64."""
-    if isinstance(x, Op) and x in e.wide:
+    if isinstance(x, Const):
+        return str(int(x.value))
+    if x in e.wide:
         return e.wide[x]
     return e.convert(e.operand(x, False), x.dtype, i64, False)
+
+
+def without_literal(e: Emitter, place: Place, axis: int, x: Operand) -> tuple[Operand, int]:
+    """An index as the sum of another one that is known as i64 and a literal: then LLVM sees by how much addresses differ.
+
+    Where the sum of i32 is another number, the index is out of bounds: it is negative, or close to 2^31.
+    """
+    y, total = x, 0
+    if not e.gpu and place.shape is not None and place.shape[axis] < 2**30:
+        while isinstance(y, Op) and y.op in ("add", "sub") and y.dtype is i32 and isinstance(y.args[1], Const):
+            total += int(y.args[1].value) * (1 if y.op == "add" else -1)
+            y = y.args[0]
+    return (y, total) if y in e.wide and abs(total) < 2**29 else (x, 0)
 
 
 def address(e: Emitter, place: Place, index: tuple[Operand, ...]) -> tuple[str, str]:
@@ -77,17 +92,16 @@ def address(e: Emitter, place: Place, index: tuple[Operand, ...]) -> tuple[str, 
         return _trial_address(e, place, index)
     base = buffer_base(e, place.buffer)
     strides = strides_of(e, place)
-    constant, linear, scattered = place.offset, False, []
+    constant, more, linear, scattered = place.offset, 0, False, []
     terms: list[str] = []
-    for x, stride in zip(index, strides):
+    for axis, (x, stride) in enumerate(zip(index, strides)):
+        y, literal = without_literal(e, place, axis, x) if isinstance(stride, int) else (x, 0)
         if isinstance(x, Const) and isinstance(stride, int):
             constant += int(x.value) * stride
-        elif not e.varying(x):
-            terms.append(_times(e, wide_index(e, x), stride))
-        elif x in e.wide and stride == place.dtype.size and not linear:
-            assert isinstance(x, Op)
-            linear = True
-            terms.append(_times(e, e.wide[x], stride))
+        elif not e.varying(x) or (y in e.wide and stride == place.dtype.size and not linear):
+            linear = linear or e.varying(x)
+            terms.append(_times(e, wide_index(e, y), stride))
+            more += literal * stride if isinstance(stride, int) else 0
         else:
             scattered.append((x, stride))
     if scattered and linear:
@@ -96,6 +110,8 @@ def address(e: Emitter, place: Place, index: tuple[Operand, ...]) -> tuple[str, 
         base = e.hoist(("offset", base, constant), f"getelementptr i8, ptr {base}, i64 {constant}")
     for term in terms:
         base = e.t(f"getelementptr i8, ptr {base}, i64 {term}")
+    if more:
+        base = e.t(f"getelementptr i8, ptr {base}, i64 {more}")
     if not scattered:
         return base, "linear" if linear else "uniform"
     return _add_vectors(e, base, scattered), "scattered"
@@ -105,14 +121,16 @@ def _trial_address(e: Emitter, place: Place, index: tuple[Operand, ...]) -> tupl
     """The element of the trial, or of each lane's trial: these lie side by side where the index is the same for all."""
     width = e.module.target.trials
     base, constant, varying = e.trial_base(place), width * place.offset, []
-    for x, stride in zip(index, strides_of(e, place)):
+    for axis, (x, stride) in enumerate(zip(index, strides_of(e, place))):
         wide = width * stride if isinstance(stride, int) else e.hoist(("trials", stride), f"mul i64 {stride}, {width}")
+        y, literal = without_literal(e, place, axis, x) if isinstance(wide, int) else (x, 0)
         if isinstance(x, Const) and isinstance(wide, int):
             constant += int(x.value) * wide
         elif e.varying(x):
             varying.append((x, wide))
         else:
-            base = e.t(f"getelementptr i8, ptr {base}, i64 {_times(e, wide_index(e, x), wide)}")
+            base = e.t(f"getelementptr i8, ptr {base}, i64 {_times(e, wide_index(e, y), wide)}")
+            constant += literal * wide if isinstance(wide, int) else 0
     if constant:
         base = e.t(f"getelementptr i8, ptr {base}, i64 {constant}")
     if not varying:
@@ -166,6 +184,13 @@ def follow_linear(e: Emitter, s: Op) -> None:
         e.wide[s] = e.t(f"{s.op} i64 {e.wide[x]}, {wide_index(e, s.args[1])}")
     elif s.op == "add" and isinstance(s.args[1], Op) and s.args[1] in e.wide and not e.varying(x):
         e.wide[s] = e.t(f"add i64 {wide_index(e, x)}, {e.wide[s.args[1]]}")
+
+
+def follow_exact(e: Emitter, s: Op) -> None:
+    """Compute a uniform index as i64, too, where that of i32 cannot overflow."""
+    if s in e.ranges and s.op in ("add", "sub", "mul"):
+        a, b = (wide_index(e, x) for x in s.args)
+        e.wide[s] = e.t(f"{s.op} nsw i64 {a}, {b}")
 
 
 # -- plain access

@@ -76,6 +76,8 @@ class TaskEmitter(Emitter):
         self.values[s] = (arith.pure(self, s, [self.operand(x, v) for x in s.args], v), v)
         if v:
             memory.follow_linear(self, s)
+        else:
+            memory.follow_exact(self, s)
 
     def load(self, s: Op) -> None:
         """Read a local."""
