@@ -98,11 +98,12 @@ def found_of(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | Non
     why = _of_class(job)
     if why:
         return BuildFacts(why=why)
-    key = job, _shapes(job, params), None if wanted is None else tuple(wanted), budget
+    names = tuple(job.gradients if wanted is None else wanted)
+    key = job, _shapes(job, params), names, budget
     if key not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        _known[key] = _built(job, params, wanted, budget)
+        _known[key] = _built(job, params, names, budget)
     return _known[key]
 
 
@@ -119,7 +120,7 @@ def _of_class(job: type[Job[Any]]) -> str:
     return "it has an __init__ of its own" if job.__init__ is not Job.__init__ else ""
 
 
-def _built(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None, budget: int | None) -> BuildFacts:
+def _built(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str], budget: int | None) -> BuildFacts:
     from qdrun import QdrunRuntimeError
 
     made = job(params, wanted=wanted)
