@@ -250,7 +250,8 @@ class Mixed(Job[MixedParams]):
         return Mpm88Params(particles=p.size, grid=p.detail, steps=p.steps, dt=1e-4, stiffness=p.stiffness)
 
     def build(self) -> None:
-        """Its simulation, in this job's program and window."""
+        """Its simulation, in this job's program and window; a job may be built again, with another window."""
+        self.__dict__.pop("inner", None)
         inner = self.inner
         inner.program, inner.watch = self.program, self.watch
         inner.window, inner.snapshot_bytes = self.window, self.snapshot_bytes

@@ -70,7 +70,7 @@ class CompiledKernel:
         self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
         self._words: dict[LazyKernel, int] = {}
         self._known_lanes: dict[Kernel, SimdWidth] = {}
-        self._reduced: dict[tuple[Kernel, bool], Kernel] = {}  # for the lanes and the plan, until it is compiled
+        self._reduced: dict[tuple[Kernel, str], Kernel] = {}  # for the lanes and the plan, until it is compiled
         if isinstance(forward, Kernel):
             forward = self._lazy("forward", pipeline.simplified(forward))
         self.forward: LazyKernel = forward
@@ -131,12 +131,12 @@ class CompiledKernel:
         if self._one_lane:  # functions of lanes are not those of one lane, to the last bit
             return ONE_LANE
         if kernel not in self._known_lanes:
-            self._known_lanes[kernel] = lanes_of(kernel, self._plain(kernel, on_host=True), self._options)
+            plain = self._plain(kernel, pipeline.gathers(self._options, on_host=True))
+            self._known_lanes[kernel] = lanes_of(kernel, plain, self._options)
         return self._known_lanes[kernel]
 
-    def _plain(self, kernel: Kernel, on_host: bool = False) -> Kernel:
+    def _plain(self, kernel: Kernel, gathers: pipeline.Gathers = "") -> Kernel:
         """One of its kernels as ``pipeline.reduced`` makes it."""
-        gathers = on_host and pipeline.gathers_on_host(self._options)
         found = self._reduced.get((kernel, gathers))
         if found is None:
             found = self._reduced[kernel, gathers] = pipeline.reduced(kernel, gathers=gathers)
@@ -261,7 +261,7 @@ class CompiledKernel:
         def make(device: Device) -> Compiled:
             if kind == "forward" and device.approximates and not self._options.fast_math:
                 note_fast_math(kernel)
-            plain = self._plain(kernel, device.on_host and device.native)  # an interpreter runs the atomics
+            plain = self._plain(kernel, pipeline.gathers(self._options, device.on_host) if device.native else "")
             out, how = pipeline.device_input(kernel, self._options, nested=device.on_host, out=plain)
             if self._options.batch is not None:
                 assert device.trials is not None
@@ -270,7 +270,7 @@ class CompiledKernel:
             elif device.on_host:
                 lanes = self._lanes(kernel)
                 how = replace(how, lanes=lanes.width, narrow=lanes.narrow)
-            for gathers in (False, True):
+            for gathers in ("", "cpu", "gpu"):
                 self._reduced.pop((kernel, gathers), None)
             return device.compile(out, how)
 

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Literal, ParamSpec, Protocol, TypeVar
 
 from ..codegen.block_skipping.tiling import tiling
 from ..codegen.llvm.cost import block_cost
@@ -67,7 +67,7 @@ SIMPLIFY_TANGENT = Stage("tangent", "the kernel of values and tangents", "fewer 
 
 SLOPES = Stage("slopes", "a simplified kernel", "IR without `attach` and `detach`, which only differentiation reads")
 BLOCKS = Stage("blocks", "a reduced kernel", "accesses to fields in levels with a budget as accesses to blocks")
-GATHER = Stage("gather", "a kernel without slopes", "for a CPU: adds to neighbours as sums of each element")
+GATHER = Stage("gather", "a kernel without slopes", "adds to neighbours as sums of each element")
 REDUCE = Stage("reduce", "a kernel without slopes", "atomics on one element as reductions of the loop")
 CHECKS = Stage(
     "checks", "a kernel without slopes, with reductions", "checks of bounds, overflow and NaN, where the options ask for them"
@@ -84,6 +84,9 @@ class Runner(Protocol):
     """Runs a stage: calls ``run`` with the arguments and gives its result."""
 
     def __call__(self, stage: Stage, run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+Gathers = Literal["", "cpu", "gpu"]
 
 
 def printing(stage: Stage, run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -162,7 +165,7 @@ def device_input(
         nested: see ``batch_kernel``.
         out: what ``reduced`` gives for the kernel, if that is known.
     """
-    out = reduced(kernel, run, nested and gathers_on_host(options)) if out is None else out
+    out = reduced(kernel, run, gathers(options, nested)) if out is None else out
     if checks(options):
         out = run(CHECKS, checked, out, options.nan_check)
         for task, plain in zip(out.tasks, without_checks(kernel).tasks):
@@ -182,17 +185,21 @@ def device_input(
     )
 
 
-def reduced(kernel: Kernel, run: Runner = printing, gathers: bool = False) -> Kernel:
-    """``DEVICE`` without checks. ``gathers``: with the stage ``GATHER``."""
+def reduced(kernel: Kernel, run: Runner = printing, gathers: Gathers = "") -> Kernel:
+    """``DEVICE`` without checks. ``gathers``: with the stage ``GATHER``, for this kind of device."""
     out = through_memory(run(SLOPES, without_slopes, kernel))
     if gathers:
-        out = run(GATHER, gather_kernel, out, block_cost, _skips_blocks)
+        out = run(GATHER, gather_kernel, out, block_cost, _skips_blocks, gathers == "gpu")
     return run(BLOCKS, in_blocks, run(REDUCE, reduce_kernel, out))
 
 
-def gathers_on_host(options: Options) -> bool:
-    """Whether kernels of a CPU have the stage ``GATHER``: not where lanes run trials, nor where iterations are checked."""
-    return options.batch is None and not checks(options)
+def gathers(options: Options, on_host: bool) -> Gathers:
+    """Whether kernels have the stage ``GATHER``: on a CPU not where lanes run trials, on a GPU where the lanes of a trial share its
+    iterations, and not where iterations are checked.
+    """
+    if checks(options) or (options.batch is None) != on_host:
+        return ""
+    return "cpu" if on_host else "gpu"
 
 
 def _skips_blocks(task: Task) -> bool:

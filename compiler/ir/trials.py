@@ -14,8 +14,9 @@ import numpy as np
 TRIAL_ALIGNMENT = 8
 """``trial_bytes`` are multiples of this, and so are the offsets of a root's children: groups then start at multiples of 8 widths."""
 
-TRIAL_LANES = 16
-"""Threads that a trial with adstacks has in recorded launches on a GPU, at most, unless ``gpu_lanes`` asks for more: as many have rows."""
+STACK_LANES, MOST_STACK_LANES, STACK_ROWS = 16, 64, 4096
+"""Threads that a trial with adstacks has in recorded launches on a GPU, at most; the same of few trials; rows that few trials may have.
+Each thread has a row."""
 
 GPU_WIDTH, GPU_WIDE = 4, 64
 """Trials of a group on a GPU; from how many elements along the last axis of a trial's fields on each trial lies alone, as its own threads
@@ -125,6 +126,16 @@ def group_width(count: int, lanes: int, most: int) -> int:
 def gpu_layout(count: int, extent: int) -> TrialLayout:
     """Trials on any GPU, so that plans need none. ``extent``: of the longest last axis of what each trial has its own of."""
     return TrialLayout(count, 1 if extent >= GPU_WIDE else GPU_WIDTH)
+
+
+def stack_rows(count: int) -> int:
+    """The adstack rows of so many trials on a GPU, if ``gpu_lanes`` asks for none; more trials never have fewer."""
+    return max(STACK_LANES * count, min(MOST_STACK_LANES * count, STACK_ROWS))
+
+
+def stack_lanes(count: int) -> int:
+    """The most threads of a trial with adstacks in recorded launches on a GPU: a power of two."""
+    return 1 << (stack_rows(count) // max(1, count)).bit_length() - 1
 
 
 def trial_bytes(nbytes: int) -> int:

@@ -156,4 +156,4 @@ class ProgramState:
         own = machine(device.arch, fast_math=self.options.fast_math)
         if not device.tapes_on_chip:
             own = own.all_in_heap()
-        return replace(own, wide=device.wide_states, trial_lanes=max(own.trial_lanes, self.options.gpu_lanes))
+        return replace(own, wide=device.wide_states, trial_lanes=self.options.gpu_lanes)

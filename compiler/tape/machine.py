@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..errors import QdrunRuntimeError, QdrunTypeError
-from ..ir.trials import TRIAL_LANES
 from ..ir.types import PLANES
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Machine:
         cache: bytes of full tapes beyond which a loop is checkpointed even with ``levels=1``; 0: never. Only with ``shared``.
         most: maximum number of workers of a task with all tapes on chip and at most ``small`` bytes of checkpoints; 0: ``workers``.
         small: see ``most``.
-        trial_lanes: maximum number of threads of a trial in a batch.
+        trial_lanes: maximum number of threads of a trial in a batch; 0: see ``ir.trials.stack_rows``.
         approximate: f32 and f16 divisions and roots may be inexact (with ``fast_math``, or because the device's language does not promise
             more), so a row predicate with one is not evaluated.
     """
@@ -92,7 +91,7 @@ def cuda(workers: int | None = None) -> Machine:
     """An NVIDIA GPU. The parameters are the same for every device, so that a plan can be made without one."""
     threads, most = (workers, 0) if workers else (GPU_THREADS, CUDA_THREADS)
     own = Machine("cuda", threads, interleaved=True, shared=CUDA_SHARED, block=CUDA_BLOCK, cache=CUDA_CACHE)
-    return replace(own, most=most, small=CUDA_HEAP, trial_lanes=TRIAL_LANES)
+    return replace(own, most=most, small=CUDA_HEAP, trial_lanes=0)
 
 
 def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -> Machine:
@@ -114,7 +113,7 @@ def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -
         return replace(cuda(workers), arch=arch, approximate=True)
     if arch in ("amdgpu", "metal"):
         threads, metal = workers or GPU_THREADS, arch == "metal"
-        return Machine(arch, threads, wide=not metal, interleaved=True, approximate=metal, trial_lanes=TRIAL_LANES)
+        return Machine(arch, threads, wide=not metal, interleaved=True, approximate=metal, trial_lanes=0)
     raise QdrunRuntimeError(f"no backend is called `{arch}`\n  do: use one of cpu, cuda, amdgpu, vulkan, metal")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..ir.trials import stack_rows
 from .bounds.bounds import max_tuples
 from .bounds.queries import HostInputs
 from .bounds.row_count import count_passing, extent_of
@@ -100,4 +101,6 @@ def demand_of(task: TaskSizing, host: HostInputs, machine: Machine, stake: int |
 def iterations_of(task: TaskSizing, host: HostInputs, machine: Machine) -> int | None:
     """Maximum iterations of a task's parallel loop; in a batch, maximum threads of its trials. None: unknown."""
     count = max_tuples(task.axes, host)
-    return count if count is None or not task.trials else count * machine.trial_lanes
+    if count is None or not task.trials:
+        return count
+    return count * machine.trial_lanes if machine.trial_lanes else stack_rows(count)

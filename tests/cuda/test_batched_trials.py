@@ -604,17 +604,19 @@ def test_how_trials_lie_on_a_device() -> None:
         return Task("loop", [], [Axis(index, Const(0, i32), Const(count, i32))], stacks=[stack] * stacks)
 
     def lanes(layout: TrialLayout, *tasks: Task, asked: int = 0) -> tuple[int, int]:
-        found = shape_of(layout, tasks, asked, Room(132 * 2048, 132, 512, 32, 128))
+        found = shape_of(layout, tasks, asked, Room(132 * 2048, 132, 1024, 32, 128))
         return found.lanes, found.trials
 
     robot, particles = (task(4), task(16)), (task(512), task(576))
     assert [gpu_layout(5, n).width for n in (0, 16, 63, 64, 512)] == [4, 4, 4, 1, 1]
     small = {b: lanes(gpu_layout(b, 16), *robot) for b in (1, 32, 1024, 8192, 131072)}
-    assert small == {1: (16, 1), 32: (16, 1), 1024: (16, 4), 8192: (8, 16), 131072: (8, 16)}
+    assert small == {1: (16, 1), 32: (16, 1), 1024: (16, 4), 8192: (16, 8), 131072: (8, 16)}
     wide = {b: lanes(gpu_layout(b, 512), *particles) for b in (1, 256, 1024, 4096)}
-    assert wide == {1: (512, 1), 256: (256, 1), 1024: (64, 2), 4096: (32, 4)}
-    assert lanes(gpu_layout(5, 1), task(1)) == (1, 128)
-    assert lanes(gpu_layout(5, 512), task(512, stacks=True)) == (16, 1)
+    assert wide == {1: (512, 1), 256: (512, 1), 1024: (128, 1), 4096: (32, 4)}
+    alone = {b: lanes(gpu_layout(b, 1), task(1)) for b in (5, 1024, 16384, 131072)}
+    assert alone == {5: (1, 1), 1024: (1, 1), 16384: (1, 8), 131072: (1, 128)}
+    with_rows = {b: lanes(gpu_layout(b, 512), task(512, stacks=True)) for b in (5, 64, 1024, 4096)}
+    assert with_rows == {5: (64, 1), 64: (64, 1), 1024: (16, 4), 4096: (16, 8)}
     assert lanes(gpu_layout(5, 1), task(1), asked=64) == (64, 1)
 
 

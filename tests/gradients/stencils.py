@@ -124,9 +124,11 @@ STEP_KERNELS: list[Callable[..., Callable[[int], None]]] = [
 ]  # fmt: skip
 
 
-def run(make: Callable[..., Callable[[int], None]], shape: tuple[int, int], seed: int, **options) -> list[np.ndarray]:
-    """The loss of some steps, and its gradients by the first state and the coefficient."""
-    with qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False, **options):
+def run(
+    make: Callable[..., Callable[[int], None]], shape: tuple[int, int], seed: int, record: bool = False, **options
+) -> list[np.ndarray]:
+    """The loss of some steps, and its gradients by the first state and the coefficient. ``record``: by recorded launches."""
+    with qd.init(**{"arch": qd.cpu, "default_fp": qd.f64, "offline_cache": False, **options}):
         u = qd.field(qd.f64, shape=(STEPS + 1, *shape), needs_grad=True)
         c, loss = (qd.field(qd.f64, shape=(), needs_grad=True) for _ in range(2))
         step = make(u, c, shape)
@@ -139,11 +141,19 @@ def run(make: Callable[..., Callable[[int], None]], shape: tuple[int, int], seed
         first = np.zeros((STEPS + 1, *shape))
         first[0] = np.random.default_rng(seed).normal(size=shape)
         u.from_numpy(first)
-        c[None] = 0.15
-        with qd.ad.Tape(loss):
-            for t in range(STEPS):
-                step(t)
-            total()
+        c.fill(0.15)
+
+        def sweep():
+            with qd.ad.Tape(loss):
+                for t in range(STEPS):
+                    step(t)
+                total()
+
+        sweep()
+        if record:
+            graph = qd.capture(sweep)
+            u.from_numpy(first)
+            graph()
         return [loss.to_numpy(), u.grad.to_numpy(), c.grad.to_numpy()]
 
 

@@ -46,7 +46,7 @@ def test_the_bits_are_those_of_the_scatter_and_the_values_those_of_differences(m
     found = run(make, shape, seed, cpu_max_num_threads=1)
     assert gathered, "nothing was gathered"
     CACHE.clear()
-    monkeypatch.setattr(pipeline, "gathers_on_host", lambda options: False)
+    monkeypatch.setattr(pipeline, "gathers", lambda options, on_host: "")
     scattered = run(make, shape, seed, cpu_max_num_threads=1)
     for a, b in zip(found, scattered):
         np.testing.assert_array_equal(a, b, err_msg=f"seed {seed}")
@@ -66,6 +66,22 @@ def test_the_bits_do_not_depend_on_the_threads(make, gathered):
     assert gathered
 
 
+@pytest.mark.parametrize("make", STEP_KERNELS, ids=lambda make: make.__name__)
+def test_lanes_of_a_trial_on_a_gpu_gather_the_same_bits(make, gathered):
+    """On the emulated device; what all iterations add to, as the coefficient, is another matter there."""
+    seed = int(np.random.default_rng().integers(1 << 30))
+    alone, found = run(make, (9, 8), seed, cpu_max_num_threads=1), []
+    gathered.clear()
+    for lanes in (1, 8, 64):
+        CACHE.clear()
+        found.append(run(make, (9, 8), seed, True, arch=qd.cuda, device="emulated", batch=2, gpu_lanes=lanes))
+    assert gathered, "nothing was gathered"
+    for result in found:
+        np.testing.assert_array_equal(result[1], found[0][1], err_msg=f"seed {seed}")
+        for of_trial, expected in zip(result, alone):
+            np.testing.assert_allclose(of_trial[1], expected, rtol=1e-12, atol=1e-13, err_msg=f"seed {seed}")
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_models_have_the_bits_of_the_scatter_on_any_threads(model, gathered, monkeypatch):
     def results(threads: int) -> list[np.ndarray]:
@@ -75,7 +91,7 @@ def test_models_have_the_bits_of_the_scatter_on_any_threads(model, gathered, mon
 
     found = [results(1), results(2)]
     assert gathered, "nothing was gathered"
-    monkeypatch.setattr(pipeline, "gathers_on_host", lambda options: False)
+    monkeypatch.setattr(pipeline, "gathers", lambda options, on_host: "")
     scattered = results(1)
     for result in found:
         for a, b in zip(result, scattered):

@@ -64,7 +64,7 @@ class AmdHardware(OnChipVariables):
         """``s_barrier``, and no access moves over it."""
         self._meet(e, "workgroup", "s.barrier")
 
-    def wave_barrier(self, e: GridFn) -> None:
+    def wave_barrier(self, e: GridFn, mask: str = "-1") -> None:
         """No instruction: a wave executes in step, and its accesses happen in order. LLVM leaves them in order, too."""
         self._meet(e, "wavefront", "wave.barrier")
 

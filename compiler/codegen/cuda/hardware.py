@@ -81,10 +81,10 @@ class CudaHardware(OnChipVariables):
         head = [f"define ptx_kernel void @{name}({params}) nounwind {bounds} {{", "entry:"]
         return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])
 
-    def wave_barrier(self, e: GridFn) -> None:
-        """``bar.warp.sync``; threads that a small block does not have count as having ended."""
+    def wave_barrier(self, e: GridFn, mask: str = "-1") -> None:
+        """``bar.warp.sync`` of the lanes of a mask; threads that a small block does not have count as having ended."""
         e.module.declare("llvm.nvvm.bar.warp.sync", "declare void @llvm.nvvm.bar.warp.sync(i32)")
-        e.put("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+        e.put(f"call void @llvm.nvvm.bar.warp.sync(i32 {mask})")
 
     def define_packed(self, e: GridFn, name: str, words: int, blocks: int) -> str:
         """The words stay in the constant memory of the parameters: nothing is copied."""
@@ -138,5 +138,6 @@ def cuda_target(cpu: str = "sm_90", block: int = 128) -> GpuTarget:
         block=block,
         wide_features="+ptx81",
         lanes=32,
+        teams=True,
         grid_barrier=grid_barrier,
     )

@@ -37,6 +37,7 @@ class GpuTarget(Target):
         coherent: plain accesses to the device's memory see what other blocks have written before the last fence; else only accesses by
             atomics of 4 bytes do.
         lanes: threads of a wave that exchange values by instructions, when all of them come to one; 0: there are no such instructions.
+        teams: some threads of a wave may exchange values and wait for each other while the others are elsewhere.
         tapes_on_chip: adstack tapes lie in on-chip memory, unless a plan says otherwise; else all of them lie in the heap.
         private_tapes: that memory is an array of each thread, not a part of the block's.
         loop_copies: iterations of a short loop that the text has one after the other, at most. 1: its compiler unrolls.
@@ -60,6 +61,7 @@ class GpuTarget(Target):
     wide_accesses: bool = True
     coherent: bool = True
     lanes: int = 0
+    teams: bool = False
     tapes_on_chip: bool = True
     private_tapes: bool = False
     loop_copies: int = 1
@@ -183,8 +185,8 @@ class Hardware(Protocol):
         """The text of the function whose code the emitter holds."""
         ...
 
-    def wave_barrier(self, e: GridFn) -> None:
-        """A barrier of the wave, after which earlier writes of its threads are visible."""
+    def wave_barrier(self, e: GridFn, mask: str = "-1") -> None:
+        """A barrier of the wave's lanes in a mask, all of which come here; after it their earlier writes are visible."""
         ...
 
     def define_packed(self, e: GridFn, name: str, words: int, blocks: int) -> str:

@@ -32,28 +32,31 @@ _VECTOR = 3
 """How much faster LLVM's vectors make a loop without branches."""
 _PLAIN_ADD = 8
 """The cost of an add that stays where it is, without the atomic."""
+_GPU_ATOMIC = 48
+"""The cost of an atomic on a GPU, which goes past the caches of a multiprocessor."""
 _MOST_STATEMENTS = 6000
 """Statements of all loops of a task, at most."""
 
 
 @verified()
-def gather_kernel(kernel: Kernel, cost: Callable[[Block], int], stays: Callable[[Task], bool]) -> Kernel:
-    """The kernel with gathers instead of scatters, where that pays on a CPU.
+def gather_kernel(kernel: Kernel, cost: Callable[[Block], int], stays: Callable[[Task], bool], on_gpu: bool = False) -> Kernel:
+    """The kernel with gathers instead of scatters, where that pays.
 
     Args:
         kernel: simplified, before reductions are found; not changed.
         cost: estimates the cost of one pass through a block.
         stays: whether a task must stay as it is.
+        on_gpu: no vectors run gathers, and what stays adds by atomics.
     """
     if any(task.params for task in kernel.tasks):  # launch parameters go by the numbers of the tasks
         return kernel
     tasks: list[Task] = []
     for task in kernel.tasks:
-        tasks += [task] if stays(task) else _gathered(task, cost)
+        tasks += [task] if stays(task) else _gathered(task, cost, on_gpu)
     return kernel if len(tasks) == len(kernel.tasks) else replace(kernel, tasks=tasks)
 
 
-def _gathered(task: Task, cost: Callable[[Block], int]) -> list[Task]:
+def _gathered(task: Task, cost: Callable[[Block], int], on_gpu: bool) -> list[Task]:
     """The tasks that do what a task does."""
     if not task.parallel or task.reductions or cooperates(task) or not _may_meet(task):
         return [task]
@@ -67,7 +70,7 @@ def _gathered(task: Task, cost: Callable[[Block], int]) -> list[Task]:
     if len(walk(interior.body)) * (1 + len(work.axes)) > _MOST_STATEMENTS:
         return [task]
     rims = boxes.rims()
-    if not _pays(work, interior, rims, rest, cost):
+    if not _pays(work, interior, rims, rest, cost, on_gpu):
         return [task]
     if not _has_effects(rest.body):
         return [interior, *rims]
@@ -107,18 +110,19 @@ def _has_effects(block: Block) -> bool:
     return any(isinstance(s, GlobalStore) or (isinstance(s, Op) and s.op == "atomic") for s in walk(block))
 
 
-def _pays(work: Task, interior: Task, rims: list[Task], rest: Task, cost: Callable[[Block], int]) -> bool:
-    """Whether gathers and the rest take less time than plain adds would. Vectors help neither functions, loops nor rims. Where the bounds
-    are not known, rims are taken for a small part.
+def _pays(work: Task, interior: Task, rims: list[Task], rest: Task, cost: Callable[[Block], int], on_gpu: bool) -> bool:
+    """Whether gathers and the rest take less time than scatters would. Vectors help neither functions, loops nor rims. Where the bounds are
+    not known, rims are taken for a small part.
     """
     statements = walk(interior.body)
     calls = sum(
         TABLE[s.op].cost for s in statements if isinstance(s, Op) and (is_function(s.op) or s.op in ("mod", "floordiv"))
     )
     gathers = cost(interior.body)
-    if not any(isinstance(s, Loop) for s in statements):
+    if not on_gpu and not any(isinstance(s, Loop) for s in statements):
         gathers = calls + (gathers - calls) // _VECTOR
-    left = _plain(work, cost) - (_plain(rest, cost) if _has_effects(rest.body) else 0)
+    add = _GPU_ATOMIC if on_gpu else _PLAIN_ADD
+    left = _scatters(work, cost, add) - (_scatters(rest, cost, add) if _has_effects(rest.body) else 0)
     counts = [_iterations(task) for task in (work, interior, *rims)]
     if None in counts:
         return gathers <= left
@@ -133,7 +137,7 @@ def _iterations(task: Task) -> int | None:
     return prod(max(0, n) for n in known) if len(known) == len(bounds) else None
 
 
-def _plain(task: Task, cost: Callable[[Block], int]) -> int:
-    """The cost of an iteration without atomics."""
+def _scatters(task: Task, cost: Callable[[Block], int], add: int) -> int:
+    """The cost of an iteration, if an atomic costs so much."""
     atomics = sum(isinstance(s, Op) and s.op == "atomic" for s in walk(task.body))
-    return cost(task.body) - (TABLE["atomic"].cost - _PLAIN_ADD) * atomics
+    return cost(task.body) - (TABLE["atomic"].cost - add) * atomics

@@ -19,9 +19,10 @@ from ...codegen.gpu.hardware import GpuTarget, ParamWord
 from ...codegen.gpu.prologue import literal_count
 from ...codegen.gpu.trials.module import LAUNCHES, TrialSource, emit_chunks, emit_fill, emit_walk, trial_text
 from ...codegen.gpu.trials.task import TaskChunk, TrialShape
+from ...codegen.gpu.trials.team import UNKNOWN, useful_lanes
 from ...codegen.llvm.function import LlvmModule
 from ...ir.nodes import Task
-from ...ir.trials import TRIAL_LANES, TrialLayout
+from ...ir.trials import TrialLayout, stack_lanes
 from ..base import Allocation
 from ..mirror import Mirror
 from ..recording import RecordedLaunch, RecordedWrite, RunOnce, Steps
@@ -34,12 +35,12 @@ from .pacing.paced import Pacing
 
 BLOCK = 128
 """Threads of a block, unless one trial has more, or there are too few trials."""
-RESIDENT, FEWER, SPILLED = 512, 384, 128
-"""Threads of a multiprocessor at once that the code leaves registers for; fewer of them where a thread would keep more than so many bytes
-outside of its registers. Measured on an H200: more threads take the caches from each other."""
+RESIDENT, SPILLED = (1024, 512, 384), 128
+"""Threads of a multiprocessor at once that the code leaves registers for: the first number, unless there are fewer threads, or a thread
+would keep more than ``SPILLED`` bytes outside of its registers; then the next one."""
+WAVES = 8
+"""Waves of a multiprocessor from which on it hardly waits: below, trials of one thread each are spread over more waves."""
 MOST_LANES = 512
-UNKNOWN = 16
-"""Iterations of a loop whose bounds are known on the device only, as far as lanes are chosen by it."""
 WALK = "qd_walk"
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 
@@ -47,7 +48,7 @@ _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, 
 @dataclass(frozen=True, slots=True)
 class Room:
     """What a device has for trials: threads that it holds at once, its multiprocessors, threads of each of these, of a wave, and of a block
-    of trials with one lane.
+    of trials with one lane; whether lanes run an iteration together (``codegen.gpu.trials.team``).
     """
 
     threads: int
@@ -55,12 +56,16 @@ class Room:
     resident: int
     wave: int
     block: int
+    teams: bool = False
 
 
 def shape_of(layout: TrialLayout, tasks: Sequence[Task], asked: int, room: Room) -> TrialShape:
-    """How the trials of recorded launches lie on a device. The fewer trials there are, the more lanes each of them gets, but none that has
-    no iteration. At least a group fills a wave, whose threads then read whole sectors of memory, if the device has 1,024 threads for each
-    lane. Blocks are smaller where there would be fewer of them than multiprocessors.
+    """How the trials of recorded launches lie on a device.
+
+    The fewer trials there are, the more lanes each of them gets, but none that has no iteration. At least a group fills a wave, whose
+    threads then read whole sectors of memory, if the device has 1,024 threads for each lane. Blocks are smaller where there would be fewer
+    of them than multiprocessors. Trials of one lane do not fill a wave while that leaves a multiprocessor fewer than ``WAVES``: such waves
+    wait for memory and for results, and each of them takes as long as a full one.
 
     Args:
         layout: of the trials in memory.
@@ -68,18 +73,27 @@ def shape_of(layout: TrialLayout, tasks: Sequence[Task], asked: int, room: Room)
         asked: lanes that were asked for; 0: what suits the device.
         room: the device.
     """
-    counts = [literal_count(t) or UNKNOWN for t in tasks if t.parallel and t.axes]
-    most = min(max(counts, default=1), TRIAL_LANES if any(t.stacks for t in tasks) else MOST_LANES)
+    if room.teams:
+        counts = [useful_lanes(t) for t in tasks]
+    else:
+        counts = [literal_count(t) or UNKNOWN for t in tasks if t.parallel and t.axes]
+    most = min(max(counts, default=1), stack_lanes(layout.count) if any(t.stacks for t in tasks) else MOST_LANES)
     lanes = asked or 1 << most.bit_length() - 1
     least = max(1, min(room.wave // layout.width, room.threads // 1024))
     while not asked and lanes > least and layout.count * lanes > room.processors * room.resident:
         lanes //= 2
-    if lanes == 1:
-        return TrialShape(room.block, 1, room.resident)
-    side = max(1, BLOCK // lanes)
-    while side > 1 and -(-layout.count // side) < room.processors:
+    side, wanted = max(1, BLOCK // lanes) if lanes > 1 else room.block, room.processors
+    if lanes == 1 and -(-layout.count // room.wave) < room.processors * WAVES:
+        side, wanted = room.wave, room.processors * WAVES
+    while side > 1 and -(-layout.count // side) < wanted:
         side //= 2
     return TrialShape(side, lanes, room.resident)
+
+
+def needed(shape: TrialShape, count: int, room: Room) -> int:
+    """Threads that a multiprocessor has at once, at most, when so many trials run."""
+    blocks = -(-count // shape.trials)
+    return -(-blocks // room.processors) * shape.block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,17 +181,20 @@ class TrialGraphs(Pacing):
                 self._walks[self._numbers] = self._walk(self._compiled([*first, *others], sources), sources, first, others)
         return self._numbers
 
-    def _compiled(self, steps: Steps, of: Mapping[GpuCode, TrialSource], resident: int = RESIDENT) -> _Code:
-        """Compile what a table needs, and load it. ``of``: the kernel of each code. ``resident``: see ``TrialShape``."""
+    def _compiled(self, steps: Steps, of: Mapping[GpuCode, TrialSource], resident: Sequence[int] = RESIDENT) -> _Code:
+        """Compile what a table needs, and load it. ``of``: the kernel of each code. ``resident``: see ``RESIDENT``."""
         layout = self.trials
         assert layout is not None
         target = replace(self._target, trials=layout.width)
         launches = [s for s in steps if isinstance(s, RecordedLaunch)]
         codes, sources = list(of), list(of.values())
-        room = Room(self.threads, self.info.sms, resident, target.wave, target.block)
+        room = Room(self.threads, self.info.sms, resident[0], target.wave, target.block, target.teams)
         alone = not target.wide_atomics and any(needs_wide_atomics(s.kernel, s.plain) for s in sources)
         tasks = [task for source in sources for task in source.kernel.tasks]
         shape = shape_of(layout, tasks, 1 if alone else self.gpu_lanes, room)
+        while len(resident) > 1 and needed(shape, layout.count, room) <= resident[1]:
+            resident = resident[1:]
+        shape = replace(shape, resident=resident[0])
         fills = sorted({_fill_key(s) for s in steps if isinstance(s, RecordedWrite)})
         module = LlvmModule(target)
         same = [_same([x for x in launches if _code(x) is c]) for c in codes]
@@ -191,9 +208,9 @@ class TrialGraphs(Pacing):
         image = self.driver.build(Texts("recorded launches", text, "", WALK, (WALK,), features), self.info, True)
         loaded = self.driver.load_module(image.data, "recorded launches")
         gone, function = Unused(self.driver, loaded, len(image.data)), self.driver.function(loaded, WALK)
-        if function.local_bytes > SPILLED and resident > FEWER:
+        if function.local_bytes > SPILLED and len(resident) > 1:
             shared(self.identity, self.driver).unused.append(gone)
-            return self._compiled(steps, of, FEWER)
+            return self._compiled(steps, of, resident[1:])
         return _Code(function, chunks, common, numbers, shape, gone)
 
     def _source(self, code: GpuCode) -> TrialSource:

@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 
 from .arena import POISON
-from .hardware import GRID_SITE
+from .hardware import GRID_SITE, REG_WORDS
 
 SHARED_BYTES = 48 << 10
 RUN_FREE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)  # other threads run meanwhile
+WAVE = 32
 _BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_uint32] * 3)
 _END = -1
+PATIENCE_S = 60.0
+"""How long the lanes of a mask are waited for."""
 _teams: dict[int, Team] = {}
 
 
@@ -33,6 +37,9 @@ class Team:
         self._lock = threading.Condition()
         self._sites: list[int] = []  # where the threads that have arrived stand
         self._round = 0
+        self._given: dict[
+            tuple[int, int, int], dict[int, int]
+        ] = {}  # by wave, site and mask: the values of the lanes that have come
 
     def meet(self, site: int) -> None:
         """Wait until all threads have arrived. ``site``: the barrier's number, or ``_END``. After a divergence no thread waits."""
@@ -54,11 +61,33 @@ class Team:
                 self.memory[:] = POISON  # nothing is left for the next block
             self._lock.notify_all()
 
+    def exchange(self, thread: int, site: int, mask: int, value: int, lane: int) -> int:
+        """Wait until all lanes of a mask have come to an exchange; the value of one of them."""
+        wave, own = divmod(thread, WAVE)
+        with self._lock:
+            given = self._given.setdefault((wave, site, mask), {})
+            given[own] = value
+            if len(given) == mask.bit_count():
+                del self._given[wave, site, mask]
+                self._lock.notify_all()
+            elif not self._lock.wait_for(lambda: self.diverged or len(given) == mask.bit_count(), PATIENCE_S):
+                self.diverged = True
+                self._lock.notify_all()
+            self.diverged |= not mask >> own & 1 or lane not in given
+            return given.get(lane, 0)
+
+
+@_EXCHANGE
+def _exchange(regs: int, site: int, mask: int, value: int, lane: int) -> int:
+    """See ``_barrier``."""
+    words = (ctypes.c_int64 * REG_WORDS).from_address(regs)
+    return _teams[words[7]].exchange(words[0], site, mask, value, lane)
+
 
 @_BARRIER
 def _barrier(regs: int, site: int) -> None:
     """The entry of device code: the registers identify the calling thread."""
-    _teams[(ctypes.c_int64 * 8).from_address(regs)[7]].meet(site)
+    _teams[(ctypes.c_int64 * REG_WORDS).from_address(regs)[7]].meet(site)
 
 
 @cache
@@ -135,7 +164,8 @@ def _registers(team: Team, number: int, blocks: int, shared: int) -> Any:
     """The special registers of a thread."""
     base = team.memory.ctypes.data + -team.memory.ctypes.data % 16
     arrays = base + -(-shared // 16) * 16
-    return (ctypes.c_int64 * 8)(number, 0, blocks, team.threads, base, arrays, barrier_address(), id(team))
+    exchange = ctypes.cast(_exchange, ctypes.c_void_p).value or 0
+    return (ctypes.c_int64 * REG_WORDS)(number, 0, blocks, team.threads, base, arrays, barrier_address(), id(team), exchange)
 
 
 def _run_threads(work: list[Callable[[], None]]) -> None:

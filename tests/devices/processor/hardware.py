@@ -3,16 +3,19 @@
 A device function is ``void name(ptr regs, ptr words)``: the special registers as 8-byte words, and its parameters, packed::
 
     0  thread in its block     1  block     2  number of blocks     3  threads of a block     4  address of what the launch asks for
-    5  address of the shared arrays     6  address of ``void barrier(ptr regs, i64 site)``
+    5  address of the shared arrays     6  address of ``void barrier(ptr regs, i64 site)``     7  the machine's own
+    8  address of ``i32 exchange(ptr regs, i64 site, i32 mask, i32 value, i32 lane)``
 
-A barrier's site is its number, plus ``GRID_SITE`` where all blocks meet.
+A barrier's site is its number, plus ``GRID_SITE`` where all blocks meet. The lanes of a mask exchange values: each gives one, and gets that
+of a lane.
 """
 
 from __future__ import annotations
 
 from qdrun.compiler.codegen.gpu.hardware import GpuTarget, GridFn
 
-REG_THREAD, REG_BLOCK, REG_BLOCKS, REG_THREADS, REG_SHARED, REG_ARRAYS, REG_BARRIER, REG_WORDS = 0, 1, 2, 3, 4, 5, 6, 8
+REG_THREAD, REG_BLOCK, REG_BLOCKS, REG_THREADS, REG_SHARED, REG_ARRAYS, REG_BARRIER = 0, 1, 2, 3, 4, 5, 6
+REG_EXCHANGE, REG_WORDS = 8, 9
 GRID_SITE = 1 << 32
 
 
@@ -88,8 +91,13 @@ class EmulatedHardware:
         return e.t(f"zext i1 {flag} to {e.ty(e.target.mask, False)}")
 
     def from_lane(self, e: GridFn, mask: str, value: str, lane: str) -> str:
-        """Its own value."""
-        return value
+        """What the machine has from the other thread of a mask; its own value, where that is ``lanes``."""
+        return value if mask == "1" else self._exchange(e, mask, value, lane)
+
+    def _exchange(self, e: GridFn, mask: str, value: str, lane: str) -> str:
+        e.barriers += 1
+        to = self._pointer(e, REG_EXCHANGE)
+        return e.t(f"call i32 {to}(ptr %regs, i64 {e.barriers}, i32 {mask}, i32 {value}, i32 {lane})")
 
     def define(self, e: GridFn, name: str) -> str:
         """A function that loads its words first."""
@@ -99,9 +107,12 @@ class EmulatedHardware:
         head = [f"define void @{name}(ptr %regs, ptr %words) nounwind {{", "entry:"]
         return "\n".join([*head, *e.slots, *loads, *e.head, *e.lines, "}"])
 
-    def wave_barrier(self, e: GridFn) -> None:
-        """All threads of the block."""
-        self.barrier(e)
+    def wave_barrier(self, e: GridFn, mask: str = "-1") -> None:
+        """All threads of the block, or those of a mask."""
+        if mask == "-1":
+            self.barrier(e)
+        else:
+            self._exchange(e, mask, "0", e.t(f"and i32 {self.thread_in_block(e)}, {e.target.wave - 1}"))
 
     def define_packed(self, e: GridFn, name: str, words: int, blocks: int) -> str:
         """The words lie packed anyway."""
@@ -113,5 +124,13 @@ def emulated_target(triple: str = "", cpu: str = "", features: str = "") -> GpuT
     """The processor (its LLVM names) in the place of a GPU."""
     made = EmulatedHardware()
     return GpuTarget(
-        "emulated", triple, cpu, features, hardware=made, block=1, wide_features=features, grid_barrier=made.grid_barrier
+        "emulated",
+        triple,
+        cpu,
+        features,
+        hardware=made,
+        block=1,
+        teams=True,
+        wide_features=features,
+        grid_barrier=made.grid_barrier,
     )

@@ -6,6 +6,8 @@ called the lanes of the trial, each takes every n-th iteration, and they meet be
 
     i1 chunk(ptr regs, ptr common, ptr words, i64 trial, i32 lane, i64 thread, i1 alive)
 
+Where there are more lanes than iterations, several of them may run one iteration (``team``).
+
 ``common`` are parameters of the device function, ``words`` those of the launch (``LaunchWords``); ``thread`` is the number of the thread
 in the grid, which is its adstack row. The result says whether the trial goes on: it was alive, and no iteration has failed.
 """
@@ -24,6 +26,7 @@ from ....ir.nodes import (
     GlobalStore,
     Local,
     LocalStore,
+    Loop,
     Op,
     Operand,
     Overflow,
@@ -48,6 +51,7 @@ from ..grid.emitter import Failures
 from ..grid.task import GridTaskEmitter, bounds_of, compute_prologue
 from ..hardware import ParamWord
 from ..indices import is_narrow, start_iteration
+from .team import ALONE, TeamLanes, team_of
 
 ARGS = "ptr %regs, ptr %common, ptr %words, i64 %trial, i32 %lane, i64 %thread"
 
@@ -131,6 +135,8 @@ class GridTrialEmitter(GridTaskEmitter):
         self.side_by_side, self.numbers, self.where = shape, numbers, "thread"
         self.threads_of_block, self.flexible, self.copies, self.wide_accesses = shape.block, False, 1, None
         self.serial = shape.lanes == 1 or not task.parallel
+        found = team_of(task, shape.lanes) if self.target.teams else ALONE
+        self.team = TeamLanes(self, found, shape.lanes, shape.block)
         self.scope = f'syncscope("{self.target.block_scope}") ' if self.target.wave > 1 else self.scope
 
     def parameter(self, word: ParamWord) -> str:
@@ -155,15 +161,20 @@ class GridTrialEmitter(GridTaskEmitter):
 
     def _is_plain(self, s: Op) -> bool:
         """Whether an atomic is a load and a store: nothing else disturbs the element."""
-        return s.op == "atomic" and (self.serial or s in self.info.plain)
+        return s.op == "atomic" and not self.team.inside and (self.serial or s in self.info.plain)
 
     def statement(self, s: Stmt) -> None:
         """One statement, after the stores that it may not overtake."""
         if isinstance(s, GlobalStore):
             ptr, _ = memory.address(self, s.place, s.index)
             self._wait(s.place, s.index, ptr, self.operand(s.value, False))
+        elif isinstance(s, Op) and s in self.team.sums:
+            self.team.sum_up(s)
         elif isinstance(s, Op) and s.op in ("gload", "atomic"):
             self._access(s)
+        elif isinstance(s, Loop) and not self.team.inside and s in self.team.loops:
+            self.flush()
+            self.team.run(s, self.flush, self._add)
         else:
             if not isinstance(s, (Op, LocalStore, StackPut)) or is_fence(s):
                 self.flush()
@@ -212,8 +223,27 @@ class GridTrialEmitter(GridTaskEmitter):
 
     def flush(self) -> None:
         """Write the stores that wait, in their order."""
-        self.lines += [w.line for w in self.late]
-        self.late = []
+        lines, self.late = [w.line for w in self.late], []
+        if lines and self.team.size > 1 and not self.team.inside:
+            self.team.by_first(lines)
+        else:
+            self.lines += lines
+
+    def _add(self, s: Op, total: str) -> None:
+        """Add what an atomic of a divided loop has summed up in all lanes of a team."""
+        place, _ = atomic_of(s)
+        index, d = s.args[: place.ndim], place.dtype
+        if self._before(place, index) is not None or any(may_meet(place, index, w.place, w.index) for w in self.late):
+            self.flush()
+        ptr, _ = memory.address(self, place, index)
+        begin = len(self.lines)
+        if self._is_plain(s):
+            old = memory.read(self, d, ptr, "uniform", memory.alignment(place))
+            memory.write(self, d, arith.binary(self, "add", d, False, old, total), ptr, "uniform", memory.alignment(place))
+        else:
+            memory.exchange(self, "add", place, ptr, [total])
+        self.lines, lines = self.lines[:begin], self.lines[begin:]
+        self.team.by_first(lines)
 
     def trial_base(self, place: Place) -> str:
         """The trial's part of a buffer: that of its group, from the trial's first number on."""
@@ -253,7 +283,7 @@ def emit_task(e: GridTrialEmitter, name: str) -> None:
     unset = conditional_locals(e.task)
     if e.side_by_side.lanes > 1 and not e.task.parallel:
         first = e.label("first")
-        e.branch(e.t("icmp eq i32 %lane, 0"), first, e.finish)
+        e.branch(e.t(f"icmp ult i32 %lane, {e.team.size}"), first, e.finish)
         e.at(first)
     compute_prologue(e)
     grid_reduce.start(e)
@@ -275,11 +305,14 @@ def emit_task(e: GridTrialEmitter, name: str) -> None:
 
 
 def _iterations(e: GridTrialEmitter, begins: list[str], sizes: list[str], count: str, unset: list[Local]) -> None:
-    """The lane's iterations: ``lane, lane + lanes, ..`` of a parallel loop, all of another one."""
+    """The iterations of the lane's team: ``n, n + teams, ..`` of a parallel loop, all of another one."""
     ty = "i32" if is_narrow(e, begins) else "i64"
-    first, step = ("%lane", e.side_by_side.lanes) if e.task.parallel and e.side_by_side.lanes > 1 else ("0", 1)
+    first, step = "0", 1
+    if e.task.parallel and e.side_by_side.lanes > 1:
+        step, size = e.side_by_side.lanes // e.team.size, e.team.size
+        first = "%lane" if size == 1 else e.t(f"lshr i32 %lane, {size.bit_length() - 1}")
     if first != "0" and ty == "i64":
-        first = e.t("zext i32 %lane to i64")
+        first = e.t(f"zext i32 {first} to i64")
 
     def run(now: str) -> None:
         start_iteration(e, now, ty, begins, sizes)
@@ -310,7 +343,8 @@ def _fold(e: GridTrialEmitter, r: Reduction) -> None:
     value, after = e.t(f"load {e.ty(d, False)}, ptr {e.local(r.local)}"), e.label("reduced")
     if e.side_by_side.lanes > 1 or not r.sure:  # a lane without iterations, or an element that need not exist
         exists = e.label("exists")
-        e.branch(differs(e, r, value), exists, after)
+        adds = differs(e, r, value)
+        e.branch(e.t(f"and i1 {adds}, {e.team.is_first()}") if e.team.size > 1 else adds, exists, after)
         e.at(exists)
     ptr, _ = memory.address(e, r.place, r.index)
     if e.side_by_side.lanes > 1:
