@@ -55,7 +55,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         "clamp the index: qd.math.clamp(i, 0, n - 1)",
     ),
     "ndarray(field_dim=..)": ("it is the former name of ndim", "write ndim=.."),
-    "Texture": ("textures are not supported", "use fields"),
+    **dict.fromkeys(("Texture", "texture", "rw_texture"), ("textures are not supported", "use fields")),
     "aot": ("kernels are not exported for other programs", "qd.compile compiles them ahead of their first launch"),
     "init(default_up=..)": ("it is always the unsigned type of default_ip", "set default_ip"),
 }

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...options import Options
+from ...options import Arch, Options
 from ...program.program import CURRENT, sync
+from ...runtime import registry
 from ..data.dtypes import resolve
+from ..data.element_types import MatrixType
 from .names import cfg
 
 MODULES = frozenset(
@@ -56,14 +58,21 @@ _OPERATORS = {
     **{"bit_not": operator.invert, "logical_not": operator.not_},
 }
 INNER: dict[str, dict[str, Any]] = {
-    "impl": {"get_runtime": lambda: _runtime, "current_cfg": lambda: cfg, "default_cfg": lambda: cfg},
+    "impl": {"get_runtime": lambda: _runtime, "current_cfg": lambda: cfg, "default_cfg": lambda: cfg, "pytaichi": _runtime},
+    "matrix": {"MatrixType": MatrixType},
+    "misc": {"is_arch_supported": lambda arch: usable(str(arch)), "get_host_arch_list": lambda: [Arch.cpu]},
     "ops": _OPERATORS,
     "util": {
         **{"to_numpy_type": _to_numpy_type, "to_taichi_type": lambda dtype: resolve(np.dtype(dtype)), "cook_dtype": resolve},
-        "has_pytorch": lambda: _can_import("torch"),
+        **{"has_pytorch": lambda: _can_import("torch"), "has_paddle": lambda: False},
     },
 }
 """Names of the modules that ``taichi`` itself does not have."""
+
+
+def usable(arch: str) -> bool:
+    """Whether programs can run on a backend here."""
+    return any(found.name == arch and found.usable for found in registry.devices())
 
 
 def _can_import(name: str) -> bool:

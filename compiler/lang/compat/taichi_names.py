@@ -10,9 +10,10 @@ from ... import errors
 from ...options import FOREIGN_ARCHS
 from ...program.program import Program
 from ...refused import Refused
-from ...runtime import registry
 from ..init import init as _init
-from . import report, taichi_graphs, taichi_profiler
+from . import report, taichi_graphs, taichi_profiler, tools
+from .names import real_func
+from .taichi_inner import usable
 from .windows import ui
 from .windows.drawing import hex_to_rgb, rgb_to_hex
 from .windows.gui import GUI
@@ -31,14 +32,9 @@ def init(arch: Any = None, default_fp: Any = None, default_ip: Any = None, **opt
     return report.took(arch, made)
 
 
-def _usable(arch: str) -> bool:
-    """Whether programs can run on a backend here."""
-    return any(found.name == arch and found.usable for found in registry.devices())
-
-
 _lib = ModuleType("taichi._lib", "What programs ask of Taichi's core: which backends there are, and whether windows are.")
 _lib.core = SimpleNamespace(  # type: ignore[attr-defined]
-    **{f"with_{arch}": partial(_usable, arch) for arch in ("cuda", "vulkan", "metal", "amdgpu", "opengl")},
+    **{f"with_{arch}": partial(usable, arch) for arch in ("cuda", "vulkan", "metal", "amdgpu", "opengl")},
     GGUI_AVAILABLE=True,
 )
 
@@ -48,6 +44,8 @@ NAMES: dict[str, Any] = {
     "_lib": _lib,
     "graph": taichi_graphs,
     "profiler": taichi_profiler.MODULE,
+    "experimental": SimpleNamespace(real_func=real_func),
+    **{f"tools.{part}": tools for part in ("image", "np2ply", "video", "vtk")},
     **{"GUI": GUI, "ui": ui, "rgb_to_hex": rgb_to_hex, "hex_to_rgb": hex_to_rgb},
     **{
         f"Taichi{kind}Error": getattr(errors, f"Qdrun{kind}Error")

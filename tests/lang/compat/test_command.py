@@ -172,7 +172,9 @@ import taichi.lang.util
 from taichi.lang import impl
 from taichi.lang.exception import TaichiSyntaxError
 from taichi.lang.impl import current_cfg, get_runtime, static
-from taichi.lang.matrix import Vector
+from taichi.lang.matrix import MatrixType, Vector
+from taichi.lang.misc import is_arch_supported
+from taichi.tools.np2ply import PLYWriter
 from taichi.lang.ops import atomic_add, mul, sqrt, sub
 
 print(get_runtime().prog, ti.__version__ >= (1, 7, 0))
@@ -186,6 +188,8 @@ def k():
 
 k()
 print(x.to_numpy(), current_cfg().arch, impl.current_cfg().default_fp, get_runtime().default_fp, get_runtime().prog.config().arch == ti.cpu)
+assert PLYWriter is ti.tools.PLYWriter and isinstance(ti.math.vec3, MatrixType) and is_arch_supported(ti.cpu)
+assert not is_arch_supported(ti.opengl) and ti.experimental.real_func is ti.real_func
 print(Vector is ti.Vector, static is ti.static, issubclass(TaichiSyntaxError, SyntaxError), ti.lang.util.to_numpy_type(ti.f32))
 try:
     import taichi.no_such_part
