@@ -12,7 +12,7 @@ import numpy as np
 from ...compiler.errors import QdrunError
 from ..config.yaml_lines import did_you_mean
 from ..store.layout import RunFolder
-from .run_table import Array, Large, Row, RunTable
+from .run_table import Array, Large, RunTable
 
 LARGEST = "max:"
 
@@ -123,12 +123,6 @@ def best_place(table: RunTable, by: str, names: Sequence[str]) -> int | None:
     done = np.array([place for place, status in enumerate(table.column("status")) if status == "done"], np.int64)
     first = done[ordered(table.part([name], done), by, names)][:1]
     return None if not len(first) or _is_missing(table.part([name], first).column(name)[0]) else int(first[0])
-
-
-def best(table: Sequence[Row]) -> Row | None:
-    """The finished trial with the smallest loss."""
-    place = best_place(RunTable.of(table), "loss", ["loss"])
-    return None if place is None else table[place]
 
 
 def _is_missing(value: Any) -> bool:

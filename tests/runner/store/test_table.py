@@ -14,8 +14,8 @@ from qdrun.runner.cli.app import app
 from qdrun.runner.observe import table
 from qdrun.runner.observe.listing import table_of
 from qdrun.runner.observe.table import rows, write_parquet
-from qdrun.runner.query.picking import best
-from qdrun.runner.query.run_table import Large
+from qdrun.runner.query.picking import best_place
+from qdrun.runner.query.run_table import Large, RunTable
 from qdrun.runner.store import columns, summary
 from qdrun.runner.store.attempts import Attempt, ended
 from qdrun.runner.store.follower import Detail, read
@@ -155,7 +155,8 @@ def test_the_table_of_batches_is_that_of_their_trials_one_by_one(tmp_path, monke
     assert of_columns.schema.equals(expected.schema, check_metadata=True)
     assert of_columns.to_pylist() == expected.to_pylist()
     assert summed == summary.summary(folder)
-    assert best(found) is None or best(found)["trial"] == best(one_by_one)["trial"]
+    first, second = (best_place(RunTable.of(rows), "loss", ["loss"]) for rows in (found, one_by_one))
+    assert first is None or (second is not None and found[first]["trial"] == one_by_one[second]["trial"])
     for row, other in zip(found, one_by_one, strict=True):
         assert row["trial"] == other["trial"] and row["status"] == other["status"]
 
