@@ -81,8 +81,8 @@ _QD = SimpleNamespace(
         name: _integer(getattr(np, long))
         for name, long in (("i8", "int8"), ("u8", "uint8"), ("i32", "int32"), ("i64", "int64"))
     },
-    min=min,
-    max=max,
+    min=np.minimum,  # Python's would give its own numbers, which do not wrap
+    max=np.maximum,
     select=lambda cond, a, b: a if cond else b,
     popcnt=_popcnt,
 )

@@ -32,8 +32,6 @@ _VECTOR = 3
 """How much faster LLVM's vectors make a loop without branches."""
 _PLAIN_ADD = 8
 """The cost of an add that stays where it is, without the atomic."""
-_GPU_ATOMIC = 48
-"""The cost of an atomic on a GPU, which goes past the caches of a multiprocessor."""
 _MOST_STATEMENTS = 6000
 """Statements of all loops of a task, at most."""
 
@@ -121,7 +119,7 @@ def _pays(work: Task, interior: Task, rims: list[Task], rest: Task, cost: Callab
     gathers = cost(interior.body)
     if not on_gpu and not any(isinstance(s, Loop) for s in statements):
         gathers = calls + (gathers - calls) // _VECTOR
-    add = _GPU_ATOMIC if on_gpu else _PLAIN_ADD
+    add = TABLE["atomic"].cost if on_gpu else _PLAIN_ADD
     left = _scatters(work, cost, add) - (_scatters(rest, cost, add) if _has_effects(rest.body) else 0)
     counts = [_iterations(task) for task in (work, interior, *rims)]
     if None in counts:

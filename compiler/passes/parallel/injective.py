@@ -7,10 +7,10 @@ indices by the indices themselves.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from functools import cached_property
 
 from ...ir.alias import Aliases, base, same_array
 from ...ir.nodes import Const, GlobalStore, Op, Operand, Place, Stmt, Task
+from ...ir.threads import once
 from ...ir.walk import any_order, atomic_of, cooperates, index_of, place_of, walk
 from ..dependence.access import WriteSet
 from ..dependence.indexing import Extents, distance, held_axes, never_same
@@ -70,11 +70,11 @@ class Iterations:
         self._task, self._inside = task, inside
         self._each = {id(s) for s in task.body}
 
-    @cached_property
+    @once
     def _written(self) -> WriteSet:
         return WriteSet(self._task)
 
-    @cached_property
+    @once
     def _ranges(self) -> Extents:
         return Extents(self._task, self._inside)
 

@@ -40,7 +40,7 @@ def reduce_kernel(kernel: Kernel) -> Kernel:
 
 def reduce_in_place(task: Task) -> bool:
     """Find the reductions of one task; whether there are any."""
-    if not task.parallel or cooperates(task):
+    if not task.parallel or cooperates(task) or not any([isinstance(s, Op) and s.op == "atomic" for s in walk(task.body)]):
         return False
     reducer = _ReductionPass(task)
     for group in _groups(task):

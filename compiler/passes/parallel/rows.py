@@ -7,8 +7,6 @@ elements meanwhile. Run it after ``simplify``.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from ...ir.alias import Aliases, same_array
 from ...ir.nodes import (
     Axis,
@@ -27,6 +25,7 @@ from ...ir.nodes import (
     Task,
 )
 from ...ir.ops import TABLE
+from ...ir.threads import once
 from ...ir.walk import atomic_of, cooperates, operands, walk
 from .injective import Iterations, accesses_of, writes
 
@@ -162,11 +161,11 @@ class _RowAccesses:
         self.task, self._proof, self._accesses = task, Iterations(task, inside), accesses_of(task)
         self._aliases = Aliases(self._accesses)
 
-    @cached_property
+    @once
     def _number(self) -> dict[int, int]:
         return {id(s): n for n, s in enumerate(walk(self.task.body))}
 
-    @cached_property
+    @once
     def _used(self) -> set[Operand]:
         return {x for s in walk(self.task.body) for x in operands(s)}
 
@@ -182,7 +181,9 @@ class _RowAccesses:
                 for other, t in others:
                     if not same_array(place, other):
                         return None
-                    if self._proof.distance_in_row(s, t) not in (None, 0):
+                    apart = self._proof.distance_in_row(s, t)
+                    # Of one iteration, too: LLVM may move an access before an earlier write, once it is told that no iterations meet.
+                    if apart is not None and (apart != 0 or self._order(t) > self._order(s)):
                         if not (self._is_sum(s) and self._is_sum(t)):
                             return None
                         found[s] = found[t] = None  # type: ignore[index]

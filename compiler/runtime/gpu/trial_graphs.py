@@ -35,11 +35,11 @@ from .pacing.paced import Pacing
 
 BLOCK = 128
 """Threads of a block, unless one trial has more, or there are too few trials."""
-RESIDENT, SPILLED = (1024, 512, 384), 128
-"""Threads of a multiprocessor at once that the code leaves registers for: the first number, unless there are fewer threads, or a thread
-would keep more than ``SPILLED`` bytes outside of its registers; then the next one."""
-WAVES = 8
-"""Waves of a multiprocessor from which on it hardly waits: below, trials of one thread each are spread over more waves."""
+RESIDENT = {1024: 16, 512: 128, 384: 1 << 30}
+"""Threads of a multiprocessor at once that the code leaves registers for, and bytes that a thread may keep outside of its registers then:
+the first number, unless there are fewer threads, or one keeps more; then the next one."""
+TEAMS = 16
+"""Trials of a multiprocessor up to which lanes run an iteration together: more trials fill it by themselves."""
 MOST_LANES = 512
 WALK = "qd_walk"
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
@@ -64,8 +64,7 @@ def shape_of(layout: TrialLayout, tasks: Sequence[Task], asked: int, room: Room)
 
     The fewer trials there are, the more lanes each of them gets, but none that has no iteration. At least a group fills a wave, whose
     threads then read whole sectors of memory, if the device has 1,024 threads for each lane. Blocks are smaller where there would be fewer
-    of them than multiprocessors. Trials of one lane do not fill a wave while that leaves a multiprocessor fewer than ``WAVES``: such waves
-    wait for memory and for results, and each of them takes as long as a full one.
+    of them than multiprocessors.
 
     Args:
         layout: of the trials in memory.
@@ -73,7 +72,7 @@ def shape_of(layout: TrialLayout, tasks: Sequence[Task], asked: int, room: Room)
         asked: lanes that were asked for; 0: what suits the device.
         room: the device.
     """
-    if room.teams:
+    if room.teams and layout.count <= room.processors * TEAMS:
         counts = [useful_lanes(t) for t in tasks]
     else:
         counts = [literal_count(t) or UNKNOWN for t in tasks if t.parallel and t.axes]
@@ -82,10 +81,10 @@ def shape_of(layout: TrialLayout, tasks: Sequence[Task], asked: int, room: Room)
     least = max(1, min(room.wave // layout.width, room.threads // 1024))
     while not asked and lanes > least and layout.count * lanes > room.processors * room.resident:
         lanes //= 2
-    side, wanted = max(1, BLOCK // lanes) if lanes > 1 else room.block, room.processors
-    if lanes == 1 and -(-layout.count // room.wave) < room.processors * WAVES:
-        side, wanted = room.wave, room.processors * WAVES
-    while side > 1 and -(-layout.count // side) < wanted:
+    if lanes == 1:
+        return TrialShape(room.block, 1, room.resident)
+    side = max(1, BLOCK // lanes)
+    while side > 1 and -(-layout.count // side) < room.processors:
         side //= 2
     return TrialShape(side, lanes, room.resident)
 
@@ -181,7 +180,7 @@ class TrialGraphs(Pacing):
                 self._walks[self._numbers] = self._walk(self._compiled([*first, *others], sources), sources, first, others)
         return self._numbers
 
-    def _compiled(self, steps: Steps, of: Mapping[GpuCode, TrialSource], resident: Sequence[int] = RESIDENT) -> _Code:
+    def _compiled(self, steps: Steps, of: Mapping[GpuCode, TrialSource], resident: Sequence[int] = tuple(RESIDENT)) -> _Code:
         """Compile what a table needs, and load it. ``of``: the kernel of each code. ``resident``: see ``RESIDENT``."""
         layout = self.trials
         assert layout is not None
@@ -208,7 +207,7 @@ class TrialGraphs(Pacing):
         image = self.driver.build(Texts("recorded launches", text, "", WALK, (WALK,), features), self.info, True)
         loaded = self.driver.load_module(image.data, "recorded launches")
         gone, function = Unused(self.driver, loaded, len(image.data)), self.driver.function(loaded, WALK)
-        if function.local_bytes > SPILLED and len(resident) > 1:
+        if len(resident) > 1 and function.local_bytes > RESIDENT[resident[0]]:
             shared(self.identity, self.driver).unused.append(gone)
             return self._compiled(steps, of, resident[1:])
         return _Code(function, chunks, common, numbers, shape, gone)

@@ -140,6 +140,7 @@ def _launcher(*found: tuple[str, int]) -> NativeModule:
     return slots_ir.launcher_module(dict(found))
 
 
+@functools.cache
 def _offsets(natives: Natives) -> Mapping[str, int] | None:
     """Where the launcher finds what it reads of objects. None: this interpreter lays them out in another way."""
     wrapper, view = (getattr(natives.host_type, name, None) for name in ("wrapper_type", "view_type"))

@@ -27,8 +27,9 @@ def slot_offset(cls: type, name: str) -> int | None:
     probe_type: Any = type("Probe", (cls,), {"__slots__": (), "__del__": lambda self: None})
     probe, mark = object.__new__(probe_type), object()
     object.__setattr__(probe, name, mark)
-    hits = [k for k in range(_HEAD, cls.__basicsize__, 8) if pointer(id(probe) + k) == id(mark)]
-    return hits[0] if len(hits) == 1 else None
+    words = (ctypes.c_void_p * (cls.__basicsize__ // 8)).from_address(id(probe))[_HEAD // 8 :]
+    hits = [k for k, word in enumerate(words) if word == id(mark)]
+    return _HEAD + 8 * hits[0] if len(hits) == 1 else None
 
 
 def offsets() -> dict[str, int]:
