@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes as C
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -192,3 +194,42 @@ def test_one_lane_and_eight_give_the_same_bits(name, dtype):
 def test_without_a_c_library_a_huge_argument_is_nan_and_not_wrong(name):
     out = compiled(name, f32, 8, libm=False)(np.array([1, 2, 3, 1e9, 1e20, 4, 5, 6]))
     assert np.array_equal(np.isnan(out), [False, False, False, True, True, False, False, False])
+
+
+NO_REMAINDER = """
+import sys
+import numpy as np
+import qdrun as qd
+from qdrun.compiler.codegen.math.lanes import Lanes
+
+div = Lanes.div
+
+def divide(self, a, b):  # as NVIDIA's GPUs: all bits of a NaN are set
+    found = div(self, a, b)
+    return self.select(self.cmp("uno", found, found), self.from_bits(self.ci(2**31 - 1)), found) if self.single else found
+
+Lanes.div = divide
+qd.init(arch=qd.cpu, offline_cache=False, cpu_lanes=int(sys.argv[1]))
+given = [(0.0, 0.0), (-0.0, 0.0), (5.0, 0.0), (np.inf, 0.0), (np.inf, 2.0), (np.nan, 0.0), (0.0, np.nan), (7.0, 3.0), (0.0, -3.0)]
+x, y = np.array(given * 8, np.float32).T.copy()
+out = np.zeros((2, len(x)), np.float32)
+
+@qd.kernel
+def work(x: qd.types.ndarray(), y: qd.types.ndarray(), out: qd.types.ndarray()):
+    for i in x:
+        out[0, i] = x[i] % y[i]
+        out[1, i] = qd.math.mod(x[i], y[i]) + qd.f32(qd.f16(x[i]) % qd.f16(y[i]))
+
+work(x, y, out)
+with np.errstate(all="ignore"):
+    np.testing.assert_array_equal(out[0], np.remainder(x, y))
+print("all end")
+"""
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_a_remainder_by_zero_ends_whatever_the_bits_of_a_nan(lanes, tmp_path):
+    (tmp_path / "program.py").write_text(NO_REMAINDER)
+    command = [sys.executable, str(tmp_path / "program.py"), str(lanes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stdout.strip() == "all end", done.stderr

@@ -37,7 +37,9 @@ def _quotient(e: Lanes, x: str, d: str) -> str:
 def fmod(e: Lanes, a: str, b: str) -> str:
     """C's remainder. The body of a function: its loop begins in the first block."""
     f = e.f
-    divisor, first = e.unary("fabs", b), e.bits(a)
+    # Of a division by zero nothing is left, and no turn follows: on some GPUs the bits of the NaN that 0 / 0 is become those of 0 below.
+    divisor = e.select(e.cmp("oeq", b, e.c(0.0)), e.c(nan), e.unary("fabs", b))
+    first = e.bits(a)
     turn, done = f.label("turn"), f.label("done")
     f.jump(turn)
     f.at(turn)
@@ -56,7 +58,7 @@ def fmod(e: Lanes, a: str, b: str) -> str:
     crossed = e.icmp("slt", e.i("xor", e.bits(left), first), e.ci(0))
     crossed = e.logic("and", crossed, e.cmp("one", left, e.c(0.0)))
     left = e.select(crossed, e.add(left, e.copysign(divisor, a)), left)
-    return e.select(e.cmp("uno", a, b), e.c(nan), e.copysign(left, a))
+    return e.select(e.cmp("uno", a, divisor), e.c(nan), e.copysign(left, a))
 
 
 def floor_mod(e: Lanes, a: str, b: str) -> str:
