@@ -102,9 +102,10 @@ def random_program(rng: random.Random) -> str:
 
 
 def loaded(text: str, folder: Path) -> ModuleType:
-    path = folder / "program.py"
+    name = f"teams_{abs(hash(text))}"
+    path = folder / f"{name}.py"
     path.write_text(text)
-    spec = importlib.util.spec_from_file_location(f"teams_{abs(hash(text))}", path)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -91,7 +91,7 @@ def springs():
 def test_a_tape_over_many_launches(count, lanes):
     rng = np.random.default_rng(count)
     columns = {"x": rng.standard_normal((count, 10, 5, 2)), "k": rng.random(count)}
-    compare(springs, columns, count, exact=("x", "loss"), cpu_lanes=lanes)
+    compare(springs, columns, count, exact=("x",), cpu_lanes=lanes)  # a loss is summed up in another order alone
 
 
 def test_gradients_of_a_batch_agree_with_finite_differences():

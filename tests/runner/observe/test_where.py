@@ -153,6 +153,8 @@ def test_results_keep_the_rows_and_columns_that_were_asked_for_in_every_format(r
         ["--where", "kind == 'b'", "--columns", "kind,x"],
         ["--sort", "loss", "--columns", "digits,loss"],
         ["--where", "zz > 1", "--columns", "x"],
+        ["--where", "False", "--columns", "x"],
+        ["--where", "True", "--columns", "x"],
         ["--columns", "los"],
     ],
 )
