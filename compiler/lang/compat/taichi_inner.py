@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 from types import SimpleNamespace
 from typing import Any
@@ -77,7 +78,7 @@ def usable(arch: str) -> bool:
 
 def _can_import(name: str) -> bool:
     try:
-        __import__(name)
+        importlib.import_module(name)
     except ImportError:
         return False
     return True
