@@ -169,7 +169,10 @@ def check(seed: int, folder: Path, lanes: int) -> int:
 def test_random_kernels_have_the_values_and_gradients_of_single_trials(lanes: int, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 30)
     print("seed", seed)
-    assert sum(check(seed + k, tmp_path, lanes) for k in range(6)) > 0
+    found = [check(seed + k, tmp_path, lanes) for k in range(6)]
+    while not any(found) and len(found) < 60:  # with few lanes most programs have none to spare
+        found.append(check(seed + len(found), tmp_path, lanes))
+    assert sum(found) > 0
 
 
 @pytest.mark.slow
