@@ -156,7 +156,5 @@ def _fold_blocks(e: GridEmitter, k: int, r: Reduction) -> None:
         e.branch(differs(e, r, whole), exists, first)
         e.at(exists)
     ptr, _ = memory.address(e, r.place, r.index)
-    align = memory.alignment(r.place)
-    old = memory.read(e, d, ptr, "uniform", align)
-    memory.write(e, d, arith.binary(e, r.code, d, False, old, whole), ptr, "uniform", align)
+    memory.update(e, r.code, r.place, ptr, [whole])
     _join(e, first)

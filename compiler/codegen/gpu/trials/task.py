@@ -40,7 +40,7 @@ from ....ir.trials import FAILED_CODE, FAILED_WORDS
 from ....ir.types import i64
 from ....ir.walk import atomic_of, conditional_locals, is_fence, place_of, walk
 from ...abi import Message
-from ...llvm import arith, memory
+from ...llvm import memory
 from ...llvm.emitter import KernelInfo
 from ...llvm.function import LlvmModule
 from ...llvm.trials import FAILURE, record_failure
@@ -232,16 +232,12 @@ class GridTrialEmitter(GridTaskEmitter):
     def _add(self, s: Op, total: str) -> None:
         """Add what an atomic of a divided loop has summed up in all lanes of a team."""
         place, _ = atomic_of(s)
-        index, d = s.args[: place.ndim], place.dtype
+        index = s.args[: place.ndim]
         if self._before(place, index) is not None or any(may_meet(place, index, w.place, w.index) for w in self.late):
             self.flush()
         ptr, _ = memory.address(self, place, index)
         begin = len(self.lines)
-        if self._is_plain(s):
-            old = memory.read(self, d, ptr, "uniform", memory.alignment(place))
-            memory.write(self, d, arith.binary(self, "add", d, False, old, total), ptr, "uniform", memory.alignment(place))
-        else:
-            memory.exchange(self, "add", place, ptr, [total])
+        (memory.update if self._is_plain(s) else memory.exchange)(self, "add", place, ptr, [total])
         self.lines, lines = self.lines[:begin], self.lines[begin:]
         self.team.by_first(lines)
 
@@ -350,9 +346,7 @@ def _fold(e: GridTrialEmitter, r: Reduction) -> None:
     if e.side_by_side.lanes > 1:
         memory.exchange(e, r.code, r.place, ptr, [value])
     else:
-        align = memory.alignment(r.place)
-        old = memory.read(e, d, ptr, "uniform", align)
-        memory.write(e, d, arith.binary(e, r.code, d, False, old, value), ptr, "uniform", align)
+        memory.update(e, r.code, r.place, ptr, [value])
     e.jump(after)
     e.at(after)
 

@@ -10,7 +10,7 @@ first lane, between two barriers of the team.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ....ir.alias import Aliases
 from ....ir.nodes import (
@@ -31,9 +31,10 @@ from ....ir.ops import TABLE
 from ....ir.types import DType
 from ....ir.walk import atomic_of, operands, place_of, walk, written_places
 from ...llvm import arith, memory
+from ...llvm.cost import trips
 from ..grid.task import GridTaskEmitter
 from ..lanes import from_lane
-from ..prologue import constant, literal_count
+from ..prologue import literal_count
 
 UNKNOWN = 16
 """Iterations of a loop whose bounds are known on the device only."""
@@ -52,7 +53,7 @@ class Team:
     """
 
     size: int = 1
-    loops: dict[Loop, tuple[Local, ...]] | None = None
+    loops: dict[Loop, tuple[Local, ...]] = field(default_factory=dict)
 
 
 ALONE = Team()
@@ -85,9 +86,9 @@ def _most(task: Task, loops: dict[Loop, tuple[Local, ...]]) -> int:
     """The largest team whose lanes do at least as much in the loops as beside them, where each does the same."""
     if not loops:
         return 1
-    inside = {s: _trips(s) * _cost(s.body) for s in loops}
+    inside = {s: trips(s) * _cost(s.body) for s in loops}
     divided, whole = _sums(task.body, inside)
-    longest = max(_trips(s) for s in loops)
+    longest = max(trips(s) for s in loops)
     return min(LARGEST, _floor(max(1, longest)), _floor(max(1, divided // max(1, whole))))
 
 
@@ -99,7 +100,7 @@ def _sums(block: Block, inside: dict[Loop, int]) -> tuple[int, int]:
             divided += inside[s]
             continue
         parts = (s.then, s.orelse) if isinstance(s, If) else (s.body,) if isinstance(s, Loop) else ()
-        times = _trips(s) if isinstance(s, Loop) else 1
+        times = trips(s) if isinstance(s, Loop) else 1
         found = [_sums(part, inside) for part in parts]
         divided += times * sum(d for d, _ in found)
         whole += times * sum(w for _, w in found) + (0 if parts else _cost([s]))
@@ -116,18 +117,10 @@ def _cost(block: Block) -> int:
             case If():
                 total += _cost(s.then) + _cost(s.orelse)
             case Loop():
-                total += _trips(s) * _cost(s.body)
+                total += trips(s) * _cost(s.body)
             case _:
                 total += 1
     return total
-
-
-def _trips(s: Loop) -> int:
-    """Iterations of a loop, where its bounds are literals."""
-    begin, end = constant(s.begin), None if s.end is None else constant(s.end)
-    if begin is None or end is None:
-        return UNKNOWN
-    return len(range(begin, end, s.step))
 
 
 def _divided(task: Task) -> dict[Loop, tuple[Local, ...]]:
@@ -260,7 +253,7 @@ class TeamLanes:
 
     def __init__(self, e: GridTaskEmitter, team: Team, lanes: int, block: int) -> None:
         """``lanes``: of a trial; ``block``: threads of a block."""
-        self.e, self.size, self.loops = e, team.size, team.loops or {}
+        self.e, self.size, self.loops = e, team.size, team.loops
         self.inside = False
         self.sums: dict[Op, str] = {}
         # Neighbours of a team in the wave: trials with fewer lanes than a wave lie side by side.
